@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests types-and-tests tests-ledger-and-rules types-ledger-and-rules tests-prefect tests-rules tests-ledger docs wheel sbom slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,17 +12,21 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-# What waits for servers, disks and killed processes runs beside what computes.
+# What waits for servers, disks and killed processes, and what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
-SYSTEM := tests/prefect $(LEDGER)
+RULES := $(addprefix tests/,accounting accuracy adversaries bounding forecast mechanisms noise)
 TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
+# What computes takes what the others leave: servers are late beside too much at once.
+PATIENT := nice -n 5
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
 	$(BIN)/dpflow demo
 
-test: $(VENV)/dev.installed lint types-and-tests
+test: $(VENV)/dev.installed lint
+	@echo "== Types and tests at once; the output of each part comes at its end"
+	$(TOGETHER) tests-prefect tests-ledger tests-rules tests-steps
 
 quick: $(VENV)/dev.installed
 	@echo "== Quick tests of every room: tests/quick.txt, in two halves at once"
@@ -45,33 +49,20 @@ lint:
 
 types:
 	@echo "== Types"
-	$(BIN)/mypy
-
-tests:
-	@echo "== Tests: those with Prefect's servers beside all others"
-	$(TOGETHER) tests-prefect tests-ledger-and-rules
-
-types-and-tests:
-	@echo "== Types and tests; output comes at the end of each part"
-	$(TOGETHER) tests-prefect types-ledger-and-rules
-
-# One after the other: beside more than one of them servers are late with everything.
-tests-ledger-and-rules:
-	$(MAKE) --no-print-directory tests-ledger
-	$(MAKE) --no-print-directory tests-rules
-
-types-ledger-and-rules: types
-	$(MAKE) --no-print-directory tests-ledger-and-rules
-
-tests-rules:
-	$(PYTEST) -n 2 --dist loadfile tests $(addprefix --ignore=,$(SYSTEM))
-
-tests-ledger:
-	$(PYTEST) -n 2 --dist loadfile $(LEDGER)
+	$(PATIENT) $(BIN)/mypy
 
 # Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
 	$(PYTEST) -n 2 tests/prefect
+
+tests-ledger:
+	$(PYTEST) $(LEDGER)
+
+tests-rules:
+	$(PATIENT) $(PYTEST) $(RULES)
+
+tests-steps: types
+	$(PATIENT) $(PYTEST) tests $(addprefix --ignore=,tests/prefect $(LEDGER) $(RULES))
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"
@@ -89,10 +80,15 @@ wheel: | $(BIN)/python
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 		--wheel-dir dist .
 
+# In an environment of its own: it brings all formats of jsonschema, and every process
+# that imports Prefect would take three seconds more to load their grammars.
 sbom: $(VENV)/dev.installed
+	$(PYTHON) -m venv $(VENV)/sbom
+	$(VENV)/sbom/bin/python -m pip install --quiet --disable-pip-version-check \
+		'cyclonedx-bom>=7'
 	@echo "== What this installation consists of, in dist/sbom.json (CycloneDX)"
 	@mkdir -p dist
-	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+	$(VENV)/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
 		--output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 slow: $(VENV)/dev.installed

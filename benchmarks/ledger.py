@@ -44,7 +44,7 @@ from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Book
 from dpflow.ledger.storage.row_texts import key_text, row_text
 from dpflow.policy import Policy, parse_policy
-from tests.ledger.support import Child, Gate
+from tests.ledger.processes import Child, Gate
 from tests.postgres import PostgresServer
 
 COST = PureDP(epsilon="0.000001")

@@ -139,6 +139,16 @@ def exact_epsilon(value: object, *, name: str = "epsilon") -> Fraction:
     return exact(value, name=name, low=EPSILON_LOW, high=EPSILON_HIGH)
 
 
+def exact_rho(value: object, *, name: str = "rho") -> Fraction:
+    """Read a number of zCDP, or of what is tuned in its units."""
+    return exact(value, name=name, low=RHO_LOW, high=RHO_HIGH)
+
+
+def exact_scale(value: object, *, name: str) -> Fraction:
+    """Read a sensitivity, or the scale of a noise."""
+    return exact(value, name=name, low=SCALE_LOW, high=SCALE_HIGH)
+
+
 def exact_delta(value: object, *, name: str = "delta", zero: bool = True) -> Fraction:
     """Read a delta: zero where allowed, else at least 1e-35 and below 1."""
     number = exact(value, name=name, low=Fraction(0), high=Fraction(1))
@@ -174,6 +184,11 @@ def float_up(value: Fraction) -> float:
     except OverflowError:
         return math.inf if value > 0 else -math.nextafter(math.inf, 0)
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def float_of_units(units: int) -> float:
+    """Return a reading in units as the smallest float above it."""
+    return float_up(from_units(units))
 
 
 def ratio_up(numerator: int, denominator: int) -> float:
@@ -351,3 +366,21 @@ def _power_of_ten(exponent: int) -> Fraction:
 def finite(number: float | None) -> float | None:
     """Return a number that JSON can hold; None where it is undefined."""
     return None if number == float("inf") else number
+
+
+def real_or_nan(value: object, kinds: tuple[type, ...]) -> float:
+    """Return one entry of a column of objects as a float, whatever the others are.
+
+    Args:
+        value: The entry.
+        kinds: The types whose values count as numbers.
+    """
+    if not isinstance(value, kinds):
+        return math.nan
+    number: Any = value
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except (ValueError, TypeError):
+        return math.nan

@@ -48,7 +48,7 @@ from dpflow import (
     gradient_descent,
     release,
 )
-from dpflow.mechanisms.rows import Clip, Factors
+from dpflow.mechanisms.rows import Factors, NormClip
 from flows import mnist, start
 from flows.rounds import Course, Round, Share, Strategy, train
 
@@ -178,7 +178,7 @@ def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
 
     OpenDP's exact sampler would take longer than all the rest.
     """
-    gradients, clip = gradients_of(people), Clip.to(NORM)
+    gradients, clip = gradients_of(people), NormClip.to(NORM)
     generator = np.random.default_rng(seed)
 
     def descend_by(_: int, notch: int, weights: Weights) -> Weights:

@@ -30,7 +30,7 @@ from scipy import special  # type: ignore[import-untyped]
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.mechanisms.gradient_descent import Gradients, individual_sum
-from dpflow.mechanisms.rows import Clip, Factors, OuterRows
+from dpflow.mechanisms.rows import Factors, NormClip, OuterRows
 from dpflow.people import PrivateTally
 from flows import adult, mnist
 from flows.network import HIDDEN, Network, with_ones
@@ -168,7 +168,7 @@ def descend(
 
     With no more steps than fit for everybody, nobody is ever left out.
     """
-    tally, clip = PrivateTally(bound, people=problem.people), Clip.to(problem.clip)
+    tally, clip = PrivateTally(bound, people=problem.people), NormClip.to(problem.clip)
     noise, model = np.random.default_rng(seed), problem.start
     scale = sigma * problem.clip
     for _ in range(steps):

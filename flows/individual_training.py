@@ -44,7 +44,7 @@ from scipy import special  # type: ignore[import-untyped]
 from dpflow import dp_flow, dp_task, gradient_descent
 from dpflow.accounting import make_filter
 from dpflow.mechanisms.gradient_descent import individual_descent
-from dpflow.mechanisms.rows import Clip
+from dpflow.mechanisms.rows import NormClip
 from flows import adult, individual_table, start
 
 REPORTS = Path("reports")
@@ -114,7 +114,7 @@ def compare(
         Rows of (steps, right with the worst case, right with individual budgets). The
         worst case needs more noise for more steps; the individual filter keeps it.
     """
-    gradients, clip = gradients_of(people), Clip.to(NORM)
+    gradients, clip = gradients_of(people), NormClip.to(NORM)
     rows = []
     for steps in lengths:
         found = []

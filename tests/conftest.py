@@ -61,11 +61,18 @@ DRIVERS = {
 }
 NOT_IN_MEMORY = OTHER_PROCESSES | DRIVERS
 #: Tests of a witness, which a ledger in memory has not.
-OF_A_WITNESS = {"tests.ledger.test_witnessed_decisions"}
+OF_A_WITNESS = {"tests.ledger.witness.test_witnessed_decisions"}
 #: Tests of what each database is asked, and of all that a ledger does.
 OF_DATABASES = {
-    f"tests.ledger.test_{name}"
-    for name in ("everything", "readonly", "releases", "trips", "verify_edits", "views")
+    f"tests.ledger.{name}"
+    for name in (
+        "audit.test_verify_edits",
+        "decision.test_releases",
+        "storage.test_readonly",
+        "storage.test_trips",
+        "test_everything",
+        "views.test_views",
+    )
 }
 
 

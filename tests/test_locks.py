@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.locks import FileLock, Turn, TurnQueue
-from tests.ledger.support import Child
+from tests.ledger.processes import Child
 
 
 @pytest.fixture

@@ -229,23 +229,12 @@ class Contributions:
         raise ContributionsError(msg)
 
     def _bounded(self, frame: Frame) -> Frame:
-        given: dict[str, Any] = {
-            "unit": self.unit,
-            "max_rows": self.max_rows,
-            "clip": {
-                name: (float(clip.step), *clip.steps)
-                for name, clip in self.clip.items()
-            },
-            "by": self.by,
-            "max_rows_per_group": self.max_rows_per_group,
-            "order_by": self.order_by,
-        }
         if lazy.is_lazy(frame):
-            return lazy.bounded(frame, **given)
+            return lazy.bounded(frame, self)
         # It imports numpy, which a declaration does not need.
         from dpflow.bounding.frames import bounded  # noqa: PLC0415
 
-        return bounded(frame, **given, seed=self.seed)
+        return bounded(frame, self)
 
     def _is_spelled_out(self) -> bool:
         """Say whether all names are constants of the code that asks, and so public."""

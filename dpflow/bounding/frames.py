@@ -8,9 +8,8 @@ rows, is the stable order of these rows.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -19,9 +18,12 @@ import numpy as np
 
 from dpflow.exceptions import ContributionsError
 from dpflow.libraries import comes_from
+from dpflow.rounding import real_or_nan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from dpflow.bounding.contributions import Contributions
 
 Frame = TypeVar("Frame")
 #: What an entry of a column of objects may be. A complex one would warn of itself.
@@ -30,56 +32,47 @@ _REAL = (int, float, Decimal, Fraction, np.integer, np.floating)
 _NOBODY = -1
 
 
-def bounded(
-    frame: Frame,
-    *,
-    unit: Sequence[str],
-    max_rows: int,
-    clip: Mapping[str, tuple[float, int, int]],
-    by: Sequence[str],
-    max_rows_per_group: int | None,
-    order_by: Sequence[str],
-    seed: str | None,
-) -> Frame:
+def bounded(frame: Frame, wanted: Contributions) -> Frame:
     """Return a frame with few rows of each person and clipped columns.
 
     Args:
         frame: A pandas or polars DataFrame.
-        unit: As in `dpflow.bounding.contributions.Contributions`, like the others.
-        max_rows: Rows of each person.
-        clip: The step of each column's grid, and its bounds in steps.
-        by: Columns of a row's group.
-        max_rows_per_group: Rows of a person in one group.
-        order_by: Columns that say which rows come first.
-        seed: Key of the hash that says it instead.
+        wanted: Whose rows are kept, how many, and how they are clipped.
 
     Raises:
         ContributionsError: If the frame lacks a column, or one has another type.
     """
     table = _table(frame)
-    _check_columns(table.columns(), (*unit, *by, *order_by, *clip))
+    unit, by, order_by = wanted.unit, wanted.by, wanted.order_by
+    _check_columns(table.columns(), (*unit, *by, *order_by, *wanted.clip))
     people = table.codes(unit, missing=True)
-    if order_by:
-        order = table.order(order_by)
-    elif seed is not None:
-        order = _hashed_order(table.names(unit), people, seed)
-    else:
-        order = np.arange(len(people), dtype=np.int64)
+    order = _order(table, wanted, people)
     order = order[people[order] != _NOBODY]
-    if max_rows_per_group is not None:
+    if wanted.max_rows_per_group is not None:
         groups = table.codes(by, missing=False)
         # A group of a person: two numbers as one.
         both = people * (groups.max(initial=0) + 1) + groups
-        order = order[_ranks(both[order]) < max_rows_per_group]
-    kept = np.sort(order[_ranks(people[order]) < max_rows])
+        order = order[_ranks(both[order]) < wanted.max_rows_per_group]
+    kept = np.sort(order[_ranks(people[order]) < wanted.max_rows])
     # A warning about one person's number would tell of them.
     with np.errstate(all="ignore"):
         columns = {
-            name: _steps(table.numbers(name)[kept], *grid)
-            for name, grid in clip.items()
+            name: _steps(table.numbers(name)[kept], float(clip.step), *clip.steps)
+            for name, clip in wanted.clip.items()
         }
     result: Frame = table.take(kept, columns)
     return result
+
+
+def _order(
+    table: _Table, wanted: Contributions, people: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return all rows, a person's in the order in which they are kept."""
+    if wanted.order_by:
+        return table.order(wanted.order_by)
+    if wanted.seed is not None:
+        return _hashed_order(table.names(wanted.unit), people, wanted.seed)
+    return np.arange(len(people), dtype=np.int64)
 
 
 def _hashed_order(
@@ -222,7 +215,7 @@ class _Pandas:
         column = self._frame[name]
         _check_numeric(name, str(column.dtype).lower())
         if column.dtype == object:
-            return np.array([_float(each) for each in column], np.float64)
+            return np.array([real_or_nan(each, _REAL) for each in column], np.float64)
         found: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
         return found
 
@@ -353,18 +346,6 @@ def _check_numeric(name: str, kind: str) -> None:
 def _bare(kind: str) -> str:
     """Return a column's type without its parts: categories are data."""
     return re.split(r"[\W_]", kind, maxsplit=1)[0]
-
-
-def _float(value: object) -> float:
-    """Return one entry of a column of objects as a float, whatever the others are."""
-    if not isinstance(value, _REAL):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except (ValueError, TypeError):
-        return math.nan
 
 
 def _combined(columns: Sequence[Any]) -> NDArray[np.int64]:

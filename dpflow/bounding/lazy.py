@@ -8,10 +8,13 @@ so that rows of one rank are the same row, wherever the engine keeps them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpflow.exceptions import ContributionsError, how_to_install
 from dpflow.libraries import comes_from
+
+if TYPE_CHECKING:
+    from dpflow.bounding.contributions import Contributions
 
 Frame = TypeVar("Frame")
 _LIBRARIES = ("duckdb", "_duckdb", "ibis", "pyspark")
@@ -42,48 +45,40 @@ def is_lazy(frame: object) -> bool:
     return any(comes_from(frame, library) for library in _LIBRARIES)
 
 
-def bounded(
-    frame: Frame,
-    *,
-    unit: Sequence[str],
-    max_rows: int,
-    clip: Mapping[str, tuple[float, int, int]],
-    by: Sequence[str],
-    max_rows_per_group: int | None,
-    order_by: Sequence[str],
-) -> Frame:
+def bounded(frame: Frame, wanted: Contributions) -> Frame:
     """Return a lazy table with few rows of each person and clipped columns.
 
     Args:
         frame: A polars LazyFrame, a DuckDB relation, a table of ibis or PySpark.
-        unit: As in `dpflow.bounding.contributions.Contributions`, like the others.
-        max_rows: Rows of each person.
-        clip: The step of each column's grid, and its bounds in steps.
-        by: Columns of a row's group.
-        max_rows_per_group: Rows of a person in one group.
-        order_by: Columns that say which rows come first.
+        wanted: Whose rows are kept, how many, and how they are clipped.
 
     Raises:
         ContributionsError: If nothing says which rows come first, or the table lacks a
             column, or one has another type.
     """
+    unit, by, order_by = wanted.unit, wanted.by, wanted.order_by
     _check_order(order_by)
     nw = _narwhals()
     table = _table(nw, frame)
     kinds = _kinds(table)
-    _check(kinds, (*unit, *by, *order_by), order_by, clip)
+    _check(kinds, (*unit, *by, *order_by), order_by, wanted.clip)
     table = table.filter(*(~_missing(nw, name, kinds) for name in unit))
     table = table.with_columns(
-        **{name: _steps(nw, name, kinds, *grid) for name, grid in clip.items()},
+        **{
+            name: _steps(nw, name, kinds, float(clip.step), *clip.steps)
+            for name, clip in wanted.clip.items()
+        },
         **{f"{_OURS}at_{n}": _last(nw, name, kinds) for n, name in enumerate(order_by)},
         **{f"{_OURS}by_{n}": _group(nw, name, kinds) for n, name in enumerate(by)},
     )
     ties = [name for name in kinds if name not in {*unit, *order_by}]
     order = [key for n, name in enumerate(order_by) for key in (f"{_OURS}at_{n}", name)]
-    if max_rows_per_group is not None:
+    if wanted.max_rows_per_group is not None:
         groups = [f"{_OURS}by_{n}" for n in range(len(by))]
-        table = _first(nw, table, [*unit, *groups], [*order, *ties], max_rows_per_group)
-    table = _first(nw, table, unit, [*order, *ties], max_rows)
+        table = _first(
+            nw, table, [*unit, *groups], [*order, *ties], wanted.max_rows_per_group
+        )
+    table = _first(nw, table, unit, [*order, *ties], wanted.max_rows)
     kept: Frame = table.select(*kinds).to_native()
     return kept
 

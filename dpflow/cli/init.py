@@ -118,14 +118,18 @@ def _as_json(made: Made) -> dict[str, Any]:
 
 def _asked(wishes: Wishes) -> Wishes:
     """Ask for what was not given, with defaults that are sound."""
-    from dpflow.starter.project import FILTERS, default_delta
-
     say("A few questions; Enter takes what is in brackets.", "")
-    wishes = replace(
-        wishes,
-        dataset=wishes.dataset
-        or _ask("What is the private data called?", "visits", "dataset"),
-    )
+    what = "What is the private data called?"
+    name = wishes.dataset or _ask(what, "visits", "dataset")
+    wishes = _asked_budget(_asked_whom(replace(wishes, dataset=name)))
+    theorem = wishes.theorem or _asked_filter()
+    what = "What is the first flow called?"
+    flow = wishes.flow or _ask(what, "daily-report", "flow")
+    say("")
+    return replace(wishes, theorem=theorem, flow=flow)
+
+
+def _asked_whom(wishes: Wishes) -> Wishes:
     say("", "The guarantee protects one of something: whatever is in the data about")
     say("one of them can be added or removed without anyone noticing.")
     what = "One what? (customer, patient, visitor, ...)"
@@ -136,28 +140,27 @@ def _asked(wishes: Wishes) -> Wishes:
             f"About how many of them ({unit}) are there? 0 if unknown", 0, type=int
         )
         people = int(said) if said > 0 else None
+    return replace(wishes, unit=unit, people=people)
+
+
+def _asked_budget(wishes: Wishes) -> Wishes:
+    from dpflow.starter.project import default_delta
+
     say("", "Epsilon is what all releases together may lose, ever: 1 is strict, 3 is")
     say("common, above 10 promises little. Delta is the chance that it is more.")
     epsilon = wishes.epsilon or _ask("Epsilon?", "1", "epsilon")
-    delta = wishes.delta or _ask("Delta?", default_delta(people), "delta")
+    delta = wishes.delta or _ask("Delta?", default_delta(wishes.people), "delta")
     say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
     say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
-    theorem = wishes.theorem
-    while theorem is None:
-        said = _ask(f"Which? ({', '.join(FILTERS)})", FILTERS[0])
-        theorem = said if said in FILTERS else None
-    first = "What is the first flow called?"
-    flow = wishes.flow or _ask(first, "daily-report", "flow")
-    say("")
-    return replace(
-        wishes,
-        unit=unit,
-        people=people,
-        epsilon=epsilon,
-        delta=delta,
-        theorem=theorem,
-        flow=flow,
-    )
+    return replace(wishes, epsilon=epsilon, delta=delta)
+
+
+def _asked_filter() -> str:
+    from dpflow.starter.project import FILTERS
+
+    while (said := _ask(f"Which? ({', '.join(FILTERS)})", FILTERS[0])) not in FILTERS:
+        pass
+    return said
 
 
 def _ask(question: str, default: str, field: str = "") -> str:

@@ -52,7 +52,7 @@ def report(
         _write(made, out)
     for text in made.warnings:
         warn(text)
-    if made.stamp is not None and not made.stamp.fine:
+    if made.stamp is not None and not made.stamp.found.fine:
         warn(f"the ledger is bad: {made.stamp.problems[0]}")
         raise typer.Exit(1)
 
@@ -69,8 +69,8 @@ def _summary(made: Report) -> str:
     refused = sum(section.refused for section in made.sections)
     if made.stamp is None:
         state = "not verified"
-    elif made.stamp.fine:
-        state = f"{made.stamp.entries:,} entries verified"
+    elif made.stamp.found.fine:
+        state = f"{made.stamp.found.entries:,} entries verified"
     else:
         state = "the ledger is bad"
     return f"{_counted(known, 'dataset')}, {_counted(refused, 'refusal')}, {state}"

@@ -116,7 +116,7 @@ def _print_overview(known: DatasetStatus) -> None:
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.decision.refusal import frozen_text
-    from dpflow.ledger.views.words import kept_lines, percent_text
+    from dpflow.ledger.views.words import kept_lines, people_lines, percent_text
     from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 
     standing, found, terms = known.standing, known.overview, known.terms
@@ -131,7 +131,7 @@ def _print_overview(known: DatasetStatus) -> None:
     for spent in found.spent:
         used = f"{percent_text(spent.fraction)} of the budget is used"
         say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
-    for line in kept_lines(standing.accounts):
+    for line in (*kept_lines(standing.accounts), *people_lines(standing.accounts)):
         say(plain(line))
     if standing.pinned is not None:
         if unusual_text(found.unusual):

@@ -13,11 +13,11 @@ from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.comparison import Stopping
 from dpflow.forecast.stopping import Leftover
 from dpflow.forecast.what_if import Forecast
-from dpflow.forecast.workload import Fit, Reading
+from dpflow.forecast.workload import Fit, OdometerReading
 from dpflow.ledger.views.words import percent_text
 from dpflow.rounding import reading_up, short_up
 
-R = TypeVar("R", Fit, Reading, Leftover)
+R = TypeVar("R", Fit, OdometerReading, Leftover)
 
 _NO_ADAPTING = "only if steps and their number are fixed in advance"
 
@@ -120,7 +120,7 @@ def noise_table(found: Forecast) -> Table:
     return table
 
 
-def odometers_table(readings: Sequence[Reading]) -> Table:
+def odometers_table(readings: Sequence[OdometerReading]) -> Table:
     """Show what each odometer reads after a workload."""
     table = new_table("odometer", "reads", "remark", numbers=("reads",))
     for each in readings:

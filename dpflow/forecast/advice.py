@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import Step, Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import runs_left
 from dpflow.forecast.workload import Fit, fits, length
@@ -130,7 +130,7 @@ def declared_workload(policy: Policy) -> Workload:
     """Return the steps that a policy itself declares: those of its plan."""
     # The class of a plan would load numpy for whoever only asks what is left.
     entries = getattr(policy.dataset_filter(), "entries", ())
-    return tuple(Step(entry.cost, entry.times) for entry in entries)
+    return tuple(WorkloadStep(entry.cost, entry.times) for entry in entries)
 
 
 def _further(one: Fit, other: Fit) -> bool:
@@ -238,7 +238,10 @@ def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
             rule.price(cost)
         except (UnsupportedCost, InvalidCost):
             others = fits(
-                (Step(cost),), epsilon=rule.epsilon, delta=rule.delta, needs=False
+                (WorkloadStep(cost),),
+                epsilon=rule.epsilon,
+                delta=rule.delta,
+                needs=False,
             )
             names = [
                 fit.theorem
@@ -262,7 +265,9 @@ def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
     for cost in dict.fromkeys(step.cost for step in workload):
         for flow in [*pinned["flows"], None]:
             try:
-                left, limiting = runs_left(loads_of(pinned, flow, (Step(cost),)))
+                left, limiting = runs_left(
+                    loads_of(pinned, flow, (WorkloadStep(cost),))
+                )
             except (UnsupportedCost, InvalidCost):
                 continue
             if left == 0 and limiting is not None:

@@ -14,10 +14,10 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError, InvalidCost
-from dpflow.forecast.counts import Step, Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.forecast.source import project_source
 from dpflow.forecast.stopping import Leftover, leftovers, small_step
-from dpflow.forecast.workload import Fit, Reading, fits, merged, reading_of
+from dpflow.forecast.workload import Fit, OdometerReading, fits, merged, reading_of
 from dpflow.forecast.workload_file import (
     read_workload,
     step_from_text,
@@ -54,7 +54,7 @@ class TheoremComparison:
     delta: Fraction
     workload: Workload
     fits: tuple[Fit, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[OdometerReading, ...]
     stopping: tuple[Stopping, ...]
 
     @property
@@ -149,11 +149,13 @@ def _stopping(workload: Workload, rest: Cost, budget: Budget) -> Iterator[Stoppi
             yield Stopping(cost=cost, stop=stop, rest=rest, ways=tuple(ways))
 
 
-def _readings(workload: Workload, epsilon: Fraction, delta: Fraction) -> list[Reading]:
+def _readings(
+    workload: Workload, epsilon: Fraction, delta: Fraction
+) -> list[OdometerReading]:
     if not delta:
         # An odometer's bound fails with a probability above zero.
         problem = "it needs a delta above 0"
-        return [Reading(theorem=name, problem=problem) for name in ODOMETERS]
+        return [OdometerReading(theorem=name, problem=problem) for name in ODOMETERS]
     found = [
         reading_of(name, workload, tuned_for=epsilon, delta=delta) for name in ODOMETERS
     ]
@@ -171,7 +173,7 @@ def _stopped(workload: Workload, stop: int | None) -> Workload:
     for step in workload:
         if isinstance(step.cost, EarlyStopping):
             step.cost.realised(stop)
-            found.append(Step(step.cost, step.times, stop))
+            found.append(WorkloadStep(step.cost, step.times, stop))
         else:
             found.append(step)
     return merged(found)

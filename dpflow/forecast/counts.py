@@ -14,7 +14,7 @@ NO_END = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkloadStep:
     """A step of a workload.
 
     Attributes:
@@ -33,9 +33,9 @@ class Step:
         return {"cost": repr(self.cost), "times": self.times, "outcome": self.outcome}
 
 
-Workload = tuple[Step, ...]
+Workload = tuple[WorkloadStep, ...]
 #: What is reserved and posted for a step where so much is used.
-Ask = Callable[[Step, Tally], tuple[Tally, Tally]]
+Ask = Callable[[WorkloadStep, Tally], tuple[Tally, Tally]]
 #: From what is used to what is used afterwards; None if it is refused.
 Once = Callable[[Tally], Tally | None]
 
@@ -95,7 +95,7 @@ def _alike(once: Once, total: Tally, each: Tally, most: int) -> int:
     return count_admitted(same) or most
 
 
-def in_turn(ask: Ask, admits: Callable[[Tally], bool], step: Step) -> Once:
+def in_turn(ask: Ask, admits: Callable[[Tally], bool], step: WorkloadStep) -> Once:
     """Return what one execution of a step makes of what is used."""
 
     def once(used: Tally) -> Tally | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpflow.accounting.costs.base import Cost, relations_of
-from dpflow.exceptions import UnsupportedCost
 from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
+from dpflow.ledger.decision.admit import check_holds
 from dpflow.ledger.decision.announced import announced_gate, longer_gates
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.decision.kept import of_flow
@@ -46,23 +45,11 @@ def loads_of(
             hold under the dataset's relation.
     """
     for step in workload:
-        _check_relation(pinned, step.cost)
+        check_holds(step.cost, pinned["dataset"], pinned["relation"])
     return [
         load_of(gate, workload, renewed=renewed)
         for gate, renewed in _gates(pinned, flow, accounts or {}, population)
     ]
-
-
-def _check_relation(pinned: Pinned, cost: Cost) -> None:
-    """Refuse what a ledger refuses at once."""
-    allowed = relations_of(cost)
-    if pinned["relation"] not in allowed:
-        holds = " and ".join(allowed) or "no relation"
-        msg = (
-            f"{cost!r} is priced for {holds}, but dataset {pinned['dataset']!r} says "
-            f"{pinned['relation']}. Declare a cost that holds for that relation."
-        )
-        raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
 def _gates(

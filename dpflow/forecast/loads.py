@@ -12,8 +12,8 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import (
     NO_END,
     Once,
-    Step,
     Workload,
+    WorkloadStep,
     count_admitted,
     repeated,
     round_of,
@@ -118,7 +118,7 @@ def load_of(gate: Gate, workload: Workload, *, renewed: bool = False) -> Load:
     return replace(load, again=round_of(partial(_asked, gate), admits, workload))
 
 
-def _asked(gate: Gate, step: Step, used: Tally) -> tuple[Tally, Tally]:
+def _asked(gate: Gate, step: WorkloadStep, used: Tally) -> tuple[Tally, Tally]:
     """Return what a step reserves, and posts as a settlement would."""
     cost, outcome, rule = step.cost, step.outcome, gate.rule
     reserved = gate.price(cost, used)

@@ -17,7 +17,7 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counts import Step, Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.rounding import (
     bound_above,
     number_from_text,
@@ -136,7 +136,8 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
 def scaled_workload(workload: Workload, factor: Fraction) -> Workload:
     """Return a workload whose steps have `factor` times their noise."""
     return tuple(
-        Step(scaled(step.cost, factor), step.times, step.outcome) for step in workload
+        WorkloadStep(scaled(step.cost, factor), step.times, step.outcome)
+        for step in workload
     )
 
 

@@ -16,7 +16,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import Step, times
+from dpflow.forecast.counts import WorkloadStep, times
 from dpflow.forecast.workload import rounds_admitted
 
 #: Steps that are small beside any budget, for theorems whose thresholds do not add up:
@@ -69,7 +69,7 @@ def _options(rule: Filter) -> dict[str, Any]:
 
 def _used(whole: Filter, share: Filter, cost: Cost) -> Tally | None:
     """Return what the budget is charged for all steps that a share admits."""
-    count = rounds_admitted(share, (Step(cost),))
+    count = rounds_admitted(share, (WorkloadStep(cost),))
     if count is None:
         return None
     if whole.steady or not count:

@@ -15,7 +15,7 @@ from dpflow.accounting.rules.output import OutputFilter
 from dpflow.accounting.rules.rule import share_used
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import NO_END, Step, in_turn, repeated
+from dpflow.forecast.counts import NO_END, WorkloadStep, in_turn, repeated
 from dpflow.forecast.workload import priced
 
 #: Not adaptive, or not a matter of sums; the others are asked.
@@ -95,7 +95,7 @@ def _all(
 ) -> Iterator[Leftover]:
     def leftover(blank: Leftover, asked: EarlyStopping) -> Leftover:
         rule = make_filter(blank.theorem, epsilon=epsilon, delta=delta)
-        return _leftover(blank, rule, Step(asked, 1, stop), rest)
+        return _leftover(blank, rule, WorkloadStep(asked, 1, stop), rest)
 
     plain = EarlyStopping(cost.step, stops=cost.stops)
     blanks = [Leftover(theorem=name) for name in FILTERS if name not in _LEFT_OUT]
@@ -122,9 +122,11 @@ def _with_accountant(
     )
 
 
-def _leftover(blank: Leftover, rule: Filter, step: Step, rest: Cost) -> Leftover:
+def _leftover(
+    blank: Leftover, rule: Filter, step: WorkloadStep, rest: Cost
+) -> Leftover:
     reserved, posted = priced(rule, step)
-    once = in_turn(partial(priced, rule), rule.admits, Step(rest))
+    once = in_turn(partial(priced, rule), rule.admits, WorkloadStep(rest))
     if not rule.admits(reserved):
         return replace(blank, problem="its worst case does not fit the budget")
     count = repeated(once, posted)[1]

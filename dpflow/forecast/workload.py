@@ -17,8 +17,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import (
     NO_END,
-    Step,
     Workload,
+    WorkloadStep,
     count_admitted,
     in_turn,
     repeated,
@@ -66,13 +66,13 @@ class Fit:
         }
 
 
-def merged(steps: Iterable[Step]) -> Workload:
+def merged(steps: Iterable[WorkloadStep]) -> Workload:
     """Write equal steps in a row as one."""
-    found: list[Step] = []
+    found: list[WorkloadStep] = []
     for (cost, outcome), group in itertools.groupby(
         steps, key=lambda step: (step.cost, step.outcome)
     ):
-        found.append(Step(cost, sum(step.times for step in group), outcome))
+        found.append(WorkloadStep(cost, sum(step.times for step in group), outcome))
     return tuple(found)
 
 
@@ -81,7 +81,9 @@ def length(workload: Workload) -> int:
     return sum(step.times for step in workload)
 
 
-def priced(rule: Rule, step: Step, used: Tally | None = None) -> tuple[Tally, Tally]:
+def priced(
+    rule: Rule, step: WorkloadStep, used: Tally | None = None
+) -> tuple[Tally, Tally]:
     """Return what a step reserves and what it posts, with nothing beside it.
 
     Raises:
@@ -385,12 +387,12 @@ def _plan_needs(workload: Workload, delta: Fraction) -> Fraction:
 
 def _first(workload: Workload, count: int) -> Workload:
     """Return the first steps of a workload."""
-    found: list[Step] = []
+    found: list[WorkloadStep] = []
     for step in workload:
         taken = min(step.times, count)
         count -= taken
         if taken:
-            found.append(Step(step.cost, taken, step.outcome))
+            found.append(WorkloadStep(step.cost, taken, step.outcome))
     return tuple(found)
 
 
@@ -398,7 +400,7 @@ def _first(workload: Workload, count: int) -> Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class OdometerReading:
     """What an odometer reads after a workload; inf where it is undefined.
 
     Attributes:
@@ -414,7 +416,7 @@ class Reading:
 
 def reading_of(
     theorem: str, workload: Workload, *, tuned_for: Fraction, delta: Fraction
-) -> Reading:
+) -> OdometerReading:
     """Say what an odometer reads after a workload.
 
     Args:
@@ -424,15 +426,15 @@ def reading_of(
         delta: Probability with which the reading may fail.
     """
     if theorem == "individual":
-        return Reading(theorem=theorem, problem=_NO_SUM)
+        return OdometerReading(theorem=theorem, problem=_NO_SUM)
     try:
         odometer = _tuned(theorem, tuned_for, delta)
         total = odometer.zero()
         for step in workload:
             total = total + times(priced(odometer, step)[1], step.times)
-        return Reading(theorem=theorem, epsilon=odometer.read(total))
+        return OdometerReading(theorem=theorem, epsilon=odometer.read(total))
     except (UnsupportedCost, InvalidCost) as error:
-        return Reading(theorem=theorem, problem=error.message)
+        return OdometerReading(theorem=theorem, problem=error.message)
 
 
 def _tuned(theorem: str, tuned_for: Fraction, delta: Fraction) -> Odometer:

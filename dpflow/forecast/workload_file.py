@@ -14,7 +14,7 @@ import yaml
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost
-from dpflow.forecast.counts import Step, Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.forecast.workload import merged
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.views.runs import FlowRun, RunStep
@@ -83,7 +83,7 @@ def _from_data(data: Any, file: str) -> WorkloadFile:
     return WorkloadFile(steps, exact_epsilon(budget["epsilon"]), delta)
 
 
-def _step(item: Any, place: str) -> Step:
+def _step(item: Any, place: str) -> WorkloadStep:
     if isinstance(item, str):
         return step_from_text(item)
     known = {"cost", "times", "outcome"}
@@ -97,7 +97,9 @@ def _step(item: Any, place: str) -> Step:
     return step_from_text(str(item["cost"]), int(times), item.get("outcome"))
 
 
-def step_from_text(text: str, times: int = 1, outcome: str | None = None) -> Step:
+def step_from_text(
+    text: str, times: int = 1, outcome: str | None = None
+) -> WorkloadStep:
     """Read a step and how it comes out.
 
     Raises:
@@ -105,13 +107,13 @@ def step_from_text(text: str, times: int = 1, outcome: str | None = None) -> Ste
     """
     cost = cost_from_text(text)
     if outcome is None:
-        return Step(cost, times)
+        return WorkloadStep(cost, times)
     if not isinstance(cost, Settling):
         msg = f"{cost!r} always costs the same; leave its outcome out"
         raise InvalidCost(msg, name="outcome", value=outcome)
     told = int(outcome) if re.fullmatch("[0-9]{1,9}", outcome) else outcome
     cost.realised(told)
-    return Step(cost, times, told)
+    return WorkloadStep(cost, times, told)
 
 
 def workload_of_run(run: FlowRun) -> Workload:
@@ -125,16 +127,18 @@ def workload_of(steps: Iterable[RunStep]) -> Workload:
     Raises:
         InvalidCost: If one has a mechanism that this process does not know.
     """
-    known: dict[tuple[str, Outcome | None], Step] = {}
+    known: dict[tuple[str, Outcome | None], WorkloadStep] = {}
     return merged(_journaled(step, known) for step in steps)
 
 
-def _journaled(step: RunStep, known: dict[tuple[str, Outcome | None], Step]) -> Step:
+def _journaled(
+    step: RunStep, known: dict[tuple[str, Outcome | None], WorkloadStep]
+) -> WorkloadStep:
     """Return a step as it came out; a cost that recurs is made once."""
     name = canonical(step.description), step.reported
     if name not in known:
         cost = step.cost
-        known[name] = Step(cost, 1, _settled(step, cost))
+        known[name] = WorkloadStep(cost, 1, _settled(step, cost))
     return known[name]
 
 

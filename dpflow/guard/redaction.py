@@ -72,16 +72,12 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
             "then a refusal comes before anything is charged, and says what would fit."
         )
         return _refused(error)(msg, dataset=dataset, step=step)
-    told = _told(error)
-    if told is not None:
-        return told
-    name = type(error).__name__
-    msg = (
-        f"{name} in DP step {step!r} on dataset {dataset!r} (text withheld: it may "
-        "hold private data). The step was charged in full. To see the text where that "
-        "is safe, set `errors: keep` in the policy."
+    hint = (
+        "The step was charged in full. To see the text where that is safe, set "
+        "`errors: keep` in the policy."
     )
-    return DPStepFailed(msg, dataset=dataset, step=step, error_type=name)
+    where = f"DP step {step!r} on dataset {dataset!r}"
+    return _withheld(error, where, hint, dataset=dataset, step=step)
 
 
 def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
@@ -100,15 +96,20 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
             "hold private data). Ask for steps outside of it to see what would fit."
         )
         return _refused(error)(msg, step=task)
+    hint = 'To see the text where that is safe, say private_task(errors="keep").'
+    return _withheld(error, f"private task {task!r}", hint, step=task)
+
+
+def _withheld(
+    error: BaseException, where: str, hint: str, **facts: str
+) -> BaseException:
+    """Return an error that says where it was and its type, or the error, emptied."""
     told = _told(error)
     if told is not None:
         return told
     name = type(error).__name__
-    msg = (
-        f"{name} in private task {task!r} (text withheld: it may hold private data). "
-        'To see the text where that is safe, say private_task(errors="keep").'
-    )
-    return DPStepFailed(msg, step=task, error_type=name)
+    msg = f"{name} in {where} (text withheld: it may hold private data). {hint}"
+    return DPStepFailed(msg, **facts, error_type=name)
 
 
 def shown_to_body(error: Exception, *, step: str) -> DpflowError:

@@ -125,15 +125,8 @@ def import_prior(
         UnsupportedCost: If the theorem has no price for the cost.
         PolicyChanged: If the policy file differs from what the ledger pinned.
     """
-    request = Request(
-        reservation=uuid.uuid4().hex,
-        owner="operator",
-        policies=(policy,),
-        populations=populations,
-        partitions=partitions,
-        cost=cost,
-        step="spent before dpflow",
-    )
+    request = _spent_elsewhere(policy, cost, populations, "spent before dpflow")
+    request = replace(request, partitions=partitions)
     return _charged(ledger, request, because, evidence)
 
 
@@ -177,17 +170,23 @@ def carve(
         because=because,
         at=ledger.label()["at"],
     )
-    request = Request(
+    request = _spent_elsewhere(policy, cost, populations, "carved for another ledger")
+    posted = _charged(ledger, request, because, grant.digest, grant)
+    ledger.sources.register(grant)
+    return grant, posted
+
+
+def _spent_elsewhere(
+    policy: Policy, cost: Cost, populations: tuple[Policy, ...], step: str
+) -> Request:
+    return Request(
         reservation=uuid.uuid4().hex,
         owner="operator",
         policies=(policy,),
         populations=populations,
         cost=cost,
-        step="carved for another ledger",
+        step=step,
     )
-    posted = _charged(ledger, request, because, grant.digest, grant)
-    ledger.sources.register(grant)
-    return grant, posted
 
 
 def _charged(

@@ -12,7 +12,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.rows import Clip, Floats, Gradient, LayerRows, OuterRows
+from dpflow.mechanisms.rows import Floats, Gradient, LayerRows, NormClip, OuterRows
 from dpflow.noise.draws import draw
 from dpflow.noise.sources import random_bytes
 from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
@@ -40,7 +40,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
 
 
-def noisy_gradient(cost: Cost, rows: Gradient, *, clip: Clip) -> Floats:
+def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:
     """Return the noisy sum of clipped rows.
 
     Source: Abadi et al. 2016 (arXiv 1607.00133), Alg. 1, without dividing by the size
@@ -73,7 +73,7 @@ def _sampled(rate: Fraction, people: int) -> PrivateMask:
     return PrivateMask(poisson_sample(rate, people))
 
 
-def _noise_of(cost: Cost, clip: Clip) -> tuple[Gaussian, Fraction | None]:
+def _noise_of(cost: Cost, clip: NormClip) -> tuple[Gaussian, Fraction | None]:
     """Return the noise of a step, and the rate at which it samples people."""
     if isinstance(cost, Gaussian) and cost.sensitivity >= clip.norm:
         return cost, None
@@ -92,7 +92,7 @@ def individual_sum(
     tally: PrivateTally,
     rows: Gradient,
     *,
-    clip: Clip,
+    clip: NormClip,
     sigma: Number,
     sampling_rate: Number = 1,
 ) -> Floats:
@@ -135,7 +135,7 @@ def individual_gradient(
     tally: PrivateTally,
     rows: Gradient,
     *,
-    clip: Clip,
+    clip: NormClip,
     sigma: Number,
     sampling_rate: Number = 1,
 ) -> Floats:
@@ -152,7 +152,7 @@ def individual_descent(
     start: Floats,
     gradients: Gradients,
     *,
-    clip: Clip,
+    clip: NormClip,
     rate: float,
     sigma: Number | Schedule,
     steps: int,

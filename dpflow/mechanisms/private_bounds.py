@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpflow.exceptions import ReleaseError
 from dpflow.noise.exact import choose
-from dpflow.rounding import Number, exact, float_down
+from dpflow.rounding import Number, exact, float_down, real_or_nan
 
 Floats = NDArray[np.float64]
 
@@ -113,7 +112,7 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
         found = column.astype(np.float64).reshape(-1)
     elif isinstance(column, (list, tuple)) or _holds_objects(column):
-        found = np.fromiter(map(_float, column), np.float64)
+        found = np.fromiter((real_or_nan(each, _REAL) for each in column), np.float64)
     else:
         name = type(values).__name__
         msg = f"give a list or a column of numbers, not {name} of another type"
@@ -123,14 +122,3 @@ def numbers_of(values: Iterable[Any]) -> Floats:
 
 def _holds_objects(column: object) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.kind == "O"
-
-
-def _float(value: object) -> float:
-    if not isinstance(value, _REAL):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except (ValueError, TypeError):
-        return math.nan

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpflow.exceptions import ReleaseError
 from dpflow.people.costs import clip_rows, squared_norms
 from dpflow.people.state import PrivateMask
-from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
+from dpflow.rounding import Number, exact_scale
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -54,7 +54,7 @@ class ClippedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class NormClip:
     """How rows are clipped and cut to the grid; public.
 
     Attributes:
@@ -66,25 +66,37 @@ class Clip:
     step: float
 
     @classmethod
-    def to(cls, norm: Number) -> Clip:
+    def to(cls, norm: Number, *, shards: int = 1) -> NormClip:
         """Check the norm and choose the grid.
+
+        Args:
+            norm: Longest L2 norm of a person's row.
+            shards: How many sums of up to `MOST_PEOPLE` rows will be added up; with
+                more of them the grid is wider, so that this rounds nothing either.
 
         Raises:
             InvalidCost: If the norm is no positive number of sane size.
         """
-        longest = exact(norm, name="norm", low=SCALE_LOW, high=SCALE_HIGH)
-        return cls(longest, _step(longest, _BITS))
+        longest = exact_scale(norm, name="norm")
+        return cls(longest, _step(longest, _BITS - (shards - 1).bit_length()))
 
     def rows(self, rows: NDArray[Any]) -> Rows:
         """Return clipped rows in steps of the grid; rows that are no numbers as zeros.
 
-        Rounding: toward zero, so that no norm grows.
+        Rounding: toward zero, so that no norm grows. A row of one number is compared
+        with the norm in steps, so that one as long as the norm stays what it is.
 
         Raises:
             ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
         """
         values = np.asarray(rows)
         _check_people(values.shape, values.ndim >= _MATRIX)
+        if values[0].size == 1:
+            longest = int(self.norm / Fraction(self.step))
+            # A warning about one person's overflow would be an output.
+            with np.errstate(all="ignore"):
+                cut = _cut(np.array(values, np.float64), self.step)
+            return cut.clip(-longest, longest).astype(np.int64)
         clipped, _ = clip_rows(values, norm=self.norm)
         return _cut(clipped, self.step).astype(np.int64)
 
@@ -109,7 +121,7 @@ class Clip:
 class _Plain:
     """Rows in steps of the grid."""
 
-    clip: Clip
+    clip: NormClip
     steps: Rows
 
     @property
@@ -139,9 +151,9 @@ class Factors:
 
     Example:
         >>> import numpy as np
-        >>> from dpflow.mechanisms.rows import Clip, Factors
+        >>> from dpflow.mechanisms.rows import NormClip, Factors
         >>> rows = Factors(np.array([[3.0, 4.0]])).outer(np.array([[0.5, -0.5]]))
-        >>> Clip.to(10).apply(rows).total().round(2).tolist()
+        >>> NormClip.to(10).apply(rows).total().round(2).tolist()
         [[1.5, -1.5], [2.0, -2.0]]
     """
 
@@ -216,7 +228,7 @@ class LayerRows:
             raise ReleaseError(msg)
 
 
-#: What `Clip.apply` takes.
+#: What `NormClip.apply` takes.
 Gradient = NDArray[Any] | OuterRows | LayerRows
 
 

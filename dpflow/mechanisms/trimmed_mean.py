@@ -24,7 +24,7 @@ from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.propose_test_release import passing
 from dpflow.noise.draws import draw, integer_laplace
-from dpflow.rounding import SCALE_HIGH, SCALE_LOW, Number, exact
+from dpflow.rounding import Number, exact, exact_scale
 
 Whole = NDArray[np.int64]
 
@@ -157,7 +157,7 @@ def trimmed_mean(
     if cost.tries != 1:
         msg = "a second try needs another bound: declare tries=1 and ask again"
         raise ReleaseError(msg)
-    proposed = exact(bound, name="bound", low=SCALE_LOW, high=SCALE_HIGH)
+    proposed = exact_scale(bound, name="bound")
     ordered = np.sort(_steps(values, float(proposed)))
     people = len(ordered)
     window = Window.middle(people) if trim is None else Window.without(trim, people)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.individual import IndividualBound
@@ -14,7 +14,7 @@ from dpflow.people.files import digest, replace_file
 from dpflow.people.slots import DIGEST_BYTES, Slots
 from dpflow.people.state import PrivateTally
 
-_FORMAT = "dpflow-people-2"
+_FORMAT = "dpflow-people-3"
 _HEADER_BYTES = 4096
 _FLOAT_BYTES = 8
 
@@ -48,6 +48,7 @@ class People:
         step: How many steps were reserved.
         token: The token of the newest step.
         previous: The token of the step before it.
+        shard: Which part of all people it keeps.
     """
 
     tally: PrivateTally
@@ -57,6 +58,7 @@ class People:
     step: int
     token: str
     previous: str
+    shard: str
 
     def __repr__(self) -> str:
         """Name the store and nothing of its contents."""
@@ -77,6 +79,7 @@ def write_people(path: Path, people: People) -> None:
         "step": people.step,
         "token": people.token,
         "previous": people.previous,
+        "shard": people.shard,
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
         "people": len(left) // _FLOAT_BYTES,
@@ -94,9 +97,7 @@ def read_people(path: Path) -> People:
         OSError: If it cannot be read.
     """
     with path.open("rb") as file:
-        header = _unsealed(path, file.read(_HEADER_BYTES).rstrip(b"\0"))
-        if header.get("format") != _FORMAT:
-            _damaged(path, "it has another format")
+        header = _header(path, file)
         key = header["key"]
         left = bytearray(header["people"] * _FLOAT_BYTES)
         names = bytearray(0 if key is None else header["people"] * DIGEST_BYTES)
@@ -114,6 +115,24 @@ def read_people(path: Path) -> People:
         slots=None if key is None else Slots(bytes.fromhex(key), bytes(names)),
         **{name: header[name] for name in _PLAIN},
     )
+
+
+def read_reservation(path: Path) -> str:
+    """Return which charge of the ledger a people's file says it was paid by.
+
+    Raises:
+        LedgerCorrupt: If its head is not as it was written.
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as file:
+        return str(_header(path, file)["reservation"])
+
+
+def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
+    header = _unsealed(path, file.read(_HEADER_BYTES).rstrip(b"\0"))
+    if header.get("format") != _FORMAT:
+        _damaged(path, "it has another format")
+    return header
 
 
 _PLAIN = tuple(

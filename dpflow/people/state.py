@@ -216,14 +216,20 @@ class PrivateTally(Withheld):
         """
         tally = cls(bound, people=1)
         values = np.frombuffer(left, "<f8").astype(np.float64, copy=False)
-        whole = (values >= 0) & (values <= tally._limit) & (values == np.floor(values))
-        if not whole.all():
+        blocks = range(0, values.size, _BLOCK)
+        if not all(_is_whole(values[at : at + _BLOCK], tally._limit) for at in blocks):
             msg = (
                 "the people's tallies are damaged: not all are whole units of the bound"
             )
             raise LedgerCorrupt(msg)
         tally._left = values
         return tally
+
+
+def _is_whole(left: Floats, limit: int) -> bool:
+    """Say whether all are whole numbers from zero to a limit; NaN is none."""
+    in_range = left.min() >= 0 and left.max() <= limit
+    return bool(in_range and np.array_equal(left, np.floor(left)))
 
 
 def _grid(bound: Fraction) -> tuple[Fraction, int]:

@@ -48,6 +48,7 @@ from dpflow.people.records import (
     write_people,
     write_witness,
 )
+from dpflow.people.shards import WHOLE, Shard
 from dpflow.people.slots import Slots
 from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 from dpflow.people.withheld import Withheld
@@ -71,6 +72,7 @@ class PersonStore(Withheld):
     Attributes:
         bound: The public bound that was reserved in the ledger.
         reservation: The ledger's reservation that pays for it.
+        shard: Which part of all people it keeps.
         position: How far the store has come; public.
     """
 
@@ -86,6 +88,7 @@ class PersonStore(Withheld):
         "bound",
         "position",
         "reservation",
+        "shard",
     )
 
     def __init__(
@@ -94,6 +97,7 @@ class PersonStore(Withheld):
         witness: Path,
         *,
         people: People,
+        shard: Shard,
         position: Position,
         locks: ExitStack,
     ) -> None:
@@ -107,6 +111,7 @@ class PersonStore(Withheld):
         self.bound = people.tally.bound
         self.position = position
         self.reservation = people.reservation
+        self.shard = shard
 
     @property
     def forfeited(self) -> int:
@@ -122,7 +127,7 @@ class PersonStore(Withheld):
             costs: float64[people], see `PrivateTally.admit`.
             people: For a store by ids: whose costs these are, each once. Who is new
                 joins with a whole budget; who has no id that is a text or a whole
-                number takes no part.
+                number, or one of another shard, takes no part.
 
         Returns:
             Who takes part, in the order of the costs.
@@ -134,7 +139,7 @@ class PersonStore(Withheld):
         self._check_process()
         with self._lock:
             before = self._usable()
-            following, active = _charged(before, costs, people)
+            following, active = _charged(before, self.shard, costs, people)
             following = replace(
                 following,
                 step=before.step + 1,
@@ -231,14 +236,14 @@ class PersonStore(Withheld):
             yield
         except OSError as error:
             self.close()
-            raise _unavailable(self._path, error) from error
+            raise unavailable(self._path, error) from error
         except BaseException:
             self.close()
             raise
 
 
 def _charged(
-    before: People, costs: Floats, people: Sequence[Any] | None
+    before: People, shard: Shard, costs: Floats, people: Sequence[Any] | None
 ) -> tuple[People, PrivateMask]:
     """Charge the people, or those whose ids are given, and say who takes part."""
     if (people is None) != (before.slots is None):
@@ -247,7 +252,8 @@ def _charged(
     if people is None or before.slots is None:
         return before, before.tally.admit(costs)
     check_costs(costs, (len(people),))
-    slots, places = before.slots.placed(people)
+    # A person who came to two shards would have two budgets.
+    slots, places = before.slots.placed(p if shard.has(p) else None for p in people)
     placed = places >= 0
     if len(np.unique(places[placed])) != placed.sum():
         msg = "people= must name each person once: sum what they have first"
@@ -265,6 +271,7 @@ def create_store(
     people: int | None = None,
     witness: Path,
     reservation: str,
+    shard: Shard = WHOLE,
     lock_seconds: float = _LOCK_SECONDS,
 ) -> PersonStore:
     """Make the store of a bound that the ledger has just reserved, and open it.
@@ -276,6 +283,8 @@ def create_store(
             named by their ids at each step, and join when they are new.
         witness: The witness; in another folder, outside the backups of `path`.
         reservation: The ledger's reservation, 1 to 200 printable ASCII characters.
+        shard: Which part of all people it keeps. Shards are stores by themselves,
+            which one charge pays for: nobody is in two of them.
         lock_seconds: How long to wait for another holder.
 
     Raises:
@@ -315,16 +324,22 @@ def create_store(
                 step=0,
                 token=token,
                 previous="",
+                shard=str(shard),
             )
             position = Position(store=store, step=0, token=token, settled=0)
             # The witness first: people's tallies without one would be of no use.
             write_witness(witness, position)
             write_people(path, contents)
             return PersonStore(
-                path, witness, people=contents, position=position, locks=locks.pop_all()
+                path,
+                witness,
+                people=contents,
+                shard=shard,
+                position=position,
+                locks=locks.pop_all(),
             )
         except OSError as error:
-            raise _unavailable(path, error) from error
+            raise unavailable(path, error) from error
 
 
 def open_store(
@@ -332,6 +347,7 @@ def open_store(
     *,
     bound: Callable[[str], IndividualBound] | IndividualBound,
     witness: Path,
+    shard: Shard = WHOLE,
     lock_seconds: float = _LOCK_SECONDS,
 ) -> PersonStore:
     """Open a store that exists.
@@ -341,6 +357,7 @@ def open_store(
         bound: What the ledger reserved for it, or a function that says it of the
             store's reservation.
         witness: Its witness.
+        shard: Which part of all people it keeps.
         lock_seconds: How long to wait for another holder.
 
     Raises:
@@ -362,18 +379,25 @@ def open_store(
             remove_unfinished(witness)
             people, seen = read_people(path), read_witness(witness)
             paid = bound(people.reservation) if callable(bound) else bound
-            _check(path, people, seen, paid)
+            _check(path, people, seen, paid, shard)
             position = replace(seen, step=people.step, token=people.token)
             if position != seen:
                 write_witness(witness, position)
             return PersonStore(
-                path, witness, people=people, position=position, locks=locks.pop_all()
+                path,
+                witness,
+                people=people,
+                shard=shard,
+                position=position,
+                locks=locks.pop_all(),
             )
         except OSError as error:
-            raise _unavailable(path, error) from error
+            raise unavailable(path, error) from error
 
 
-def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:
+def _check(
+    path: Path, people: People, seen: Position, bound: IndividualBound, shard: Shard
+) -> None:
     same = (people.step, people.token) == (seen.step, seen.token)
     ahead = (people.step, people.previous) == (seen.step + 1, seen.token)
     if people.store != seen.store or not (same or ahead):
@@ -387,6 +411,12 @@ def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -
         msg = (
             f"{path} was made for {people.tally.bound!r}, and {bound!r} is what the "
             "ledger reserved. Open it with its own bound."
+        )
+        raise LedgerCorrupt(msg, ledger=str(path))
+    if people.shard != str(shard):
+        msg = (
+            f"{path} keeps shard {people.shard} of the people, and {shard} was asked "
+            "for. Their number never changes: who moved would have two budgets."
         )
         raise LedgerCorrupt(msg, ledger=str(path))
 
@@ -416,7 +446,7 @@ def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
             try:
                 held = lock.take(time.monotonic() + seconds) is not None
             except OSError as error:
-                raise _unavailable(place, error) from error
+                raise unavailable(place, error) from error
             if not held:
                 msg = (
                     f"another process holds the store {place} for {seconds:g} s. The "
@@ -426,7 +456,13 @@ def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
         return locks.pop_all()
 
 
-def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+def unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    """Return the error of files that cannot be used.
+
+    Args:
+        path: The people's file.
+        error: What the system said.
+    """
     msg = (
         f"the store {path} cannot be used: {error.strerror or error}. The step did not "
         "run; it may have been charged."

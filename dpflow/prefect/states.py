@@ -44,7 +44,7 @@ def refusal_in(value: Any) -> BudgetRefused | None:
     return kind(value.message or "the ledger refused this step")
 
 
-class Replayed(State[Any]):
+class ReplayedState(State[Any]):
     """The state of a step whose value is a release that the ledger had already.
 
     Prefect names a state only if the task's function returns one. Its data is the
@@ -73,19 +73,19 @@ class Told:
     def shown(self, value: Any) -> Any:
         """Return what Prefect is to make the task run's state of."""
         if self._replayed:
-            return Replayed(
+            return ReplayedState(
                 type=StateType.COMPLETED,
-                name=Replayed.__name__,
+                name="Replayed",
                 message="The value is a release that the ledger had; it cost nothing.",
                 data=value,
             )
         # A body may have got it from another step: then it is a value.
-        return State(**dict(value)) if isinstance(value, Replayed) else value
+        return State(**dict(value)) if isinstance(value, ReplayedState) else value
 
 
 def value_of(result: Any) -> Any:
     """Return the value of a call whose result may be the state of a replay."""
-    if not isinstance(result, Replayed):
+    if not isinstance(result, ReplayedState):
         return result
     record: Any = result.data  # the engine has packed the value by now
     return record.result

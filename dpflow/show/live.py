@@ -61,7 +61,7 @@ class Stamps:
             known = self._known
             if known is not None and known[0] == ledger.id:
                 until = known[1] + max(self._seconds, 20 * known[2].seconds)
-                if known[2].fine and time.monotonic() < until:
+                if known[2].found.fine and time.monotonic() < until:
                     return known[2]
             stamp = verified(ledger)
             self._known = (ledger.id, time.monotonic(), stamp)

@@ -12,7 +12,7 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.guard.project import make_project_ledger, project_ledger
 from dpflow.ledger import (
     LOCK_NAME,
@@ -283,5 +283,5 @@ def _first_cost(policy: Policy, flow: str | None) -> str:
 
 
 def _runs(policy: Policy, flow: str | None, cost: str) -> int | None:
-    step = Step(cost_from_text(cost))
+    step = WorkloadStep(cost_from_text(cost))
     return runs_left(loads_of(policy.pinned(), flow, (step,)))[0]

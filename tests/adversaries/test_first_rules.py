@@ -13,10 +13,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,24 +24,9 @@ from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting import Filter, make_filter, make_odometer
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
+from tests.adversaries.loosened import MP, heads, loosened, real, true_delta
 from tests.sizes import scaled
-
-#: The referee's own arithmetic: fifty digits and some to spare.
-MP: Any = mpmath.mp.clone()
-MP.dps = 60
-
-
-def real(value: Fraction) -> Any:
-    """Return a fraction as one of the referee's numbers."""
-    return MP.mpf(value.numerator) / value.denominator
-
-
-def heads(epsilon: Fraction) -> Any:
-    """Return how often randomized response shows a loss of +epsilon under P."""
-    return 1 / (1 + MP.exp(-real(epsilon)))
-
 
 # -- odometers: the loss must stay below the reading at every time -----------------
 
@@ -193,49 +176,6 @@ def test_choosing_steps_by_the_answers_does_not_help(unit, factors, delta, order
     assert 0 < probability <= float(delta)
 
 
-# -- filters: what saturating sequences really leak --------------------------------
-
-
-def gaussian_stick(epsilon: Any, mu_squared: Fraction) -> Any:
-    """Return E[(1 - e^(epsilon - L))+] for Gaussians of that mu**2, any epsilon."""
-    if mu_squared == 0:
-        return MP.mpf(0) if epsilon >= 0 else 1 - MP.exp(epsilon)
-    mu = MP.sqrt(real(mu_squared))
-    low = MP.erfc((epsilon / mu - mu / 2) / MP.sqrt(2)) / 2
-    high = MP.erfc((epsilon / mu + mu / 2) / MP.sqrt(2)) / 2
-    return low - MP.exp(epsilon) * high
-
-
-def true_delta(epsilon: Fraction, costs: list[Cost]) -> Any:
-    """Return the exact delta at epsilon of a fixed sequence of worst-case steps.
-
-    Gaussians add their mu**2. A pure step is randomized response. An (e, d)-DP step
-    reveals everything with probability d and is randomized response otherwise, which
-    no (e, d)-DP mechanism leaks more than (Kairouz, Oh, Viswanath 2015).
-    """
-    mu_squared = sum(
-        ((c.sensitivity / c.sigma) ** 2 for c in costs if isinstance(c, Gaussian)),
-        Fraction(0),
-    )
-    hidden, losses = MP.mpf(1), {Fraction(0): MP.mpf(1)}
-    for cost in costs:
-        if isinstance(cost, Gaussian):
-            continue
-        hidden *= 1 - real(getattr(cost, "delta", Fraction(0)))
-        chance, moved = heads(cost.epsilon), {}
-        for loss, weight in losses.items():
-            for step, part in ((1, chance), (-1, 1 - chance)):
-                place = loss + step * cost.epsilon
-                moved[place] = moved.get(place, 0) + weight * part
-        losses = moved
-    sticks = (
-        weight * gaussian_stick(real(epsilon - loss), mu_squared)
-        for loss, weight in losses.items()
-        if mu_squared or loss > epsilon
-    )
-    return 1 - hidden + hidden * MP.fsum(sticks)
-
-
 def filled(rule: Filter, costs: Iterator[Cost] | list[Cost]) -> list[Cost]:
     """Return the steps that the rule admits, offered one by one."""
     tally, kept = rule.zero(), []
@@ -259,12 +199,6 @@ def last_gaussian(rule: Filter, kept: list[Cost], worth: int) -> Gaussian:
     # Sigma is rounded up at the twentieth digit, so the step fits.
     digits = math.isqrt(math.floor(10**40 / rest)) + 1
     return Gaussian(sensitivity=1, sigma=Fraction(digits, 10**20))
-
-
-def loosened(rule: Filter, factor: Fraction) -> Filter:
-    """Return the rule with its thresholds wrongly made larger by a factor."""
-    rule.thresholds = tuple(math.floor(t * factor) for t in rule.thresholds)
-    return rule
 
 
 def gaussian_filled_up(rule: Filter, sigmas: list[int], worth: int) -> list[Cost]:
@@ -474,173 +408,3 @@ def test_float_sums_of_mus_are_caught():
     assert FloatSums((limit,)).admitted(steps) == len(steps)
     assert true_delta(rule.epsilon, [*full, *[crumb] * 10_000]) > real(rule.delta)
     assert filled(rule, [*full, crumb]) == full
-
-
-# -- adaptive adversaries ----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Move:
-    """Something that the adversary may run, and what it declares.
-
-    Args:
-        cost: The declared cost, which the mechanism really has.
-        loss: Epsilon of its randomized response in tenths; 0 for none.
-        leak: Probability with which it reveals everything.
-    """
-
-    cost: Cost
-    loss: int
-    leak: Fraction = Fraction(0)
-
-
-def response(tenths: int) -> Move:
-    """Return randomized response with an epsilon of so many tenths."""
-    return Move(PureDP(epsilon=Fraction(tenths, 10)), tenths)
-
-
-def leak(delta: Fraction) -> Move:
-    """Return "reveal everything with probability delta", which is (0, delta)-DP."""
-    return Move(ApproxDP(epsilon="1e-12", delta=delta), 0, delta)
-
-
-def worst_delta(
-    epsilon: Fraction,
-    menu: list[Move],
-    admits: Callable[[tuple[int, ...]], bool],
-) -> Any:
-    """Return the exact delta at epsilon of the best adaptive adversary.
-
-    Args:
-        epsilon: Where delta is taken.
-        menu: What the adversary may run after each answer.
-        admits: Whether the rule admits so many of each move.
-    """
-
-    @cache
-    def value(counts: tuple[int, ...], loss: int) -> Any:
-        rest = epsilon - Fraction(loss, 10)
-        best = 1 - MP.exp(real(rest)) if rest < 0 else MP.mpf(0)
-        for index, move in enumerate(menu):
-            after = tuple(n + (i == index) for i, n in enumerate(counts))
-            if not admits(after):
-                continue
-            future = value(after, loss + move.loss)
-            if move.loss:
-                chance = heads(Fraction(move.loss, 10))
-                future *= chance
-                future += (1 - chance) * value(after, loss - move.loss)
-            lost = real(move.leak)
-            best = max(best, lost + (1 - lost) * future)
-        return best
-
-    return value((0,) * len(menu), 0)
-
-
-def dpflow_admits(rule: Filter, menu: list[Move]) -> Callable:
-    """Return the decision of a rule of dpflow; what has no price is never admitted."""
-    prices: list[Tally | None] = []
-    for move in menu:
-        try:
-            prices.append(rule.price(move.cost))
-        except UnsupportedCost:
-            prices.append(None)
-
-    def admits(counts: tuple[int, ...]) -> bool:
-        tally = rule.zero()
-        for price, count in zip(prices, counts, strict=True):
-            if price is None and count:
-                return False
-            for _ in range(count):
-                tally = tally + price
-        return rule.admits(tally)
-
-    return admits
-
-
-def natural_admits(epsilon: Fraction, delta: Any, menu: list[Move]) -> Callable:
-    """Return the natural filter: admit while the exact delta of what ran is in budget.
-
-    This is what a PLD accountant does when it is used step by step; it is no filter.
-    """
-
-    @cache
-    def admits(counts: tuple[int, ...]) -> bool:
-        hidden, costs = MP.mpf(1), []
-        for move, count in zip(menu, counts, strict=True):
-            hidden *= (1 - real(move.leak)) ** count
-            costs += [move.cost] * count if move.loss else []
-        leaked = 1 - hidden + hidden * true_delta(epsilon, costs)
-        return leaked <= delta * (1 + MP.mpf(10) ** -40)
-
-    return admits
-
-
-ONE = Fraction(1)
-NATURAL_DELTA = (
-    heads(Fraction("0.5")) * heads(Fraction("0.6")) * (1 - MP.exp(MP.mpf(-1) / 10))
-)
-#: Delta of the two-round counterexample, rounded up to whole units of a tally.
-DELTA = from_units(int(MP.ceil(NATURAL_DELTA * UNITS)))
-TWO_BRANCHES = [response(5), response(6), leak(DELTA)]
-FIRST_RULES = {
-    "basic": make_filter("basic", epsilon=1, delta=DELTA),
-    "gaussian": make_filter("gaussian", epsilon=1, delta=DELTA),
-    **{
-        f"concentrated {conversion} {part}0%": make_filter(
-            "concentrated",
-            epsilon=1,
-            delta=DELTA,
-            delta_loss=DELTA * part / 10,
-            conversion=conversion,
-        )
-        for part in (1, 5, 9, 10)
-        for conversion in ("tight", "classic")
-    },
-}
-every_rule = pytest.mark.parametrize("rule", FIRST_RULES.values(), ids=FIRST_RULES)
-
-
-def test_the_natural_filter_is_caught():
-    """Both branches compose to exactly delta, and together they leak 1.38 deltas."""
-    natural = natural_admits(ONE, real(DELTA), TWO_BRANCHES)
-    assert natural((1, 1, 0))
-    assert natural((1, 0, 1))
-    assert not natural((1, 1, 1))
-    leaked = worst_delta(ONE, TWO_BRANCHES, natural)
-    assert abs(real(DELTA) - MP.mpf("0.038245346")) < 1e-9
-    assert abs(leaked - MP.mpf("0.052684520")) < 1e-9
-    assert leaked == pytest.approx(real(DELTA) * (2 - heads(Fraction("0.5"))))
-
-
-@every_rule
-def test_no_rule_admits_both_branches(rule):
-    """After the first answer, a rule of dpflow has room for one branch at most."""
-    admits = dpflow_admits(rule, TWO_BRANCHES)
-    assert not (admits((1, 1, 0)) and admits((1, 0, 1)))
-
-
-@every_rule
-def test_the_two_branch_adversary_stays_below_delta(rule):
-    """Whatever the adversary picks after each answer, the leak is at most delta."""
-    leaked = worst_delta(ONE, TWO_BRANCHES, dpflow_admits(rule, TWO_BRANCHES))
-    assert leaked <= real(DELTA)
-
-
-@every_rule
-def test_the_best_adversary_with_a_larger_menu_stays_below_delta(rule):
-    """More kinds of steps, smaller leaks, any order and any length: at most delta."""
-    menu = [response(1), response(3), response(7), leak(DELTA / 2)]
-    leaked = worst_delta(ONE, menu, dpflow_admits(rule, menu))
-    assert 0 < leaked <= real(DELTA)
-
-
-def test_the_audit_of_adaptive_adversaries_is_sharp():
-    """A basic filter is really filled: the adversary reaches all of its delta."""
-    menu = [response(1), response(3), leak(DELTA)]
-    rule = make_filter("basic", epsilon=1, delta=DELTA)
-    assert dpflow_admits(rule, TWO_BRANCHES)((1, 0, 1))
-    leaked = worst_delta(ONE, menu, dpflow_admits(rule, menu))
-    assert abs(leaked - real(DELTA)) < 1e-40
-    loose = loosened(make_filter("basic", epsilon=1, delta=DELTA), Fraction(11, 10))
-    assert worst_delta(ONE, menu, dpflow_admits(loose, menu)) > real(DELTA)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import warnings
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -21,28 +18,9 @@ from hypothesis import strategies as st
 from dpflow import (
     Clip,
     Contributions,
-    Laplace,
     bound_contributions,
-    guarded,
-    release,
-    spend,
 )
-from dpflow.exceptions import (
-    ConfigurationError,
-    ContributionsError,
-    DPStepFailed,
-    InvalidCost,
-)
-from tests.projects import (
-    POLICY,
-    ROOT,
-    TENTH,
-    caught,
-    chain,
-    make_project,
-    run_python,
-    spent,
-)
+from tests.bounding.frames import LIBRARIES, limits, table
 from tests.sizes import scaled
 
 RELATIONS = ("add-or-remove", "replace-one")
@@ -50,33 +28,6 @@ AMOUNTS = [-9.0, -2.0, 0.0, 1.0, 2.5, 3.0, 50.0, float("nan"), float("inf")]
 GROUPS = ["x", "y", "z"]
 #: How a person's rows are chosen; all are to be sound.
 CHOICES = [{"seed": None}, {"order_by": ("at",)}, {}, {"order_by": ("at", "group")}]
-LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
-
-
-def limits(relation, *, rows=2, clip=(-2, 3), per_group=None, **choice):
-    """Return bounds on the table of these tests."""
-    by = ("group",) if per_group else ()
-    return Contributions(
-        unit=("person",),
-        max_rows=rows,
-        relation=relation,
-        clip={"amount": Clip(*clip)},
-        by=by,
-        max_rows_per_group=per_group,
-        **choice,
-    )
-
-
-def table(rows, library="pandas"):
-    """Return a frame of (person, group, amount, at) rows."""
-    names = ("person", "group", "amount", "at")
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    data = {name: list(column) for name, column in zip(names, columns, strict=True)}
-    if library == "polars":
-        types = (pl.String, pl.String, pl.Float64, pl.Int64)
-        return pl.DataFrame(data, dict(zip(names, types, strict=True)))
-    types = (object, "str", "float64", "int64")
-    return pd.DataFrame(data).astype(dict(zip(names, types, strict=True)))
 
 
 def vector(frame, column, *, grouped):
@@ -449,231 +400,3 @@ def test_both_libraries_keep_the_same_rows(library):
 def test_an_empty_frame_stays_empty():
     """There may be nobody."""
     assert len(limits("add-or-remove", per_group=1).bound(table([]))) == 0
-
-
-# In a step
-
-
-def test_a_step_declares_what_it_bounds(tmp_path, monkeypatch):
-    """The cost needs no data; inside, the relation is the policy's."""
-    make_project(tmp_path, monkeypatch)
-    bounds = limits("add-or-remove")
-    frame = table([("ann", "x", 2.0, 0)])
-
-    @guarded(
-        dataset="shop", cost=Laplace(sensitivity=bounds.sum("amount"), epsilon="0.1")
-    )
-    def revenue():
-        found, inside = bound_contributions(frame, unit="person", max_rows=2)
-        assert inside.relation == "add-or-remove"
-        with pytest.raises(ConfigurationError, match="running step say add-or-remove"):
-            bound_contributions(
-                frame, unit="person", max_rows=2, relation="replace-one"
-            )
-        return release(len(found))
-
-    assert isinstance(revenue(), int)
-
-
-def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkeypatch):
-    """The cost was declared from them, and would be too small."""
-    policy = POLICY.replace("add-or-remove", "replace-one")
-    make_project(tmp_path, monkeypatch, policy)
-    added, replaced = (limits(relation) for relation in RELATIONS)
-    frame = table([("ann", "x", 2.0, 0)])
-    step = guarded(dataset="shop", cost=TENTH, name="count")
-    assert step(lambda: len(replaced.bound(frame)))() == 1
-    with (
-        spend(dataset="shop", cost=TENTH, step="wrong"),
-        pytest.raises(ConfigurationError, match="running step say replace-one"),
-    ):
-        added.bound(frame)
-
-
-def test_outside_a_step_the_relation_is_said():
-    """It is never guessed."""
-    with pytest.raises(ConfigurationError, match="say relation="):
-        bound_contributions(table([]), unit="person", max_rows=1)
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rows": 0}, "max_rows must lie in"),
-        ({"rows": True}, "whole number"),
-        ({"rows": 1.5}, "whole number"),
-        ({"per_group": -1}, "max_rows_per_group must lie in"),
-        ({"order_by": ("at",), "seed": "s"}, "not both"),
-        ({"seed": 7}, "seed must be text"),
-        ({"order_by": ("amount",)}, "columns of their own"),
-        ({"relation": "substitute"}, "add-or-remove or replace-one"),
-    ],
-)
-def test_bounds_that_bound_nothing_are_refused(changes, message):
-    """Before any data is read."""
-    with pytest.raises(ConfigurationError, match=message):
-        limits(changes.pop("relation", "replace-one"), **changes)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ((3, 1), "swap them"),
-        ((0, 1.5), "multiple of grid"),
-        ((0, 2**31 + 1), "at most"),
-        ((0, 1, "0.3"), "multiple of grid"),
-    ],
-)
-def test_bounds_off_the_grid_are_refused(bounds, message):
-    """The claim would be of other numbers."""
-    with pytest.raises(ConfigurationError, match=message):
-        Clip(*bounds)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "x", True, None])
-def test_bounds_that_are_no_numbers_are_refused(bad):
-    """Each is named."""
-    for bounds in ((bad, 1), (0, bad), (0, 1, bad)):
-        with pytest.raises(InvalidCost):
-            Clip(*bounds)
-
-
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
-        ({"person": [1]}, "DataFrame can be bounded, not dict"),
-        (pl.DataFrame({"person": [1]}).lazy(), "needs order_by="),
-        (pd.DataFrame({"person": [1]}), r"each of these columns once: \['amount'\]"),
-        (pd.DataFrame([[1, 2, 3]], columns=["person", "amount", "amount"]), "once"),
-        (pd.DataFrame({"person": [1], "amount": pd.Timestamp(0)}), "datetime64"),
-        (pl.DataFrame({"person": [1], "amount": ["1"]}), "type string"),
-    ],
-)
-def test_a_frame_that_cannot_be_bounded_is_refused(frame, message):
-    """By its schema, which is public; no value is quoted."""
-    with pytest.raises(ConfigurationError, match=message):
-        limits("add-or-remove").bound(frame)
-
-
-@pytest.mark.parametrize("errors", ["redact", "keep"])
-def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
-    """Names of columns that were declared, or are spelled out, are public."""
-    make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
-    frame = pd.DataFrame({"person": ["ann"], "amount": [1.0]})
-    declared = Contributions(
-        unit=("tailnumber",), max_rows=1, relation="add-or-remove", clip={}
-    )
-
-    def spelled():
-        return bound_contributions(frame, unit=("tailnumber",), max_rows=1)
-
-    def told_relation():
-        return bound_contributions(
-            frame, unit="person", max_rows=1, relation="replace-one"
-        )
-
-    for body, text in (
-        (lambda: declared.bound(frame), "tailnumber"),
-        (spelled, "tailnumber"),
-        (told_relation, "the policies of the running step say add-or-remove"),
-    ):
-        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
-        with pytest.raises(ContributionsError, match=text) as found:
-            step()
-        assert str(found.value).count("charged in full") == 1
-    assert spent() == "0.3"
-
-
-def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
-    """So are the frame's own columns, the categories of a type, and other errors."""
-    make_project(tmp_path, monkeypatch)
-    secret = "canary-" + "662607"
-    words = pl.Series([secret], dtype=pl.Enum([secret]))
-    frame = pl.DataFrame({"person": ["ann"], "kind": words, secret: [1]})
-
-    def bound(**names):
-        given = {"unit": "person", "max_rows": 1, **names}
-        return lambda: bound_contributions(frame, **given)
-
-    for body in (
-        bound(unit=secret * 3),
-        bound(unit="absent"),
-        bound(clip={"kind": Clip(0, 1)}),
-        bound(order_by=(secret * 2,)),
-        bound(max_rows=secret),
-        bound(relation=secret),
-        bound(clip={secret: secret}),
-    ):
-        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
-        error = caught(step)
-        assert isinstance(error, ContributionsError | DPStepFailed)
-        assert secret not in repr(list(chain(error)))
-    declared = Contributions(
-        unit=("person",),
-        max_rows=1,
-        relation="add-or-remove",
-        clip={"kind": Clip(0, 1)},
-    )
-    with pytest.raises(ContributionsError, match="'kind' is of type enum;"):
-        guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
-
-
-def test_a_thread_of_a_body_is_asked_for_its_relation(tmp_path, monkeypatch):
-    """It inherits the step, and what it bounds is of the step's data."""
-    make_project(tmp_path, monkeypatch)
-    frame = pd.DataFrame({"person": ["ann"]})
-    wrong = partial(
-        bound_contributions, frame, unit="person", max_rows=1, relation="replace-one"
-    )
-
-    @guarded(dataset="shop", cost=TENTH)
-    async def count():
-        return await asyncio.to_thread(wrong)
-
-    with pytest.raises(ContributionsError, match="say add-or-remove"):
-        asyncio.run(count())
-
-
-def test_an_order_that_could_fail_by_a_value_is_refused():
-    """Objects may or may not be comparable."""
-    frame = table([("a", "x", 1.0, 0)]).astype({"at": object})
-    with pytest.raises(ConfigurationError, match="order_by column 'at'"):
-        limits("add-or-remove", order_by=("at",)).bound(frame)
-
-
-def test_one_name_is_not_taken_for_its_letters():
-    """Groups by "week" are not finer than groups by a column "e"."""
-    named = {"max_rows": 25, "relation": "add-or-remove", "clip": {"x": Clip(0, 1)}}
-    bounds = Contributions(unit=("u",), by=("e",), max_rows_per_group=1, **named)
-    for norms in (bounds.count, lambda **options: bounds.sum("x", **options)):
-        assert norms(by="week", norm="l2") == norms(by=("week",), norm="l2") == 25
-        assert norms(by="e", norm="l2") == norms(by=("e",), norm="l2") == 5
-    for field in ("unit", "by", "order_by"):
-        options = {"unit": ("u",), "by": ("e",), "max_rows_per_group": 1, **named}
-        with pytest.raises(ConfigurationError, match=f"{field} must be a tuple"):
-            Contributions(**options | {field: "ab"})
-
-
-def test_a_column_that_is_not_clipped_has_no_sensitivity():
-    """Nor has one that is named twice."""
-    bounds = limits("add-or-remove")
-    for names in (("other",), ("amount", "amount"), ()):
-        with pytest.raises(ConfigurationError, match=r"clip|name the columns"):
-            bounds.sum(*names)
-    with pytest.raises(ConfigurationError, match="l1 or l2"):
-        bounds.count(norm="linf")
-
-
-def test_no_library_is_loaded_for_a_declaration():
-    """Pandas and numpy wait for a frame."""
-    script = (
-        "import json, sys\nfrom dpflow import Clip, Contributions\n"
-        "bounds = dict(unit=('a',), max_rows=1, relation='replace-one', clip={})\n"
-        "Contributions(**bounds).count()\n"
-        "names = ('pandas', 'polars', 'numpy', 'prefect')\n"
-        "print(json.dumps([n for n in names if n in sys.modules]))"
-    )
-    assert run_python(script, folder=ROOT) == []

@@ -242,3 +242,9 @@ def _environment() -> dict[str, str]:
     root = str(Path(dpflow.__file__).parents[1])
     kept = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
     return kept | {"PYTHONPATH": root}
+
+
+def flow_row(flow: str, dataset: str = "cdnow") -> str:
+    """Return what `dpflow status` says of a flow, with single spaces."""
+    lines = run_fine("status", dataset).splitlines()
+    return next(" ".join(line.split()) for line in lines if line.startswith(flow))

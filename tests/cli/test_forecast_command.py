@@ -8,7 +8,7 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
@@ -97,7 +97,7 @@ def test_the_policys_own_options_count(shop: Shop) -> None:
     runs = {each["theorem"]: each["runs"] for each in data["theorems"]}
     rule = make_filter("renyi", epsilon=3, delta="1e-6", order=40)
     tuned = make_filter("renyi", epsilon=3, delta="1e-6")
-    step = (Step(cost_from_text(WEEKLY)),)
+    step = (WorkloadStep(cost_from_text(WEEKLY)),)
     assert runs["renyi"] == rounds_admitted(rule, step) < rounds_admitted(tuned, step)
 
 

@@ -25,19 +25,14 @@ import dpflow.cli
 import dpflow.forecast
 import dpflow.ledger
 from dpflow import Laplace, guarded
-from dpflow.config import (
-    LEDGER_VARIABLE,
-    POLICIES_VARIABLE,
-    WITNESS_VARIABLE,
-    settings,
-)
+from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE, settings
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import forget_projects, project_ledger
 from dpflow.show.live import make_app
 from dpflow.show.page.facts import read_report
 from tests.cli.support import run
-from tests.ledger.mounting import read_only_view
-from tests.ledger.support import Child, Gate, die
+from tests.ledger.processes import Child, Gate, die
+from tests.ledger.storage.sqlite.mounting import read_only_view
 from tests.projects import POLICY, TENTH, fill_project
 
 NOBODY = 65534

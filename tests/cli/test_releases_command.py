@@ -14,13 +14,7 @@ from dpflow import Composed, Gaussian, Laplace, PureDP, Repeated, guarded, relea
 from dpflow.forecast.noise import noise_of
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
-from tests.cli.support import (
-    run,
-    run_fine,
-    run_json,
-    run_terminal,
-    without_colour,
-)
+from tests.cli.support import run, run_fine, run_json, run_terminal, without_colour
 from tests.projects import TENTH, make_project
 
 SECRET = 4242

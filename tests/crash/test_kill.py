@@ -24,11 +24,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger, opening
 from dpflow.ledger.records import Granted, Request
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, die
 from tests.ledger.support import (
-    Child,
-    FaultySqlite,
     audit,
-    die,
     granted,
     ledger_on,
     make_policy,

@@ -11,14 +11,13 @@ import pytest
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
+from tests.ledger.faults import faulty
 from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.processes import Child, die
 from tests.ledger.support import (
-    Child,
     Place,
     audit,
     await_death,
-    die,
-    faulty,
     ledger_on,
     make_ledger,
     read,

@@ -21,16 +21,8 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.witness.places import witness_at
-from tests.ledger.support import (
-    Child,
-    audit,
-    die,
-    granted,
-    make_policy,
-    read,
-    sums,
-    url,
-)
+from tests.ledger.processes import Child, die
+from tests.ledger.support import audit, granted, make_policy, read, sums, url
 
 POLICY = make_policy(budget="{epsilon: 100}")
 TENTH = Fraction(1, 10)

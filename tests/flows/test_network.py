@@ -10,7 +10,7 @@ import pytest
 
 from dpflow import PoissonSampledGaussian, Repeated
 from dpflow.accounting import make_filter
-from dpflow.mechanisms.rows import Clip
+from dpflow.mechanisms.rows import NormClip
 from flows import adaptive_network, fine_tuning, mnist
 from flows.adaptive_network import SCHEDULES, SHARE, Setting, noisier, smaller
 from flows.network import Network, Rehearsal, with_ones
@@ -49,7 +49,7 @@ def test_both_sums_are_those_of_clipped_gradients(norm: float) -> None:
     clipped = each * np.minimum(1, norm / lengths)
     assert (lengths > 0.7).any()
     products = NETWORK.gradients(ROWS, KINDS)(WEIGHTS)
-    exact = Clip.to(Fraction(norm)).apply(products).total()
+    exact = NormClip.to(Fraction(norm)).apply(products).total()
     assert np.allclose(exact, clipped.sum(axis=0), atol=len(ROWS) * norm / 2**12)
     fast = Rehearsal(NETWORK, ROWS, KINDS, norm, 1.0).total(WEIGHTS, np.arange(30))
     assert np.allclose(fast, clipped.sum(axis=0), atol=1e-3)
@@ -58,7 +58,7 @@ def test_both_sums_are_those_of_clipped_gradients(norm: float) -> None:
 def test_the_last_layer_alone_is_clipped_alone() -> None:
     """Both sums again, with the first layer frozen."""
     products = NETWORK.last_gradients(WEIGHTS, ROWS, KINDS)(WEIGHTS[NETWORK.first :])
-    exact = Clip.to("0.7").apply(products).total()
+    exact = NormClip.to("0.7").apply(products).total()
     frozen = Rehearsal(NETWORK, ROWS, KINDS, 0.7, 1.0, NETWORK.first)
     assert np.allclose(exact, frozen.total(WEIGHTS, np.arange(30)), atol=1e-2)
     moved = frozen.step(WEIGHTS, np.random.default_rng(1), noise=1, batch=10)

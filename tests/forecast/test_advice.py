@@ -8,7 +8,7 @@ from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyError
 from dpflow.forecast.advice import advice, declared_workload, suggestion
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
 
@@ -30,7 +30,7 @@ def codes(text: str, **known) -> list[str]:
 
 def test_nothing_is_weak_about_a_good_policy():
     """With all that could be known of it."""
-    assert codes(GOOD, people=20_000, workload=(Step(GAUSSIAN),)) == []
+    assert codes(GOOD, people=20_000, workload=(WorkloadStep(GAUSSIAN),)) == []
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_people_are_the_policys_unless_they_are_given():
 def test_gaussians_under_basic_are_warned_of():
     """With the theorems that do have a price."""
     basic = GOOD.replace("gaussian", "basic")
-    (found,) = advice(parse_policy(basic), workload=(Step(GAUSSIAN),))
+    (found,) = advice(parse_policy(basic), workload=(WorkloadStep(GAUSSIAN),))
     assert found.code == "no-price"
     assert "gaussian" in found.hint
     assert "basic" in found.text
-    assert codes(basic, workload=(Step(PureDP(epsilon="0.1")),)) == []
+    assert codes(basic, workload=(WorkloadStep(PureDP(epsilon="0.1")),)) == []
 
 
 def test_a_cost_of_another_relation_is_warned_of():
     """A ledger refuses it at once."""
     cost = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2)
     text = GOOD.replace("gaussian", "renyi")
-    assert codes(text, workload=(Step(cost),)) == []
+    assert codes(text, workload=(WorkloadStep(cost),)) == []
     text = text.replace("add-or-remove", "replace-one")
-    assert codes(text, workload=(Step(cost),)) == ["no-price"]
+    assert codes(text, workload=(WorkloadStep(cost),)) == ["no-price"]
 
 
 def test_a_step_that_never_fits_is_warned_of():
     """The gate that refuses it is named."""
     text = GOOD + "flows: {f: {epsilon: 0.1, delta: 1e-7}}\nother_flows: allow\n"
-    found = advice(parse_policy(text), workload=(Step(GAUSSIAN),))
+    found = advice(parse_policy(text), workload=(WorkloadStep(GAUSSIAN),))
     assert [each.code for each in found] == ["too-large"]
     assert "flow f" in found[0].text
 
@@ -105,10 +105,10 @@ def test_a_step_that_never_fits_is_warned_of():
 def test_the_theorem_that_goes_furthest_is_suggested(filter_name, cost, best):
     """Its count is the filter's own, and no other filter's is larger."""
     policy = parse_policy(GOOD.replace("gaussian", filter_name))
-    found = suggestion(policy, (Step(cost),))
+    found = suggestion(policy, (WorkloadStep(cost),))
     assert found.best.theorem == best
     rule = parse_policy(GOOD.replace("gaussian", best)).dataset_filter()
-    assert rounds_admitted(rule, (Step(cost),)) == found.best.rounds
+    assert rounds_admitted(rule, (WorkloadStep(cost),)) == found.best.rounds
     assert best in found.text or "No adaptive filter" in found.text
 
 
@@ -120,7 +120,7 @@ def test_a_plan_declares_its_workload():
         "times: 5}]}",
     )
     policy = parse_policy(text)
-    assert declared_workload(policy) == (Step(PureDP(epsilon="0.1"), 5),)
+    assert declared_workload(policy) == (WorkloadStep(PureDP(epsilon="0.1"), 5),)
     assert suggestion(policy, declared_workload(policy)) is None
     assert declared_workload(parse_policy(GOOD)) == ()
     assert suggestion(parse_policy(GOOD), ()) is None

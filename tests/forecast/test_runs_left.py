@@ -16,7 +16,7 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
-from dpflow.forecast.counts import Step, times
+from dpflow.forecast.counts import WorkloadStep, times
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.loads import load_of
 from dpflow.forecast.outlook import loads_of_run
@@ -202,7 +202,7 @@ def test_a_region_has_its_budget_once(ledger):
     (outlook,) = outlooks(ledger)
     assert (outlook.runs_left, outlook.limited_by) == (8, "partition north")
     runs = dataset_runs(ledger, "d")
-    pinned, step = runs.term.facts["pinned"], (Step(TENTH),)
+    pinned, step = runs.term.facts["pinned"], (WorkloadStep(TENTH),)
     # Nobody says which part a forecast is of: the fullest decides.
     loads = loads_of(pinned, "f", step, accounts=runs.accounts)
     assert runs_left(loads)[0] == 8
@@ -212,7 +212,7 @@ def test_a_region_has_its_budget_once(ledger):
 def test_many_runs_are_counted_at_once():
     """By doubling and halving: a million take no longer than ten."""
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    loads = loads_of(policy.pinned(), None, (Step(PureDP(epsilon="1e-9")),))
+    loads = loads_of(policy.pinned(), None, (WorkloadStep(PureDP(epsilon="1e-9")),))
     assert runs_left(loads)[0] == 10**9
 
 
@@ -223,7 +223,7 @@ def test_a_plan_in_order_is_counted_run_by_run():
         epsilon=1, steps=[{"cost": pure, "times": 2}, other, pure], order="planned"
     )
     gate = Gate("", "d", "dataset", "", "", rule, None, rule.zero())
-    assert runs_left([load_of(gate, (Step(pure),))])[0] == 2
+    assert runs_left([load_of(gate, (WorkloadStep(pure),))])[0] == 2
     assert rule.admits(times(rule.price(pure), 3) + rule.price(other))
 
 
@@ -436,7 +436,7 @@ def test_pricing_anew_agrees_with_the_journal(ledger):
     loads = loads_of(
         runs.term.facts["pinned"],
         "f",
-        (Step(cost), Step(STOPPING, 1, 10)),
+        (WorkloadStep(cost), WorkloadStep(STOPPING, 1, 10)),
         accounts=runs.accounts,
     )
     assert runs_left(loads)[0] == outlook.runs_left

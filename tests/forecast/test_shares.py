@@ -7,7 +7,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.forecast.counts import Step, times
+from dpflow.forecast.counts import WorkloadStep, times
 from dpflow.forecast.shares import reach_of_shares
 from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
@@ -50,7 +50,7 @@ def test_what_the_shares_can_use_is_what_steps_use(name: str) -> None:
     total = whole.zero()
     for epsilon in ("2.5", "0.5"):
         share = make_filter(name, epsilon=epsilon, delta="1e-6")
-        rounds = rounds_admitted(share, (Step(cost),))
+        rounds = rounds_admitted(share, (WorkloadStep(cost),))
         total = total + times(whole.price(cost), rounds or 0)
     found = reach(
         name,
@@ -67,7 +67,7 @@ def test_pure_steps_tell_where_gaussians_have_no_price() -> None:
     whole = make_filter("rogers", epsilon=2, delta="1e-6")
     share = make_filter("rogers", epsilon=1, delta="1e-6")
     cost = PureDP(epsilon="0.001")
-    rounds = rounds_admitted(share, (Step(cost),)) or 0
+    rounds = rounds_admitted(share, (WorkloadStep(cost),)) or 0
     used = whole.used_fraction(times(whole.price(cost), rounds))
     assert found == pytest.approx(used, rel=0.02)
 

@@ -11,7 +11,7 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counts import NO_END, Step, count_admitted, times
+from dpflow.forecast.counts import NO_END, WorkloadStep, count_admitted, times
 from dpflow.forecast.workload import (
     Fit,
     epsilon_used,
@@ -26,7 +26,11 @@ from dpflow.forecast.workload import (
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
 GAUSSIAN, TENTH = Gaussian(sensitivity=1, sigma=20), PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 50))
-WORKLOAD = (Step(GAUSSIAN, 3), Step(TENTH, 2), Step(STOPPING, 1, 10))
+WORKLOAD = (
+    WorkloadStep(GAUSSIAN, 3),
+    WorkloadStep(TENTH, 2),
+    WorkloadStep(STOPPING, 1, 10),
+)
 ADAPTIVE = sorted(set(FILTERS) - {"plan", "individual"})
 
 
@@ -74,7 +78,7 @@ _NO_GAUSSIANS = ("basic", "output", "rogers")
 
 def test_the_least_epsilon_is_enough_and_one_percent_less_is_not():
     """For every filter that has a price."""
-    workload = (Step(TENTH, 7),)
+    workload = (WorkloadStep(TENTH, 7),)
     for fit in fits(workload, epsilon=EPSILON, delta=DELTA):
         if fit.theorem in ("individual", "plan"):
             continue
@@ -89,7 +93,7 @@ def test_the_least_epsilon_is_enough_and_one_percent_less_is_not():
 
 def test_a_plan_is_what_the_plan_filter_accepts():
     """Its rounds are as many as can be planned within the budget."""
-    fit = fit_of("plan", (Step(TENTH, 2),), epsilon=EPSILON, delta=DELTA)
+    fit = fit_of("plan", (WorkloadStep(TENTH, 2),), epsilon=EPSILON, delta=DELTA)
     steps = {"cost": TENTH, "times": 2 * fit.rounds}
     make_filter("plan", epsilon=EPSILON, delta=DELTA, steps=[steps])
     with pytest.raises(Exception, match="needs epsilon"):
@@ -106,7 +110,7 @@ def test_a_plan_is_what_the_plan_filter_accepts():
 
 def test_theorems_without_a_price_say_why():
     """And stand at the end."""
-    found = fits((Step(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, needs=False)
+    found = fits((WorkloadStep(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, needs=False)
     named = {fit.theorem: fit.problem for fit in found}
     assert "no sound price" in named["basic"]
     assert "for each person" in named["individual"]
@@ -126,7 +130,10 @@ def test_readings_are_those_of_the_odometer():
             total = total + rule.price_realised(step.cost, step.outcome)
     assert reading.epsilon == rule.read(total)
     worst = reading_of(
-        "renyi", (*WORKLOAD[:2], Step(STOPPING)), tuned_for=Fraction(3), delta=DELTA
+        "renyi",
+        (*WORKLOAD[:2], WorkloadStep(STOPPING)),
+        tuned_for=Fraction(3),
+        delta=DELTA,
     )
     assert worst.epsilon > reading.epsilon
     assert (
@@ -137,8 +144,17 @@ def test_readings_are_those_of_the_odometer():
 
 def test_equal_steps_in_a_row_become_one():
     """Order matters to what is admitted, so others stay apart."""
-    told = [Step(TENTH), Step(TENTH, 2), Step(GAUSSIAN), Step(TENTH)]
-    assert merged(told) == (Step(TENTH, 3), Step(GAUSSIAN), Step(TENTH))
+    told = [
+        WorkloadStep(TENTH),
+        WorkloadStep(TENTH, 2),
+        WorkloadStep(GAUSSIAN),
+        WorkloadStep(TENTH),
+    ]
+    assert merged(told) == (
+        WorkloadStep(TENTH, 3),
+        WorkloadStep(GAUSSIAN),
+        WorkloadStep(TENTH),
+    )
     assert Fit(theorem="x").problem == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload_file import read_workload, step_from_text, workload_of
 from dpflow.ledger.views.runs import RunStep
 
@@ -53,10 +53,13 @@ def test_numbers_in_a_file_are_read_exactly(tmp_path):
     )
     read = read_workload(path)
     assert (read.epsilon * 10, read.delta * 10**30) == (1, 1)
-    assert read.steps == (Step(PureDP(epsilon="0.1")),)
+    assert read.steps == (WorkloadStep(PureDP(epsilon="0.1")),)
 
 
 def test_journaled_steps_are_merged_with_their_outcomes():
     """One that reported what its cost does not know was settled in full."""
     told = [step(STOPPING, 5), step(STOPPING, 5), step(STOPPING, 99), step(STOPPING)]
-    assert workload_of(told) == (Step(STOPPING, 2, 5), Step(STOPPING, 2))
+    assert workload_of(told) == (
+        WorkloadStep(STOPPING, 2, 5),
+        WorkloadStep(STOPPING, 2),
+    )

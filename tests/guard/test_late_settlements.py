@@ -19,7 +19,7 @@ from dpflow import EarlyStopping, PureDP, guarded, iterations
 from dpflow.exceptions import DPStepFailed, LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger.records import Granted
-from tests.ledger.support import Child
+from tests.ledger.processes import Child
 from tests.projects import (
     bring_ledger_back,
     caught,
@@ -27,7 +27,6 @@ from tests.projects import (
     hide_ledger,
     journal,
     kinds,
-    make_project,
     run_python,
     spent,
     start_python,
@@ -35,12 +34,6 @@ from tests.projects import (
 
 TENTH = PureDP(epsilon="0.1")
 WARNS = "stays charged in full and unsettled"
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a project with epsilon 1 for its one dataset."""
-    return make_project(tmp_path, monkeypatch)
 
 
 class BadDisk:

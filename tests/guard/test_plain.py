@@ -33,13 +33,6 @@ from tests.projects import (
     spent,
 )
 
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one dataset."""
-    return make_project(tmp_path, monkeypatch)
-
-
 # Charged once
 
 

@@ -12,15 +12,9 @@ from dpflow import guarded
 from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
-from tests.projects import TENTH, caught, ledger_bytes, make_project, rows, spent
+from tests.projects import TENTH, caught, ledger_bytes, rows, spent
 
 PLACE = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one dataset."""
-    return make_project(tmp_path, monkeypatch)
 
 
 def keyed():

@@ -19,7 +19,7 @@ from dpflow.exceptions import (
 from dpflow.guard import project
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from tests.ledger.support import Child
+from tests.ledger.processes import Child
 from tests.projects import (
     POLICY,
     fill_project,

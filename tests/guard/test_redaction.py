@@ -15,10 +15,7 @@ import anyio
 import pytest
 
 from dpflow import Laplace, PureDP, guarded, spend
-from dpflow.exceptions import (
-    BudgetRefused,
-    DPStepFailed,
-)
+from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from tests.projects import (
     POLICY,

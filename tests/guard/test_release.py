@@ -6,12 +6,7 @@ what runs between two steps of a generator are not called by the block that they
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,13 +24,7 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import (
-    ConfigurationError,
-    DPStepFailed,
-    LedgerUnavailable,
-    ReleaseError,
-)
-from dpflow.guard.charge import Execution
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
 from dpflow.guard.project import current_project
 from dpflow.guard.step import define_step
 from dpflow.ledger.storage.sqlite import SqliteStorage
@@ -44,7 +33,6 @@ from tests.projects import (
     NOISY,
     POLICY,
     caught,
-    chain,
     journal,
     kinds,
     make_project,
@@ -62,12 +50,6 @@ CURVES = POLICY.replace("basic", "renyi").replace(
 )
 EXACT = 4211.5
 ASYNC = "test_an_async_body_that_forgets_to_release_fails"
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project with a budget of 1 under the sum rule."""
-    return make_project(tmp_path, monkeypatch)
 
 
 # What release needs is there before anything is reserved
@@ -345,190 +327,3 @@ def test_a_refused_draw_says_that_the_step_was_charged(
         guarded(dataset="shop", cost=NOISY, name="count")(body)()
     assert str(found.value).count("charged in full") == 1
     assert found.value.message == str(found.value)
-
-
-# Whose charge pays
-
-
-def block(sensitivity: int, step: str) -> Iterator[object]:
-    """Enter a block and wait in it; then release what the caller sends."""
-    cost = Laplace(sensitivity=sensitivity, epsilon="0.1")
-    with spend(dataset="shop", cost=cost, step=step):
-        value = yield
-        yield release(value)
-
-
-def test_a_block_in_a_generator_draws_its_own_noise(shop: Path) -> None:
-    """Whichever block was entered last."""
-    wide, narrow = block(10**6, "wide"), block(1, "narrow")
-    next(wide)
-    next(narrow)
-    # By the narrow block's noise it would be closer by a factor of a million.
-    drawn = wide.send(5e9)
-    assert abs(drawn - 5e9) > 10
-    assert abs(narrow.send(5e9) - 5e9) < 10**4
-    assert list(wide) == list(narrow) == []
-    assert spent() == "0.2"
-
-
-def test_a_generators_caller_has_no_charge(shop: Path) -> None:
-    """Between two `next()`, the block of the generator is nobody's."""
-    waiting = block(1, "waiting")
-    next(waiting)
-    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
-        release(1.0)
-
-    @guarded(dataset="shop", cost=Laplace(sensitivity=10**6, epsilon="0.1"))
-    def count() -> float:
-        inner = block(1, "inner")
-        next(inner)
-        drawn = release(5e9)
-        inner.send(1.0)
-        assert list(inner) == []
-        return drawn
-
-    assert abs(count() - 5e9) > 10
-    assert isinstance(waiting.send(1.0), float)
-    assert list(waiting) == []
-
-
-async def test_a_block_in_an_async_generator_draws_its_own_noise(shop: Path) -> None:
-    """As in a generator."""
-
-    async def stream():
-        with spend(dataset="shop", cost=NOISY, step="stream"):
-            yield "waiting"
-            yield release(1.0)
-
-    waiting = stream()
-    assert await anext(waiting) == "waiting"
-    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
-        release(1.0)
-    assert isinstance(await anext(waiting), float)
-    assert [each async for each in waiting] == []
-    assert spent() == "0.1"
-
-
-def test_a_generator_may_be_closed_in_another_context(shop: Path) -> None:
-    """No error of Python's own carries the body's along."""
-    canary = "canary-" + "271828"
-
-    def failing() -> Iterator[None]:
-        with spend(dataset="shop", cost=NOISY, step="block"):
-            yield
-            raise ValueError(canary)
-
-    for end in (next, lambda generator: generator.close()):
-        generator = failing()
-        next(generator)
-        context = contextvars.copy_context()
-        error: Exception | None = None
-        try:
-            contextvars.Context().run(end, generator)
-        except Exception as found:
-            error = found
-        assert error is None or isinstance(error, DPStepFailed)
-        assert canary not in repr([] if error is None else list(chain(error)))
-        context.run(list, generator)
-    assert spent() == "0.2"
-    # And nothing of the blocks is left in this context.
-    guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
-
-
-def test_a_copied_context_carries_no_charge(shop: Path) -> None:
-    """Run inside another block, it would draw by the first one's cost."""
-    wide = Laplace(sensitivity=10**6, epsilon="0.1")
-    with spend(dataset="shop", cost=NOISY, step="narrow") as narrow:
-        context = contextvars.copy_context()
-        with spend(dataset="shop", cost=wide, step="wide"):
-            drawn = context.run(release, 5e9)
-        narrow.release(1.0)
-    assert abs(drawn - 5e9) > 10
-
-
-def refused_in(run: Callable[[Callable[[], None]], object]) -> str:
-    """Return the error of a release that something else runs."""
-    errors: list[str] = []
-
-    def work() -> None:
-        try:
-            release(1.0)
-        except ReleaseError as error:
-            errors.append(error.message)
-
-    run(work)
-    (text,) = errors
-    return text
-
-
-def in_a_thread(work: Callable[[], None]) -> None:
-    """Run in a thread that inherits the context."""
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,))
-    thread.start()
-    thread.join()
-
-
-def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
-    """It may go on while the body enters another block; the block's own handle may."""
-    with spend(dataset="shop", cost=NOISY, step="count") as charge:
-        assert "charge.release" in refused_in(in_a_thread)
-        found: list[float] = []
-        in_a_thread(lambda: found.append(charge.release(1.0)))
-    assert isinstance(found[0], float)
-    assert outcome()["noise"] == "opendp"
-
-
-async def test_another_task_has_no_charge(shop: Path) -> None:
-    """What the body awaits has; what it starts beside itself has not."""
-
-    async def draw() -> float:
-        await asyncio.sleep(0)
-        return release(1.0)
-
-    @guarded(dataset="shop", cost=NOISY)
-    async def beside() -> float:
-        return await asyncio.create_task(draw())
-
-    @guarded(dataset="shop", cost=NOISY)
-    async def in_a_worker() -> float:
-        return await asyncio.to_thread(release, 1.0)
-
-    @guarded(dataset="shop", cost=NOISY)
-    async def awaited() -> float:
-        return await draw()
-
-    for step in (beside, in_a_worker):
-        with pytest.raises(ReleaseError, match="in the same thread"):
-            await step()
-    found = await asyncio.gather(awaited(), awaited(), awaited())
-    assert [type(each) for each in found] == [float] * 3
-
-
-def test_a_block_that_others_entered_is_drawn_by_its_handle(shop: Path) -> None:
-    """A stack of the caller's own is the caller's; a generator's is not."""
-
-    @contextmanager
-    def wrapped() -> Iterator[Execution]:
-        with spend(dataset="shop", cost=NOISY, step="wrapped") as charge:
-            yield charge
-
-    with wrapped() as charge:
-        with pytest.raises(ReleaseError, match=r"charge\.release"):
-            release(1.0)
-        assert isinstance(charge.release(1.0), float)
-    with ExitStack() as stack:
-        stack.enter_context(spend(dataset="shop", cost=NOISY, step="stacked"))
-        assert isinstance(release(1.0), float)
-    assert spent() == "0.2"
-
-
-def test_blocks_within_each_other_draw_their_own(shop: Path) -> None:
-    """The innermost first; after it, the one around it again."""
-    with spend(dataset="shop", cost=NOISY, step="outer"):
-        with spend(dataset="shop", cost=NOISY, step="inner"):
-            release(1.0)
-            with pytest.raises(ReleaseError, match="inner' drew noise twice"):
-                release(1.0)
-        assert isinstance(release(1.0), float)
-    assert spent() == "0.2"

@@ -32,12 +32,6 @@ from tests.sizes import scaled
 DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: shift}\n"
 
 
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one dataset."""
-    return make_project(tmp_path, monkeypatch)
-
-
 class Colour(enum.Enum):
     """An enumeration as most are."""
 

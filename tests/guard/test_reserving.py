@@ -10,11 +10,7 @@ import time
 import pytest
 
 from dpflow import PureDP, guarded, release
-from dpflow.exceptions import (
-    DPStepFailed,
-    LedgerError,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import DPStepFailed, LedgerError, LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger
 from dpflow.ledger.views import open_reservations
@@ -30,7 +26,6 @@ from tests.projects import (
     kinds,
     ledger_file,
     locked_ledger,
-    make_project,
     rows,
     spent,
     start_python,
@@ -48,12 +43,6 @@ def count(week):
 
 print(count(1))
 """
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one dataset."""
-    return make_project(tmp_path, monkeypatch)
 
 
 # Claims

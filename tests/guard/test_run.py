@@ -7,14 +7,7 @@ import threading
 
 import pytest
 
-from dpflow import (
-    BudgetRefused,
-    Laplace,
-    RunCosts,
-    guarded,
-    preflight,
-    spend,
-)
+from dpflow import BudgetRefused, Laplace, RunCosts, guarded, preflight, spend
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify

@@ -106,6 +106,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     #: How often each rule did its work, over all examples.
     counts: ClassVar[Counter[str]] = Counter()
+    #: What a call raises that fails without an end of the process.
+    fault: ClassVar[Exception] = LedgerUnavailable("the disk failed")
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +328,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> str:
         """Run an operation that breaks at its n-th call; return what it told."""
         at, when, how = fault
-        broken = Crash() if how == "crash" else LedgerUnavailable("the disk failed")
+        broken = Crash() if how == "crash" else self.fault
         hooks = self.hooks(worker)
         setattr(hooks, when, nth(at, broken, once=how != "fails for ever"))
         try:

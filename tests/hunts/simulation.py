@@ -19,11 +19,7 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from dpflow import PureDP
-from dpflow.exceptions import (
-    BudgetRefused,
-    LedgerUnavailable,
-    ReservationConflict,
-)
+from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
 from tests.hunts.auditor import audit, first

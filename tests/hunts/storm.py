@@ -18,7 +18,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.hunts.auditor import Facts
-from tests.ledger.support import Child, granted, request
+from tests.ledger.processes import Child
+from tests.ledger.support import granted, request
 
 WORKERS = 8
 #: What a worker says before and after each thing that it does.

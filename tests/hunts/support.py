@@ -21,7 +21,7 @@ import pytest
 
 from tests.hunts.auditor import Ask, Facts, audit
 from tests.ledger.columns import show_columns, show_columns_of_postgres
-from tests.ledger.support import Child
+from tests.ledger.processes import Child
 from tests.sizes import SCALE
 
 #: What each hunt counted, printed at the end of the run.

@@ -28,7 +28,8 @@ from tests.hunts.support import (
     memory_folder,
 )
 from tests.hunts.trials import ACTIONS, CAP, Action, Trial
-from tests.ledger.support import Child, die, make_policy
+from tests.ledger.processes import Child, die
+from tests.ledger.support import make_policy
 from tests.sizes import SCALE
 
 #: More statements than any operation has.

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -17,17 +18,21 @@ from hypothesis.stateful import run_state_machine_as_test
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.storage import loading, sqlite_transaction
 from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from tests.hunts.auditor import Ask
 from tests.hunts.hooks import HookedStorage
 from tests.hunts.machine import QUANTUM, LedgerMachine
 from tests.hunts.memory import IDENTITY, SECRET, MemoryStorage
 from tests.hunts.support import all_happened, figure, first_seed, memory_folder
 from tests.hunts.tampers import TAMPERS
 from tests.ledger.columns import show_columns
-from tests.ledger.support import UNIT
+from tests.ledger.faults import faulty
+from tests.ledger.support import UNIT, ledger_on, make_ledger, read
+from tests.postgres import server
 from tests.sizes import SCALE, scaled
 
 STEPS = 40
@@ -93,6 +98,43 @@ class RowsMachine(LedgerMachine):
         forget_memory(self.memory.place)
 
 
+class PostgresMachine(LedgerMachine):
+    """The same on a server, with its sessions as owners; its statements fail."""
+
+    fault = psycopg.OperationalError("the server failed")
+    # These edit tables in SQLite's words.
+    tamper = reopen = rob = None
+
+    def open(self) -> None:
+        """Make a database."""
+        self.place = server().new_database()
+        make_ledger(self.place).close()
+
+    def storage(self) -> Any:
+        """Connect to it."""
+        return faulty(self.place)
+
+    def worker(self) -> Ledger:
+        """Start a worker, who lives as long as a session of its own."""
+        return ledger_on(self.storage())
+
+    def hooks(self, worker: int) -> Any:
+        """Return the hooks around a worker's statements."""
+        return self.workers[worker].storage
+
+    def ask(self) -> Ask:
+        """Return what asks the database's tables."""
+        return lambda sql: read(self.place, sql)
+
+    def teardown(self) -> None:
+        """Audit the journal, and drop the database."""
+        super().teardown()
+        for ledger in self.workers:
+            ledger.close()
+        self.reader.close()
+        server().drop(self.place)
+
+
 def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     counts = LedgerMachine.counts
@@ -111,6 +153,18 @@ def test_the_ledger_does_what_the_model_says() -> None:
     assert all_happened(wanted, counts), "something never happened"
     told = {name: counts[name] for name in ("steps", *sorted(wanted))}
     figure("model", violations=0, examples=sum(sizes.values()), **told)
+
+
+def test_a_ledger_on_postgres_does_what_the_model_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Statements that fail and sessions that end are its own; the rest is the same."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "none")
+    LedgerMachine.counts.clear()
+    play(PostgresMachine, scaled(8, push=3), shrink=False)
+    wanted = {"Granted", "forfeit none"}
+    wanted |= {"refused", "Crash", "fails once", "Replayed"} if SCALE >= 5 else set()
+    assert all_happened(wanted, LedgerMachine.counts), "something never happened"
 
 
 @pytest.mark.parametrize("name", TAMPERS)

@@ -16,8 +16,9 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.policy import Policy
 from tests.hunts.support import audited, figure
-from tests.ledger.support import Child, granted, make_policy
-from tests.ledger.support import Gate as Door
+from tests.ledger.processes import Child
+from tests.ledger.processes import Gate as Door
+from tests.ledger.support import granted, make_policy
 from tests.sizes import SCALE, scaled
 
 PROCESSES = 8

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
-from dpflow.ledger import journal
 from dpflow.ledger.approval import Approval
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.entry import Entry, canonical, columns_of, entry_of
 from dpflow.ledger.grants import Grant
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Command, End, Keys, Reserve, Seal
+from dpflow.ledger.model import Command, End, Reserve, Seal
 from dpflow.ledger.office_records import (
     Amend,
     Apply,
@@ -33,16 +27,10 @@ from dpflow.ledger.office_records import (
     Wish,
 )
 from dpflow.ledger.records import Granted, Request, digest
-from dpflow.ledger.rows import Account, Book, Key, Release, Row, Run
-from dpflow.ledger.storage import row_texts
-from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.memory import Memory
-from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.row_texts import key_of_text
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.rows import Account, Book, Release
 from dpflow.policy.population import Population
+from tests.ledger.recordings import lawful
 from tests.ledger.support import make_policy
-from tests.postgres import server
 
 LENGTH = 50
 
@@ -72,164 +60,6 @@ COSTS = [
     EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4)),
     Gaussian(sensitivity=1, sigma=10),
 ]
-
-
-class Recording:
-    """A storage that remembers in which order entries of all books were written."""
-
-    written: list[Entry]
-    read: Any
-
-    def stored(self) -> dict[Key, Row]:
-        """Return every row that is stored, as another process would read it."""
-        with self.read() as reading:
-            known = all_rows(reading)
-            row_texts._rows.clear()
-            row_texts._entries.clear()
-            found = all_rows(reading)
-        assert found == known, "a row was remembered otherwise than it is read"
-        return found
-
-
-class Noting:
-    """A transaction that notes the entries that it stores."""
-
-    def __init__(self, within: Any, written: list[Entry]) -> None:
-        self.within, self.written = within, written
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.within, name)
-
-    def store(self, changes: Any, entries: Any, values: Any) -> None:
-        """Remember what was written."""
-        self.written += entries
-        self.within.store(changes, entries, values)
-
-
-class InMemory(Recording, Memory):
-    """The storage in memory."""
-
-    def __init__(self) -> None:
-        name = uuid.uuid4().hex
-        Memory.create(name, Identity("x", None, "t"), b"0")
-        Memory.__init__(self, name)
-        self.written = []
-
-    @contextmanager
-    def write(self) -> Iterator[Any]:
-        """Remember what is written."""
-        with super().write() as within:
-            yield Noting(within, self.written)
-
-
-class InSqlite(Recording, SqliteStorage):
-    """The storage in a file."""
-
-    def __init__(self) -> None:
-        # Not on a disk: each history syncs some hundred times.
-        memory = Path("/dev/shm")
-        folder = memory if memory.is_dir() else None
-        self.folder = TemporaryDirectory(dir=folder)
-        path = Path(self.folder.name) / "ledger.db"
-        SqliteStorage.create(path, Identity("x", None, "t"), b"0").close()
-        SqliteStorage.__init__(self, path)
-        self.written = []
-
-    @contextmanager
-    def write(self) -> Iterator[Any]:
-        """Remember what is written."""
-        with super().write() as within:
-            yield Noting(within, self.written)
-
-
-class InPostgres(Recording, PostgresStorage):
-    """The storage on a server."""
-
-    def __init__(self) -> None:
-        url = server().new_database()
-        PostgresStorage.create(url, Identity("x", None, "t"), b"0").close()
-        PostgresStorage.__init__(self, url)
-        self.written = []
-
-    @contextmanager
-    def write(self) -> Iterator[Any]:
-        """Remember what is written."""
-        with super().write() as within:
-            yield Noting(within, self.written)
-
-
-def all_rows(reading: Any) -> dict[Key, Row]:
-    """Load every row that is kept, and count that none is left out."""
-    kept = {
-        kind: [key_of_text(text) for text, _, _ in reading.kept(kind, limit=2**31)]
-        for kind in KINDS_OF_ROWS
-    }
-    keys = Keys(
-        whole=tuple(reading.books()),
-        charges=tuple(name for _, name in kept["charge"]),
-        releases=tuple(name for _, name in kept["release"]),
-        runs=tuple(name for _, name in kept["run"]),
-        granted=tuple((book, step) for _, book, step in kept["granted"]),
-        claims=tuple(name for _, name in kept["claim"]),
-    )
-    rows = dict(reading.load(keys).rows)
-    assert {key for found in kept.values() for key in found} == rows.keys()
-    return rows
-
-
-KINDS_OF_ROWS = (
-    *("book", "term", "account", "charge", "release", "run", "granted", "claim"),
-    "epoch",
-)
-
-
-def folded_anew(storage: Recording) -> dict[Key, Row]:
-    """Read the whole journal from its text, hashes checked, and fold it."""
-    rows: dict[Key, Row] = {}
-    heads: dict[str, str] = {}
-    for written in storage.written:
-        previous = heads.get(written.book, "")
-        entry = entry_of(previous, columns_of(written), written.hash)
-        heads[entry.book] = entry.hash
-        for key, row in journal.follow(rows, entry).items():
-            if row is None:
-                del rows[key]
-            else:
-                rows[key] = row
-    return rows
-
-
-def folded_apart(storage: Recording) -> dict[Key, Row]:
-    """Fold the books' journals, of which nothing says how they were interleaved."""
-    fold = Fold()
-    books = {entry.book for entry in storage.written}
-    for book in sorted(books, key=digest):
-        fold.add(book, [entry for entry in storage.written if entry.book == book])
-    fold.end()
-    assert fold.bad == {}
-    return fold.rows
-
-
-def lawful(storage: Recording) -> bool:
-    """Say whether the rows are the fold of the journal."""
-    return plain(folded_anew(storage)) == plain(storage.stored())
-
-
-def plain(rows: Any) -> Any:
-    """Return rows as canonical text: what a database would keep."""
-    return {key: canonical(row) for key, row in rows.items()}
-
-
-def unordered(rows: Any) -> Any:
-    """Return rows as text, but for the order of a run's refusals."""
-    found = {}
-    for key, row in rows.items():
-        if isinstance(row, Run):
-            runs = {n: tuple(sorted(getattr(row, n))) for n in ("refused", "halted")}
-            found[key] = canonical(row._replace(**runs))
-        else:
-            found[key] = canonical(row)
-    return found
 
 
 class People:

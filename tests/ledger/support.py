@@ -1,4 +1,4 @@
-"""A ledger to try things on, an auditor of its own, and processes to kill."""
+"""A ledger to try things on, and an auditor of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import hashlib
 import json
 import os
 import re
-import select
-import signal
 import sqlite3
 import time
-import traceback
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,19 +20,18 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import DpflowError
+from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.postgres_connection import Connection
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.transaction import Storage, Transaction
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 
@@ -438,176 +434,44 @@ def check_acknowledged(path: Path, told: list[str]) -> None:
     assert len(set(settled) - said["settled"]) <= 1
 
 
-def faulty(path: Place) -> FaultySqlite | FaultyPostgres:
-    """Open a storage whose statements run between two hooks."""
-    return FaultyPostgres(path) if isinstance(path, str) else FaultySqlite(path)
+def everything(path: Place) -> list[Any]:
+    """Return all that is in a ledger."""
+    tables = (
+        "book",
+        "term",
+        "account",
+        "entry",
+        "charge",
+        "run",
+        "granted",
+        "release",
+        "claim",
+    )
+    found = [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    # A book that was only locked has a row, and no entry.
+    found[0] = [row for row in found[0] if row[1] > 0]
+    return found
 
 
-class FaultySqlite(SqliteStorage):
-    """A ledger file whose statements run between two hooks, which tests replace."""
-
-    #: What its driver raises when something outside fails.
-    fault = sqlite3.OperationalError
-
-    def __init__(self, path: Path | str, **options: Any) -> None:
-        super().__init__(path, **options)
-        self.before: Callable[[str], None] = _nothing
-        self.after: Callable[[str], None] = _nothing
-
-    def _connect(self) -> Any:
-        return _FaultyConnection(super()._connect(), self)
+def error_of(call: Callable[[], object]) -> type[DpflowError]:
+    """Return the type of the error that a call raises."""
+    with pytest.raises(DpflowError) as caught:
+        call()
+    return caught.type
 
 
-class _FaultyConnection:
-    """A connection that calls its storage's hooks around each statement."""
-
-    def __init__(self, connection: sqlite3.Connection, hooks: FaultySqlite) -> None:
-        self._connection, self._hooks = connection, hooks
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        """Run a statement between the hooks."""
-        self._hooks.before(sql)
-        cursor = self._connection.execute(sql, *values)
-        try:
-            self._hooks.after(sql)
-        except BaseException:
-            # The driver leaves no statement running when it raises.
-            cursor.close()
-            raise
-        return cursor
+def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
+    """Reserve what will be refused and return the refusal."""
+    with pytest.raises(BudgetRefused) as caught:
+        ledger.reserve(request(ledger, cost, **fields))
+    return caught.value
 
 
-class FaultyPostgres(PostgresStorage):
-    """A PostgreSQL ledger whose statements run between two hooks."""
-
-    fault = psycopg.OperationalError
-
-    def __init__(self, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
-        self.before: Callable[[str], None] = _nothing
-        self.after: Callable[[str], None] = _nothing
-
-    def wire(self, connection: Connection) -> Wire:
-        """Return a wire that calls the hooks."""
-        return _FaultyWire(connection, self)
+def impatient(path: Path) -> Ledger:
+    """Open a ledger that does not wait long for others."""
+    return ledger_on(SqliteStorage(path, lock_seconds=0.4))
 
 
-class _FaultyWire(Wire):
-    """Sends statements to PostgreSQL between its storage's hooks."""
-
-    def __init__(self, connection: Connection, hooks: FaultyPostgres) -> None:
-        super().__init__(connection)
-        self._hooks = hooks
-
-    def send(self, name: str, sql: bytes, values: Sequence[object] = ()) -> Answer:
-        """Send a statement between the hooks."""
-        self._hooks.before(sql.decode())
-        answer = super().send(name, sql, values)
-        if self._hooks.after is not _nothing:
-            # It has run, not only been sent, when the hook is called.
-            self.wait()
-        self._hooks.after(sql.decode())
-        return answer
-
-
-def _nothing(sql: str) -> None:
-    """Let a statement be."""
-
-
-class Child:
-    """A forked process that runs a function and reports by a pipe.
-
-    Args:
-        target: What it does; gets `say`, which sends a line at once.
-    """
-
-    def __init__(self, target: Callable[[Callable[[str], None]], None]) -> None:
-        reading, writing = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reading)
-            status = 1
-            try:
-                target(lambda line: _write(writing, line))
-                status = 0
-            except BaseException:
-                _write(writing, traceback.format_exc())
-            finally:
-                os._exit(status)
-        os.close(writing)
-        self._lines = os.fdopen(reading)
-
-    def line(self) -> str:
-        """Wait for the next line; empty at the end."""
-        return self._lines.readline().rstrip("\n")
-
-    def speaks(self, seconds: float) -> bool:
-        """Say whether the process says something, or ends, within so long."""
-        return bool(select.select([self._lines], [], [], seconds)[0])
-
-    def kill(self) -> None:
-        """Kill the process as the kernel would, and wait until it is gone."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.end()
-
-    def end(self) -> tuple[int, list[str]]:
-        """Wait for the end; return the exit code, negative for a signal, and lines."""
-        with self._lines:
-            lines = self._lines.read().splitlines()
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status), lines
-
-
-def _write(descriptor: int, line: str) -> None:
-    os.write(descriptor, f"{line}\n".encode())
-
-
-def die() -> None:
-    """End this process as a crash would."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def told_by_child(target: Callable[[], Any]) -> str:
-    """Run a function in a forked process and return what it says."""
-    code, lines = Child(lambda say: say(str(target()))).end()
-    assert code == 0, lines
-    return "\n".join(lines)
-
-
-class Gate:
-    """A door that holds forked processes until it is opened."""
-
-    def __init__(self) -> None:
-        self._reading, self._writing = os.pipe()
-
-    def wait(self) -> None:
-        """Wait, in the child, until the parent opens or dies."""
-        os.close(self._writing)
-        os.read(self._reading, 1)
-
-    def open(self) -> None:
-        """Let all children through."""
-        os.close(self._writing)
-        os.close(self._reading)
-
-
-@contextmanager
-def holding(path: Path) -> Iterator[None]:
-    """Let another process hold the ledger inside a transaction."""
-    gate = Gate()
-
-    def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
-            say("held")
-            gate.wait()
-
-    child = Child(hold)
-    assert child.line() == "held"
-    try:
-        yield
-    finally:
-        gate.open()
-        assert child.end() == (0, [])
+def write_a_row(session: Transaction) -> None:
+    """Write something within a transaction."""
+    session.store({("claim", "x"): Claim("x", {})}, (), {})

@@ -10,33 +10,13 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    LedgerCorrupt,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.combiner import MOST_AT_ONCE, Combiner
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command, End, Reserve
 from dpflow.ledger.records import Granted
-from tests.ledger.support import (
-    Child,
-    Place,
-    audit,
-    granted,
-    make_ledger,
-    make_policy,
-    request,
-    sums,
-)
-
-
-@pytest.fixture
-def ledger(path: Place) -> Iterator[Ledger]:
-    """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
+from tests.ledger.processes import Child
+from tests.ledger.support import Place, audit, granted, make_policy, request, sums
 
 
 def asks(ledger: Ledger, dataset: str = "a") -> Reserve:

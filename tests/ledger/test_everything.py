@@ -24,14 +24,7 @@ from dpflow.ledger.audit.export import entry_columns, journal_rows
 from dpflow.ledger.audit.verifier import ENTRY, JOURNAL, Verifier, read_bundle
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.office import (
-    amend,
-    apply_policy,
-    carve,
-    freeze,
-    import_prior,
-    thaw,
-)
+from dpflow.ledger.office import amend, apply_policy, carve, freeze, import_prior, thaw
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies

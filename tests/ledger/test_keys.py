@@ -22,8 +22,8 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.checkpoint import told
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
+from tests.ledger.audit.books import points, rewrite
 from tests.ledger.support import granted, new_ledger, read, url
-from tests.ledger.test_verify import points, rewrite
 from tests.signing import key_file, key_of
 
 KEY, PUBLIC = key_of("k"), LedgerKey(key_of("k").public)

@@ -19,7 +19,8 @@ from dpflow.ledger.entry import (
 )
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.storage.row_texts import key_of_text
-from tests.ledger.laws import (
+from tests.ledger.laws import played
+from tests.ledger.recordings import (
     InMemory,
     InPostgres,
     InSqlite,
@@ -28,7 +29,6 @@ from tests.ledger.laws import (
     folded_apart,
     lawful,
     plain,
-    played,
     unordered,
 )
 from tests.sizes import scaled

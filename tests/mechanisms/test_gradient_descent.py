@@ -31,7 +31,7 @@ from dpflow.mechanisms.gradient_descent import (
     noisy_gradient,
     poisson_sample,
 )
-from dpflow.mechanisms.rows import Clip, Factors
+from dpflow.mechanisms.rows import Factors, NormClip
 from dpflow.people import PrivateMask, PrivateTally, sampled_gaussian_costs
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
@@ -57,7 +57,7 @@ def squared_norm(row: np.ndarray, step: float) -> Fraction:
 @settings(max_examples=scaled(30))
 def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
     """In exact arithmetic, whatever the row holds; the sum adds such rows exactly."""
-    clip = Clip.to(norm)
+    clip = NormClip.to(norm)
     steps = clip.rows(np.array(rows))
     longest = Fraction(norm) ** 2
     assert all(squared_norm(row, clip.step) <= longest for row in steps)
@@ -69,7 +69,7 @@ def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
 def test_clipping_keeps_short_rows_and_directions() -> None:
     """Up to the grid of 2**-29 of the clip."""
     rows = np.array([[0.3, -0.4], [30.0, -40.0]])
-    found = Clip.to(1).floats(Clip.to(1).rows(rows))
+    found = NormClip.to(1).floats(NormClip.to(1).rows(rows))
     assert np.allclose(found, [[0.3, -0.4], [0.6, -0.8]], atol=1e-8)
 
 
@@ -77,7 +77,7 @@ def test_the_order_of_people_does_not_move_the_sum() -> None:
     """As it would with floats."""
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(5000, 2)) * 1e3
-    clip = Clip.to(1)
+    clip = NormClip.to(1)
     sums = {clip.rows(rng.permutation(rows)).sum(axis=0).tobytes() for _ in range(5)}
     floats = {rng.permutation(rows / 3).sum(axis=0).tobytes() for _ in range(5)}
     assert len(sums) == 1 < len(floats)
@@ -86,10 +86,10 @@ def test_the_order_of_people_does_not_move_the_sum() -> None:
 def test_the_noise_is_the_declared_one() -> None:
     """Its spread, within six standard errors."""
     cost = Gaussian(sensitivity=2, sigma=3)
-    sample = noisy_gradient(cost, np.zeros((1, 4000)), clip=Clip.to(1))
+    sample = noisy_gradient(cost, np.zeros((1, 4000)), clip=NormClip.to(1))
     assert abs(sample.std() - 3) < 6 * 3 / math.sqrt(2 * 4000)
     sampled = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier=4)
-    sample = noisy_gradient(sampled, np.zeros((1, 4000)), clip=Clip.to("0.5"))
+    sample = noisy_gradient(sampled, np.zeros((1, 4000)), clip=NormClip.to("0.5"))
     assert abs(sample.std() - 2) < 6 * 2 / math.sqrt(2 * 4000)
 
 
@@ -97,7 +97,7 @@ def test_a_cost_that_does_not_cover_the_clip_is_refused() -> None:
     """A sensitivity below the clip, or another mechanism."""
     for cost in (Gaussian(sensitivity=1, sigma=9), PureDP(epsilon=1)):
         with pytest.raises(ReleaseError, match=r"at least the clip 1\.5"):
-            noisy_gradient(cost, np.zeros((2, 2)), clip=Clip.to("1.5"))
+            noisy_gradient(cost, np.zeros((2, 2)), clip=NormClip.to("1.5"))
 
 
 def test_people_are_sampled_independently_at_the_rate() -> None:
@@ -117,7 +117,7 @@ def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
     cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
     rows = np.diag([1.0, 1.0, 1.0, 1.0])
-    noisy = noisy_gradient(cost, rows, clip=Clip.to(1))
+    noisy = noisy_gradient(cost, rows, clip=NormClip.to(1))
     assert np.allclose(noisy, [1, 0, 0, 1], atol=0.02)
 
 
@@ -132,7 +132,7 @@ def test_who_has_spent_their_budget_is_left_out() -> None:
     mechanism.draw = lambda _, value: seen.append(value) or quiet(QUIET, value)
     try:
         for _ in range(5):
-            individual_gradient(tally, rows, clip=Clip.to(1), sigma=sigma)
+            individual_gradient(tally, rows, clip=NormClip.to(1), sigma=sigma)
     finally:
         mechanism.draw = quiet
     assert np.allclose(seen[0], [1, 0.5], atol=1e-6)
@@ -156,7 +156,7 @@ def test_the_schedule_sees_released_models_only() -> None:
         bound,
         np.zeros(2),
         lambda _: np.ones((3, 2)),
-        clip=Clip.to(1),
+        clip=NormClip.to(1),
         rate=1.0,
         sigma=sigma,
         steps=3,
@@ -171,7 +171,7 @@ def test_the_schedule_sees_released_models_only() -> None:
 def test_rows_must_be_people(shape: tuple[int, ...]) -> None:
     """One row for each, and at least one."""
     with pytest.raises(ReleaseError, match="one row for each"):
-        noisy_gradient(QUIET, np.zeros(shape), clip=Clip.to(1))
+        noisy_gradient(QUIET, np.zeros(shape), clip=NormClip.to(1))
 
 
 # ---- in a step
@@ -305,7 +305,9 @@ def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
         words = np.array(drawing, "<u8").tobytes()
         monkeypatch.setattr(mechanism, "random_bytes", lambda _, words=words: words)
         rows = np.diag([1.0, 1.0, 0.1])
-        individual_gradient(tally, rows, clip=Clip.to(1), sigma=2, sampling_rate=0.5)
+        individual_gradient(
+            tally, rows, clip=NormClip.to(1), sigma=2, sampling_rate=0.5
+        )
     assert np.allclose(seen, [[1, 0, 0.1], [1, 0, 0], [0, 0, 0.1]], atol=1e-6)
 
 
@@ -331,7 +333,7 @@ def test_a_sample_without_a_price_is_refused(bound, rate, words) -> None:
     tally = PrivateTally(bound, people=1)
     with pytest.raises(UnsupportedCost, match=words):
         individual_gradient(
-            tally, np.ones((1, 1)), clip=Clip.to(1), sigma=2, sampling_rate=rate
+            tally, np.ones((1, 1)), clip=NormClip.to(1), sigma=2, sampling_rate=rate
         )
 
 
@@ -341,7 +343,7 @@ def test_a_rate_is_a_chance(rate: float) -> None:
     tally = PrivateTally(renyi_bound(1, 2, 0.5), people=1)
     with pytest.raises(InvalidCost, match="rate"):
         individual_gradient(
-            tally, np.ones((1, 1)), clip=Clip.to(1), sigma=2, sampling_rate=rate
+            tally, np.ones((1, 1)), clip=NormClip.to(1), sigma=2, sampling_rate=rate
         )
 
 

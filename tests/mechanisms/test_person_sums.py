@@ -29,7 +29,8 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.views import history
+from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views.words import people_lines
 from dpflow.mechanisms import person_sums
 from dpflow.people.store import PersonStore, create_store, open_store
 from dpflow.rounding import from_units
@@ -52,8 +53,7 @@ SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
 
 def no_noise() -> Any:
     """Add none within a block, to see who takes part."""
-    # The clip cuts rows to a grid, down.
-    return mock.patch.object(person_sums, "draw", lambda _, value: value.round(6))
+    return mock.patch.object(person_sums, "draw", lambda _, value: value)
 
 
 @pytest.fixture
@@ -122,6 +122,8 @@ def test_the_budget_is_taken_once_and_people_pay(folder: Path) -> None:
         assert customers(0, ["nobody reads this"]) == 10.0
     assert [Fraction(text) > 0 for text in charged()] == [True, *[False] * 5]
     assert len(files(folder)) == 1
+    [line] = people_lines(accounts(current_project().ledger, "shop"))
+    assert line.startswith("People have the budget")
     assert verify(current_project().ledger).fine
 
 

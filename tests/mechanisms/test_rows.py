@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import rows as module
-from dpflow.mechanisms.rows import MOST_PEOPLE, Clip, Factors, LayerRows
+from dpflow.mechanisms.rows import MOST_PEOPLE, Factors, LayerRows, NormClip
 from dpflow.people.state import PrivateMask
 from tests.sizes import scaled
 
@@ -42,7 +42,7 @@ def exact_rows(products: module._Products) -> list[list[Fraction]]:
 @settings(max_examples=scaled(30), deadline=None)
 def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     """In exact arithmetic; what a person pays for covers it, and sums are exact."""
-    products = Clip.to(norm).apply(Factors(left).outer(right))
+    products = NormClip.to(norm).apply(Factors(left).outer(right))
     rows = exact_rows(products)
     squares = [sum(x * x for x in row) for row in rows]
     assert max(squares) <= Fraction(norm) ** 2
@@ -63,7 +63,7 @@ def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
 def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> None:
     """All layers of a person together, in exact arithmetic; and sums are exact."""
     layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
-    assert amiss(Clip.to(norm).apply(layers), norm) == []
+    assert amiss(NormClip.to(norm).apply(layers), norm) == []
 
 
 def amiss(clipped: module._Layers, norm: str) -> list[str]:
@@ -94,7 +94,7 @@ def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
     rng = np.random.default_rng(4)
     inner, errors, last = (rng.normal(size=(4, n)) for n in (3, 2, 2))
     layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
-    clip = Clip.to("0.1")
+    clip = NormClip.to("0.1")
     right = clip.apply(layers)
     assert amiss(right, "0.1") == []
     one_by_one = module._Layers(tuple(clip.apply(each) for each in layers.layers))
@@ -119,7 +119,7 @@ def test_products_are_the_rows_that_they_stand_for(columns) -> None:
     left = rng.normal(size=(200, 5))
     right = rng.normal(size=(200,) if columns is None else (200, columns))
     written = np.einsum("pi,p...->pi...", left, right)
-    clip = Clip.to(1)
+    clip = NormClip.to(1)
     products, plain = clip.apply(Factors(left).outer(right)), clip.apply(written)
     assert products.people == plain.people == 200
     assert products.total().shape == plain.total().shape
@@ -140,7 +140,7 @@ def test_the_largest_sum_is_a_float_without_rounding() -> None:
     assert largest_sum(module._FACTOR_BITS) <= 2**53
     assert largest_sum(module._FACTOR_BITS + 1) > 2**53
     for norm in (*NORMS, "1.9999999999999999", "2"):
-        clip = Clip.to(norm)
+        clip = NormClip.to(norm)
         people = 3
         products = clip.apply(Factors(np.ones((people, 1))).outer(np.full(people, 1e9)))
         assert largest_sum(module._FACTOR_BITS, 1) >= (
@@ -154,7 +154,7 @@ def test_the_order_of_people_does_not_move_the_sum() -> None:
     left, right = rng.normal(size=(3000, 4)), rng.normal(size=(3000, 2)) / 3
     orders = [rng.permutation(3000) for _ in range(6)]
     sums = {
-        Clip.to(1).apply(Factors(left[o]).outer(right[o])).total().tobytes()
+        NormClip.to(1).apply(Factors(left[o]).outer(right[o])).total().tobytes()
         for o in orders
     }
     floats = {(left[o].T @ right[o]).tobytes() for o in orders}
@@ -165,7 +165,7 @@ def test_a_person_moves_the_sum_by_their_own_row_alone() -> None:
     """Nobody else's features or errors change what a row is cut to."""
     rng = np.random.default_rng(3)
     left, right = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))
-    clip = Clip.to(1)
+    clip = NormClip.to(1)
     total = clip.apply(Factors(left).outer(right)).total()
     for person in range(50):
         others = np.arange(50) != person
@@ -190,7 +190,7 @@ def test_a_row_that_is_no_number_is_zeros(bad: float) -> None:
             pulls[1] = bad
         elif right:
             pulls[1] = 0
-        found = Clip.to(9).apply(Factors(features).outer(pulls))
+        found = NormClip.to(9).apply(Factors(features).outer(pulls))
         if bad == 1e308 and left:
             assert np.isfinite(found.total()).all()
         else:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,95 +158,6 @@ class TestPrice:
             noise._continuous("laplace", scale)
 
 
-class TestContainers:
-    """What goes in comes out, with noise."""
-
-    @pytest.mark.parametrize(
-        "value", [5, np.int8(5), np.int64(5), np.uint16(5)], ids=repr
-    )
-    def test_whole_scalars(self, value: Any) -> None:
-        """Ints of Python and numpy come back as ints."""
-        noisy = draw(QUIET, value)
-        assert int is type(noisy)
-        assert noisy == 5
-
-    @pytest.mark.parametrize(
-        "value", [5.5, np.float64(5.5), np.float32(5.5), np.float16(5.5)], ids=repr
-    )
-    def test_real_scalars(self, value: Any) -> None:
-        """Floats of Python and numpy come back as floats."""
-        noisy = draw(QUIET, value)
-        assert float is type(noisy)
-        assert pytest.approx(noisy, abs=1e-3) == 5.5
-        assert noisy != 5.5
-
-    def test_lists(self) -> None:
-        """Ints stay ints; one float makes the whole list floats."""
-        whole = draw(QUIET, [1, 2, np.int16(3)])
-        assert whole == [1, 2, 3]
-        assert {int} == {type(number) for number in whole}
-        mixed = draw(QUIET, [1, 2.5])
-        assert {float} == {type(number) for number in mixed}
-        assert pytest.approx(mixed, abs=1e-3) == [1, 2.5]
-
-    @pytest.mark.parametrize("dtype", ["i1", "u2", "i8", "u8", ">i4"])
-    @pytest.mark.parametrize("shape", [(), (1,), (6,), (2, 3), (1, 2, 3)], ids=str)
-    def test_whole_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
-        """Arrays of ints keep their shape and order and become int64."""
-        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-        noisy = draw(QUIET, array)
-        assert np.ndarray is type(noisy)
-        assert np.dtype("int64") == noisy.dtype
-        assert shape == noisy.shape
-        assert np.array_equal(array, noisy)
-
-    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
-    @pytest.mark.parametrize("shape", [(), (6,), (2, 3)], ids=str)
-    def test_real_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
-        """Arrays of floats keep shape, order and width."""
-        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-        noisy = draw(QUIET, array)
-        assert np.ndarray is type(noisy)
-        assert array.dtype.newbyteorder("=") == noisy.dtype
-        assert np.allclose(array, noisy, atol=1e-3)
-
-    def test_strided_arrays(self) -> None:
-        """Views and Fortran order do not shuffle the entries."""
-        array = np.asfortranarray(np.arange(12.0).reshape(3, 4))[::2, ::-1]
-        assert np.allclose(array, draw(QUIET, array), atol=1e-3)
-
-    @pytest.mark.parametrize("dtype", ["int64", "float64", "float32"])
-    def test_series(self, dtype: str) -> None:
-        """A Series keeps index, name and dtype."""
-        index = pd.Index(["a", "b", "c"], name="key")
-        series = pd.Series([1, 2, 3], index=index, name="count", dtype=dtype)
-        noisy = draw(QUIET, series)
-        pd.testing.assert_series_equal(series, noisy, atol=1e-3)
-        assert noisy is not series
-
-    def test_the_value_is_not_changed(self) -> None:
-        """The noise goes into a copy."""
-        array, numbers_list = np.zeros(3), [1.0, 2.0]
-        draw(MECHANISMS[0], array)
-        draw(MECHANISMS[0], numbers_list)
-        assert not array.any()
-        assert numbers_list == [1.0, 2.0]
-
-    def test_ints_up_to_the_limit(self) -> None:
-        """2**53 is the last int accepted; noise may carry the result beyond it."""
-        cost = Laplace(sensitivity="1e15", scale="1e15")
-        assert int is type(draw(cost, LARGEST_INT))
-        assert int is type(draw(cost, -LARGEST_INT))
-
-    def test_ints_that_leave_int64(self) -> None:
-        """Noise beyond int64 is held at its ends and never wraps around."""
-        cost = Gaussian(sensitivity="1e15", noise_multiplier="1e9")
-        noisy = draw(cost, np.zeros(50, dtype=np.int64))
-        assert noisy.min() == -(2**63) + 1024
-        assert noisy.max() == 2**63 - 1024
-        assert any(abs(number) > 2**63 for number in draw(cost, [0] * 50))
-
-
 SECRET = 731_954_286
 SECRETS: list[Any] = [
     *(True, np.True_, float("nan"), float("inf"), -np.float64("inf")),
@@ -290,66 +200,6 @@ SECRETS: list[Any] = [
     pl.Series([True]),
     pl.DataFrame({"a": [SECRET], "b": [[SECRET]]}),
 ]
-
-WEEKS = pd.date_range("2026-03-01", periods=3)
-TABLES: list[Any] = [
-    pd.DataFrame({"k": ["a", "b", "a"], "n": [1, 2, 3], "v": [0.5, 1, 2]}, index=WEEKS),
-    pd.DataFrame([[1, 2.5], [3, 4]], columns=["n", "n"]),
-    pd.DataFrame(
-        {"k": pd.Series(["a", "b"], dtype="category"), "at": WEEKS[:2], "n": 1}
-    ),
-    pl.DataFrame({"k": ["a", "b"], "n": [1, 2], "v": [0.5, 1.5], "at": [WEEKS[0]] * 2}),
-]
-
-
-def types(table: Any) -> list[tuple[str, str]]:
-    """Return the columns of a table with their types."""
-    return list(zip(table.columns, map(str, table.dtypes), strict=True))
-
-
-def rows(table: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a table."""
-    is_pandas = isinstance(table, pd.DataFrame)
-    return list(table.itertuples()) if is_pandas else table.rows()
-
-
-class TestTables:
-    """One vector of noise over all numbers of a container; the rest stays."""
-
-    @pytest.mark.parametrize("table", TABLES, ids=lambda t: type(t).__module__[:6])
-    def test_a_frame_keeps_its_labels(self, table: Any, monkeypatch: Any) -> None:
-        """One draw, over the numeric columns one after the other."""
-        drawn: list[list[Any]] = []
-
-        def one_more(_: str, __: float, numbers: list[Any]) -> list[float]:
-            drawn.append(numbers)
-            return [number + 1.25 for number in numbers]
-
-        monkeypatch.setattr(noise, "_noisy", one_more)
-        before = table.copy() if isinstance(table, pd.DataFrame) else table.clone()
-        found = draw(MECHANISMS[0], table)
-        assert len(drawn) == 1
-        assert (types(found), type(found)) == (types(table), type(table))
-        assert table.equals(before)
-        moved = 0
-        for new, old in zip(rows(found), rows(table), strict=True):
-            for after, number in zip(new, old, strict=True):
-                if after != number:
-                    assert after - number in (1, 1.25)
-                    moved += 1
-        assert moved == len(drawn[0]) > 0
-
-    def test_a_series_of_polars_and_a_dict(self) -> None:
-        """They come back with name, keys, and ints as ints."""
-        found = draw(MECHANISMS[0], pl.Series("n", [1, 2], dtype=pl.UInt8))
-        assert (found.name, found.dtype, len(found)) == ("n", pl.Int64, 2)
-        narrow = draw(MECHANISMS[0], pl.Series("v", [0.5], dtype=pl.Float32))
-        assert narrow.dtype == pl.Float32
-        counts = draw(MECHANISMS[0], {"a": 1, "b": 2})
-        assert list(counts) == ["a", "b"]
-        assert all(type(number) is int for number in counts.values())
-        mixed = draw(MECHANISMS[0], {"a": 1, "b": 2.5})
-        assert all(type(number) is float for number in mixed.values())
 
 
 class TestRefusals:
@@ -505,58 +355,3 @@ class TestFloatingPoint:
             assert on_grid <= stats.binom.isf(wanted, total, share)
             # The same limit would catch the fault, which puts all of them there.
             assert total > 2 * stats.binom.isf(wanted, total, share)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "kept"),
-    [
-        *(("Int64", "Int64"), ("UInt8", "Int64"), ("Float32", "Float32")),
-        *(("int8[pyarrow]", "int64[pyarrow]"), ("double[pyarrow]",) * 2),
-    ],
-)
-def test_masked_numbers_of_pandas_come_back_masked(dtype, kept):
-    """A Series, or a frame's column, that could have missing numbers and has none."""
-    series = pd.Series([3, 4], index=["a", "b"], name="n", dtype=dtype)
-    noisy = draw(Gaussian(sensitivity=1, noise_multiplier=1), series)
-    assert (noisy.dtype.name, list(noisy.index), noisy.name) == (kept, ["a", "b"], "n")
-    frame = draw(Gaussian(sensitivity=1, noise_multiplier=1), pd.DataFrame(series))
-    assert frame["n"].dtype.name == kept
-
-
-@pytest.mark.parametrize(
-    ("kind", "kept"), [(pa.int8(), pa.int64()), (pa.float32(), pa.float32())]
-)
-def test_arrow_numbers_come_back_as_arrow(kind, kept):
-    """An array, chunks, and the numbers of a table with one vector of noise."""
-    cost = Gaussian(sensitivity=1, noise_multiplier=1)
-    array = pa.array([3, 4], kind)
-    assert draw(cost, array).type == kept
-    chunks = draw(cost, pa.chunked_array([array, array]))
-    assert (chunks.type, len(chunks)) == (kept, 4)
-    table = pa.table({"n": array, "week": ["a", "b"], "m": array})
-    noisy = draw(cost, table)
-    assert noisy.column_names == ["n", "week", "m"]
-    assert noisy["week"].equals(table["week"])
-    assert [noisy[name].type for name in ("n", "m")] == [kept, kept]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pa.array([SECRET, None]), pa.array([str(SECRET)]), pa.array([True]),
-        pa.table({"a": [SECRET], "b": [[SECRET]]}), pa.array([1.0], pa.float16()),
-    ],
-)  # fmt: skip
-def test_arrow_values_that_noise_does_not_hide_are_refused(value):
-    """Missing numbers, text alone, and columns of other types; by their types only."""
-    with pytest.raises(ReleaseError) as caught:
-        draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
-    assert str(SECRET) not in caught.value.message
-
-
-def test_a_missing_number_is_told_without_the_others():
-    """What a missing number counts as is the author's to say."""
-    series = pd.Series([41, None], dtype="Int64")
-    with pytest.raises(ReleaseError, match=r"missing numbers\. Fill them") as refused:
-        draw(Gaussian(sensitivity=1, noise_multiplier=1), pd.DataFrame({"n": series}))
-    assert "41" not in str(refused.value)

@@ -17,7 +17,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 from prefect.task_worker import TaskWorker
 
 from dpflow import PureDP, dp_task, releasable
-from dpflow.prefect.states import Replayed
+from dpflow.prefect.states import ReplayedState
 from tests.prefect.matrix.support import execute, task_runs, wait_until
 from tests.prefect.support import charges, kinds
 from tests.projects import POLICY
@@ -276,7 +276,7 @@ def test_a_state_that_a_body_returns_is_not_taken_for_a_replay(project):
         return isinstance(own, State), isinstance(other, State), own.name, other.name
 
     assert report() == (True, True, "Replayed", "Replayed")
-    assert type(inner[0]) is Replayed
+    assert type(inner[0]) is ReplayedState
 
 
 def test_a_failing_listener_hides_no_replay(project, monkeypatch):

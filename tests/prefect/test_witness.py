@@ -14,15 +14,9 @@ from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable, LedgerUnwitne
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.records import Granted
 from tests.ledger.support import granted, kinds, make_policy, url
-from tests.ledger.test_rollback import (
-    ACCIDENTS,
-    HARMLESS,
-    OF_FILES,
-    Host,
-    after,
-    next_step,
-)
-from tests.ledger.witness_contract import CONTRACT, made_at
+from tests.ledger.witness.accidents import ACCIDENTS, Host, after, next_step
+from tests.ledger.witness.harmless import HARMLESS, OF_FILES
+from tests.ledger.witness.witness_contract import CONTRACT, made_at
 from tests.sizes import spread
 
 PLACE = "prefect:"
@@ -36,7 +30,7 @@ def test_prefect_keeps_a_witness(
     promise(PLACE, tmp_path)
 
 
-# Which accidents there are is the business of `tests/ledger/test_rollback.py`.
+# Which accidents there are is the business of `tests/ledger/witness/test_rollback.py`.
 @pytest.mark.parametrize("accident", spread(ACCIDENTS, 3))
 def test_no_accident_is_silent(
     tmp_path: Path, accident: Callable[[Host], None]

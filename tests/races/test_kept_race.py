@@ -9,15 +9,8 @@ import pytest
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
-from tests.ledger.support import (
-    Child,
-    Gate,
-    Place,
-    granted,
-    make_ledger,
-    make_policy,
-    url,
-)
+from tests.ledger.processes import Child, Gate
+from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
 PROCESSES = 8
 KEPT = make_policy(

@@ -15,9 +15,8 @@ from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
 from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
-    Child,
-    Gate,
     Place,
     audit,
     granted,

@@ -12,9 +12,8 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.records import Granted, Replayed
+from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
-    Child,
-    Gate,
     Place,
     audit,
     granted,

@@ -267,10 +267,12 @@ def test_a_verification_is_used_for_a_while(shop, monkeypatch):
 
 def test_a_bad_verification_is_not_kept(shop, monkeypatch):
     """Whoever mends the ledger sees it at once."""
+    from dpflow.ledger.audit.stored_rows import Finding, Verification
     from dpflow.show.page.stamp import Stamp
 
     charge()
-    bad = Stamp(fine=False, at="2026-01-01T00:00:00", seconds=0.0, problems=("x",))
+    found = Verification(bad=[Finding(problem="x")])
+    bad = Stamp(found=found, at="2026-01-01T00:00:00", seconds=0.0)
     monkeypatch.setattr("dpflow.show.live.verified", lambda _: bad)
     client = browser(stamps=Stamps(seconds=60))
     assert "The ledger is bad." in client.get("/").text

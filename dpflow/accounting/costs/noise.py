@@ -21,6 +21,7 @@ from dpflow.rounding import (
     bound_above,
     exact,
     exact_epsilon,
+    exact_scale,
     number_text,
     to_real,
 )
@@ -51,7 +52,7 @@ def _deviation(
     if _one_of(*given, cost.mechanism) == "sigma":
         deviation = _spread(sigma, "sigma")
     else:
-        deviation = _size(multiplier, "noise_multiplier") * bound
+        deviation = exact_scale(multiplier, name="noise_multiplier") * bound
     return _in_proportion(deviation, bound, "sigma")
 
 
@@ -71,10 +72,6 @@ def _in_proportion(spread: Fraction, sensitivity: Fraction, name: str) -> Fracti
     label = f"{name} divided by sensitivity"
     exact(spread / sensitivity, name=label, low=RATIO_LOW, high=RATIO_HIGH)
     return spread
-
-
-def _size(value: object, name: str) -> Fraction:
-    return exact(value, name=name, low=SCALE_LOW, high=SCALE_HIGH)
 
 
 def _spread(value: object, name: str) -> Fraction:
@@ -114,7 +111,7 @@ class Gaussian(Plannable, Cost):
         noise_multiplier: Number | None = None,
         noise: Literal["planned"] | None = None,  # noqa: ARG002 (`Plannable` reads it)
     ) -> None:
-        bound = _size(sensitivity, "sensitivity")
+        bound = exact_scale(sensitivity, name="sensitivity")
         deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
 
@@ -146,7 +143,7 @@ class Laplace(Plannable, Cost):
         epsilon: Number | None = None,
         noise: Literal["planned"] | None = None,  # noqa: ARG002 (`Plannable` reads it)
     ) -> None:
-        bound = _size(sensitivity, "sensitivity")
+        bound = exact_scale(sensitivity, name="sensitivity")
         self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
 
 
@@ -215,7 +212,7 @@ class DiscreteGaussian(Cost):
         sigma: Number | None = None,
         noise_multiplier: Number | None = None,
     ) -> None:
-        bound = _size(sensitivity, "sensitivity")
+        bound = exact_scale(sensitivity, name="sensitivity")
         deviation = _deviation(self, bound, sigma, noise_multiplier)
         self._set(sensitivity=bound, sigma=deviation)
 

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.rounding import (
-    RHO_HIGH,
-    RHO_LOW,
-    Number,
-    exact,
-    exact_delta,
-    exact_epsilon,
-)
+from dpflow.rounding import Number, exact, exact_delta, exact_epsilon, exact_rho
 
 _ORDER_LOW, _ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
 
@@ -81,7 +74,7 @@ class ZCDP(Cost):
     rho: Fraction
 
     def __init__(self, *, rho: Number) -> None:
-        self._set(rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH))
+        self._set(rho=exact_rho(rho))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -129,7 +122,7 @@ class ApproxZCDP(Cost):
 
     def __init__(self, *, rho: Number, delta: Number) -> None:
         self._set(
-            rho=exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH),
+            rho=exact_rho(rho),
             delta=exact_delta(delta),
         )
 
@@ -157,7 +150,7 @@ class RenyiDP(Cost):
     def __init__(self, *, order: Number, epsilon: Number) -> None:
         self._set(
             order=exact(order, name="order", low=_ORDER_LOW, high=_ORDER_HIGH),
-            epsilon=exact(epsilon, name="epsilon", low=RHO_LOW, high=RHO_HIGH),
+            epsilon=exact_rho(epsilon, name="epsilon"),
         )
 
 

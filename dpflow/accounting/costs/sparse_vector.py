@@ -20,12 +20,10 @@ from dpflow.accounting.costs.outcomes import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
-    SCALE_HIGH,
-    SCALE_LOW,
     Number,
     bound_above,
-    exact,
     exact_epsilon,
+    exact_scale,
     number_text,
     to_real,
 )
@@ -100,7 +98,7 @@ class SparseVector(OutcomeCost):
             epsilon_threshold, epsilon_answers = first, second
         first = exact_epsilon(epsilon_threshold, name="epsilon_threshold")
         second = exact_epsilon(epsilon_answers, name="epsilon_answers")
-        width = exact(sensitivity, name="sensitivity", low=SCALE_LOW, high=SCALE_HIGH)
+        width = exact_scale(sensitivity, name="sensitivity")
         self._set(epsilon_threshold=first, epsilon_answers=second, sensitivity=width)
         object.__setattr__(self, "positives", count)
         object.__setattr__(self, "monotone", monotone)

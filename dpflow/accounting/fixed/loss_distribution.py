@@ -32,7 +32,7 @@ from dpflow.accounting.fixed.loss_grid import (
     RAISE,
     UNIT,
     Array,
-    Composition,
+    ComposedMasses,
     Curve,
     curve_masses,
     response_masses,
@@ -190,7 +190,7 @@ def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fract
     return Fraction(max(results))
 
 
-def _inverse(composition: Composition, room: float) -> float:
+def _inverse(composition: ComposedMasses, room: float) -> float:
     def excess(epsilon: float) -> float:
         return math.log(max(composition.delta(epsilon), 1e-300)) - math.log(room)
 
@@ -228,7 +228,7 @@ def _prepared(
     epsilon: float | None = None,
     *,
     close: bool = False,
-) -> tuple[Composition, float]:
+) -> tuple[ComposedMasses, float]:
     """Choose a grid; return the composition on it and the mass of the deltas."""
     steps = without_substeps(parts)
     sequence = FixedSequence.of(tuple((c, n) for c, n in steps if not needs_grid(c)))
@@ -268,7 +268,7 @@ def _prepared(
 
 
 def _needed_step(
-    composition: Composition, target: float, runs: int, epsilon: float | None
+    composition: ComposedMasses, target: float, runs: int, epsilon: float | None
 ) -> float:
     """Return a grid step that loses little.
 
@@ -302,7 +302,7 @@ def _reach(curve: Curve, tiny: float, runs: int) -> tuple[float, float]:
     return low, high
 
 
-def _rough(composition: Composition, target: float) -> float:
+def _rough(composition: ComposedMasses, target: float) -> float:
     """Return roughly the epsilon at delta, by Chernoff's bound."""
     low, high = 0.0, composition.top
     for _ in range(12):
@@ -318,7 +318,7 @@ def _on_grid(
     responses: Sequence[tuple[Fraction, int]],
     step: float,
     tiny: float,
-) -> Composition:
+) -> ComposedMasses:
     groups = [
         curve_masses(
             curve, step, -math.ceil(low / step), math.ceil(high / step) + 1, count
@@ -326,4 +326,4 @@ def _on_grid(
         for (curve, count), (low, high) in zip(named, reaches, strict=True)
     ]
     groups += [response_masses(eps, count, step, tiny) for eps, count in responses]
-    return Composition(groups, step)
+    return ComposedMasses(groups, step)

@@ -136,7 +136,7 @@ class _Transformed:
     above: float
 
 
-class Composition:
+class ComposedMasses:
     """The composition of masses on one grid.
 
     Args:

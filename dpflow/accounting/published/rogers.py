@@ -20,16 +20,15 @@ from dpflow.accounting.rules.time_uniform import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
-    RHO_HIGH,
-    RHO_LOW,
     UNITS,
     Number,
     bound_above,
     exact,
     exact_delta,
     exact_epsilon,
+    exact_rho,
+    float_of_units,
     float_up,
-    from_units,
     number_text,
     to_real,
     units_down,
@@ -163,7 +162,7 @@ class RogersOdometer(Odometer):
             if beta is None:
                 target = target_epsilon(self.theorem, "beta", halt_at_epsilon)
                 beta = _tuned_beta(target, self._log)
-            self.beta = exact(beta, name="beta", low=RHO_LOW, high=RHO_HIGH)
+            self.beta = exact_rho(beta, name="beta")
         self._beta = float(self.beta)
 
     def step_price(self, cost: Cost) -> Tally:
@@ -177,7 +176,7 @@ class RogersOdometer(Odometer):
         if uncovered or spent > self._room:
             return float("inf")
         width = units_up(Fraction(self._width(variance)))
-        return float_up(from_units(drift + spent + width))
+        return float_of_units(drift + spent + width)
 
     def _width(self, variance: int) -> float:
         spread, grain = variance / UNITS, self.granularity

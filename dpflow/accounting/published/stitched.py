@@ -14,12 +14,10 @@ from dpflow.accounting.rules.time_uniform import (
     widened,
 )
 from dpflow.rounding import (
-    RHO_HIGH,
-    RHO_LOW,
     UNITS,
     Number,
     bound_above,
-    exact,
+    exact_rho,
     float_up,
     to_real,
     units_up,
@@ -70,7 +68,7 @@ class StitchedOdometer(TimeUniformOdometer):
             width = 1.7 * math.sqrt(float(tail) + math.log(math.log(2)))
             # Rounded down: a v0 just too large would read more than epsilon at once.
             v0 = readable(float(tuned_variance(epsilon, width)) * (1 - 1e-5))
-        self.v0: Fraction = exact(v0, name="v0", low=RHO_LOW, high=RHO_HIGH)
+        self.v0: Fraction = exact_rho(v0, name="v0")
         self._v0, self._log = float(self.v0), float_up(tail)
 
     def _tail(self, mp: Any) -> Any:

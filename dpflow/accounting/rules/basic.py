@@ -13,8 +13,7 @@ from dpflow.rounding import (
     Number,
     exact_delta,
     exact_epsilon,
-    float_up,
-    from_units,
+    float_of_units,
     units_down,
     units_up,
 )
@@ -92,4 +91,4 @@ class BasicOdometer(Odometer):
         epsilon, spent, uncovered = tally.amounts
         if uncovered or spent > self._room:
             return float("inf")
-        return float_up(from_units(epsilon))
+        return float_of_units(epsilon)

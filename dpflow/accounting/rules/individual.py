@@ -32,12 +32,12 @@ from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
-    RHO_HIGH,
     RHO_LOW,
     Number,
     exact,
     exact_delta,
     exact_epsilon,
+    exact_rho,
     float_up,
     from_units,
     number_from_text,
@@ -80,7 +80,7 @@ class IndividualBound(Cost):
     ) -> None:
         values = {
             "measure": one_of("measure", measure, MEASURES),
-            "bound": exact(bound, name="bound", low=RHO_LOW, high=RHO_HIGH),
+            "bound": exact_rho(bound, name="bound"),
             "order": _order_of(measure, order),
         }
         if measure == "renyi" and order is None:
@@ -389,7 +389,7 @@ def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
     Raises:
         InvalidCost: If a cost is larger than the window.
     """
-    size = exact(window, name="window", low=RHO_LOW, high=RHO_HIGH)
+    size = exact_rho(window, name="window")
     windows, used = 1, Fraction(0)
     for cost in costs:
         amount = exact(cost, name="cost", low=Fraction(0), high=size)

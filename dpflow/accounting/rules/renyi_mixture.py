@@ -44,6 +44,7 @@ from dpflow.rounding import (
     exact,
     exact_delta,
     exact_epsilon,
+    float_of_units,
     float_up,
     from_units,
     number_from_text,
@@ -196,7 +197,7 @@ class RenyiGridOdometer(_SeveralOrders):
         *amounts, uncovered = tally.amounts
         if uncovered:
             return float("inf")
-        return float_up(from_units(self._grid(tuple(amounts))))
+        return float_of_units(self._grid(tuple(amounts)))
 
 
 class RenyiMixtureOdometer(_SeveralOrders):

@@ -32,11 +32,11 @@ from dpflow.rounding import (
     UNITS,
     Number,
     bound_above,
-    exact,
     exact_delta,
     exact_epsilon,
+    exact_rho,
+    float_of_units,
     float_up,
-    from_units,
     to_real,
     units_down,
     units_up,
@@ -105,7 +105,7 @@ class TimeUniformOdometer(Odometer):
             drift, variance = amount, 2 * amount
         else:
             drift, variance = (amount + 1) // 2, amount
-        return float_up(from_units(drift + spent + self._width(variance)))
+        return float_of_units(drift + spent + self._width(variance))
 
     @abstractmethod
     def _width(self, variance: int) -> int:
@@ -155,7 +155,7 @@ class LinearOdometer(TimeUniformOdometer):
             target = readable(
                 2 * concentrated_budget(epsilon, self.delta_loss, tight=False)
             )
-        self.target: Fraction = exact(target, name="target", low=RHO_LOW, high=RHO_HIGH)
+        self.target: Fraction = exact_rho(target, name="target")
         self._slope = units_up(bound_above(self._half_slope))
         self._idle = units_up(bound_above(self._intercept))
 
@@ -218,7 +218,7 @@ class MixtureOdometer(TimeUniformOdometer):
         if rho is None:
             epsilon = target_epsilon(self.theorem, "rho", halt_at_epsilon)
             rho = _tuned_rho(epsilon, float(tail))
-        self.rho: Fraction = exact(rho, name="rho", low=RHO_LOW, high=RHO_HIGH)
+        self.rho: Fraction = exact_rho(rho)
         self._rho = float(self.rho)
         self._centred = sides == "two" and not self._concentrated
         self._log = float_up(

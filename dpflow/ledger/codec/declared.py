@@ -15,15 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.ledger.codec.form import (
-    TYPE_KEY,
-    Node,
-    Pack,
-    Packer,
-    Unpack,
-    member,
-    unstorable,
-)
+from dpflow.ledger.codec import form
 
 T = TypeVar("T", bound=type)
 
@@ -88,27 +80,29 @@ def declared_types() -> Collection[type]:
     return _names.keys()
 
 
-def packer_of(value: object) -> Pack | None:
+def packer_of(value: object) -> form.Pack | None:
     """Return what writes a value of a declared class; None for any other value."""
     return _pack if type(value) in _names else None
 
 
-def _pack(packer: Packer, value: Any) -> Node:
+def _pack(packer: form.Packer, value: Any) -> form.Node:
     if isinstance(value, Enum):
         name = _names[type(value)]
-        return {TYPE_KEY: "declared", "name": name, "member": value.name}
+        return {form.TYPE_KEY: "declared", "name": name, "member": value.name}
     if isinstance(value, BaseModel):
         if value.model_extra:
-            raise unstorable(value, "fields that its class does not declare are lost")
+            raise form.unstorable(
+                value, "fields that its class does not declare are lost"
+            )
         names = list(type(value).model_fields)
     else:
         names = [field.name for field in dataclasses.fields(value)]
     fields = {field: packer.pack(getattr(value, field)) for field in names}
-    return {TYPE_KEY: "declared", "name": _names[type(value)], "fields": fields}
+    return {form.TYPE_KEY: "declared", "name": _names[type(value)], "fields": fields}
 
 
-def _unpack(node: Node, unpack: Unpack) -> Any:
-    name = member(node, "name", str)
+def _unpack(node: form.Node, unpack: form.Unpack) -> Any:
+    name = form.member(node, "name", str)
     cls = _declared.get(name)
     if cls is None:
         msg = (
@@ -117,8 +111,8 @@ def _unpack(node: Node, unpack: Unpack) -> Any:
         )
         raise ReleaseError(msg)
     if issubclass(cls, Enum):
-        return cls[member(node, "member", str)]
-    fields = member(node, "fields", dict)
+        return cls[form.member(node, "member", str)]
+    fields = form.member(node, "fields", dict)
     return cls(**{field: unpack(item) for field, item in fields.items()})
 
 

@@ -9,19 +9,11 @@ import numpy as np
 import pandas as pd
 from pandas import arrays
 
+from dpflow.ledger.codec import form
 from dpflow.ledger.codec.arrays import Array
-from dpflow.ledger.codec.form import (
-    TYPE_KEY,
-    Node,
-    Pack,
-    Packer,
-    Unpack,
-    member,
-    unstorable,
-)
 
 
-def packer_of(value: object) -> Pack | None:
+def packer_of(value: object) -> form.Pack | None:
     """Return what writes a frame, series or moment; None for any other value."""
     return _PACKERS.get(type(value))
 
@@ -29,7 +21,7 @@ def packer_of(value: object) -> Pack | None:
 # Columns
 
 
-def _pack_column(packer: Packer, column: Any) -> Node:
+def _pack_column(packer: form.Packer, column: Any) -> form.Node:
     """Return the tree of the values of a Series or an Index."""
     dtype = column.dtype
     if isinstance(dtype, np.dtype):
@@ -53,11 +45,11 @@ def _pack_column(packer: Packer, column: Any) -> Node:
     special = _COLUMNS.get(type(dtype))
     if special is None:
         hint = f"turn the dtype {dtype.name} into numbers, text or datetime64"
-        raise unstorable(column.array, hint)
+        raise form.unstorable(column.array, hint)
     return special(packer, column.array)
 
 
-def _pack_categories(packer: Packer, array: Any) -> Node:
+def _pack_categories(packer: form.Packer, array: Any) -> form.Node:
     return {
         "kind": "category",
         "values": packer.pack(array.codes),
@@ -66,7 +58,7 @@ def _pack_categories(packer: Packer, array: Any) -> Node:
     }
 
 
-def _pack_intervals(packer: Packer, array: Any) -> Node:
+def _pack_intervals(packer: form.Packer, array: Any) -> form.Node:
     return {
         "kind": "interval",
         "values": _pack_column(packer, array.left),
@@ -80,12 +72,12 @@ def _periods(ordinals: Any, freq: str) -> Any:
     return index.from_ordinals(ordinals, freq=freq)
 
 
-def _pack_periods(packer: Packer, array: Any) -> Node:
+def _pack_periods(packer: form.Packer, array: Any) -> form.Node:
     values, freq = packer.pack(array.asi8), pd.PeriodIndex(array).freqstr
     return {"kind": "period", "values": values, "freq": freq}
 
 
-def _pack_arrow(packer: Packer, array: Any) -> Node:
+def _pack_arrow(packer: form.Packer, array: Any) -> form.Node:
     from dpflow.ledger.codec import arrow  # noqa: PLC0415
 
     return {
@@ -94,7 +86,7 @@ def _pack_arrow(packer: Packer, array: Any) -> Node:
     }
 
 
-_COLUMNS: dict[type, Callable[[Packer, Any], Node]] = {
+_COLUMNS: dict[type, Callable[[form.Packer, Any], form.Node]] = {
     pd.CategoricalDtype: _pack_categories,
     pd.IntervalDtype: _pack_intervals,
     pd.PeriodDtype: _pack_periods,
@@ -102,7 +94,7 @@ _COLUMNS: dict[type, Callable[[Packer, Any], Node]] = {
 }
 
 
-def _pack_masked(packer: Packer, array: Any) -> Node:
+def _pack_masked(packer: form.Packer, array: Any) -> form.Node:
     data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
     mask = np.asarray(array.isna())
     return {"kind": "masked", "values": packer.pack(data), "mask": packer.pack(mask)}
@@ -112,7 +104,7 @@ def _masked_kinds() -> tuple[type, ...]:
     return arrays.BooleanArray, arrays.IntegerArray, arrays.FloatingArray
 
 
-def _unpack_objects(node: Node, unpack: Unpack) -> Any:
+def _unpack_objects(node: form.Node, unpack: form.Unpack) -> Any:
     packed = node["values"]
     values = np.empty(len(packed), dtype=object)
     for position, item in enumerate(packed):
@@ -120,24 +112,24 @@ def _unpack_objects(node: Node, unpack: Unpack) -> Any:
     return values
 
 
-def _unpack_texts(node: Node, unpack: Unpack) -> Any:
+def _unpack_texts(node: form.Node, unpack: form.Unpack) -> Any:
     missing: Any = pd.NA if node["missing"] == "NA" else np.nan
     dtype = pd.StringDtype(node["storage"], na_value=missing)
     return pd.array([unpack(item) for item in node["values"]], dtype=dtype)
 
 
-def _unpack_intervals(node: Node, unpack: Unpack) -> Any:
+def _unpack_intervals(node: form.Node, unpack: form.Unpack) -> Any:
     left, right = (_unpack_column(node[side], unpack) for side in ("values", "right"))
     return arrays.IntervalArray.from_arrays(left, right, closed=node["closed"])
 
 
-def _unpack_arrow(node: Node, unpack: Unpack) -> Any:
+def _unpack_arrow(node: form.Node, unpack: form.Unpack) -> Any:
     from dpflow.ledger.codec import arrow  # noqa: PLC0415
 
     return arrays.ArrowExtensionArray(arrow.unpack_column(node["values"], unpack))
 
 
-_BY_THEMSELVES: dict[str, Callable[[Node, Unpack], Any]] = {
+_BY_THEMSELVES: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "object": _unpack_objects,
     "string": _unpack_texts,
     "interval": _unpack_intervals,
@@ -145,9 +137,9 @@ _BY_THEMSELVES: dict[str, Callable[[Node, Unpack], Any]] = {
 }
 
 
-def _unpack_column(node: Node, unpack: Unpack) -> Any:
+def _unpack_column(node: form.Node, unpack: form.Unpack) -> Any:
     """Return the values that `_pack_column` was given, as an array."""
-    kind, packed = member(node, "kind", str), node["values"]
+    kind, packed = form.member(node, "kind", str), node["values"]
     if kind in _BY_THEMSELVES:
         return _BY_THEMSELVES[kind](node, unpack)
     array = _checked_array(unpack(packed))
@@ -155,7 +147,7 @@ def _unpack_column(node: Node, unpack: Unpack) -> Any:
         names, ordered = _unpack_index(node["categories"], unpack), node["ordered"]
         return pd.Categorical.from_codes(array, names, ordered=ordered)
     if kind == "period":
-        return _periods(array, member(node, "freq", str)).array
+        return _periods(array, form.member(node, "freq", str)).array
     if kind == "numpy":
         return array
     if kind == "zoned":
@@ -179,7 +171,7 @@ def _checked_array(value: object) -> Array:
 # Indexes
 
 
-def _pack_index(packer: Packer, index: Any) -> Node:
+def _pack_index(packer: form.Packer, index: Any) -> form.Node:
     if isinstance(index, pd.MultiIndex):
         levels = [index.get_level_values(place) for place in range(index.nlevels)]
         return {"kind": "multi", "levels": [_pack_index(packer, one) for one in levels]}
@@ -188,13 +180,15 @@ def _pack_index(packer: Packer, index: Any) -> Node:
         bounds = [index.start, index.stop, index.step]
         return {"kind": "range", "bounds": bounds, "name": name}
     if type(index) not in _INDEXES:
-        raise unstorable(index, "turn it into text with .map(str)")
+        raise form.unstorable(index, "turn it into text with .map(str)")
     node = {"kind": "flat", "column": _pack_column(packer, index), "name": name}
     frequency = getattr(index, "freq", None)
     if frequency is None or isinstance(index, pd.PeriodIndex):
         return node
     if pd.tseries.frequencies.to_offset(index.freqstr) != frequency:
-        raise unstorable(frequency, "drop the index's frequency: index.freq = None")
+        raise form.unstorable(
+            frequency, "drop the index's frequency: index.freq = None"
+        )
     return {**node, "freq": index.freqstr}
 
 
@@ -208,30 +202,32 @@ _INDEXES = {
 }
 
 
-def _unpack_index(node: Node, unpack: Unpack) -> Any:
-    kind = member(node, "kind", str)
+def _unpack_index(node: form.Node, unpack: form.Unpack) -> Any:
+    kind = form.member(node, "kind", str)
     if kind == "multi":
-        levels = [_unpack_index(one, unpack) for one in member(node, "levels", list)]
+        levels = [
+            _unpack_index(one, unpack) for one in form.member(node, "levels", list)
+        ]
         return pd.MultiIndex.from_arrays(levels, names=[one.name for one in levels])
     name = unpack(node["name"])
     if kind == "range":
-        start, stop, step = member(node, "bounds", list)
+        start, stop, step = form.member(node, "bounds", list)
         return pd.RangeIndex(start, stop, step, name=name)
     if kind != "flat":
         raise ValueError(kind)
-    column = _unpack_column(member(node, "column", dict), unpack)
+    column = _unpack_column(form.member(node, "column", dict), unpack)
     index = pd.Index(column, dtype=column.dtype, name=name, tupleize_cols=False)
     if "freq" in node:
-        index.freq = member(node, "freq", str)
+        index.freq = form.member(node, "freq", str)
     return index
 
 
 # Values
 
 
-def _pack_series(packer: Packer, series: Any) -> Node:
+def _pack_series(packer: form.Packer, series: Any) -> form.Node:
     return {
-        TYPE_KEY: "pandas.Series",
+        form.TYPE_KEY: "pandas.Series",
         "column": _pack_column(packer, series),
         "index": _pack_index(packer, series.index),
         "name": packer.pack(series.name),
@@ -239,7 +235,7 @@ def _pack_series(packer: Packer, series: Any) -> Node:
     }
 
 
-def _unpack_series(node: Node, unpack: Unpack) -> Any:
+def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
     index, name = _unpack_index(node["index"], unpack), unpack(node["name"])
     column = _unpack_column(node["column"], unpack)
     # The dtype is said, for pandas would make text of objects that are all str.
@@ -248,11 +244,11 @@ def _unpack_series(node: Node, unpack: Unpack) -> Any:
     return series
 
 
-def _pack_frame(packer: Packer, frame: Any) -> Node:
+def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
     places = range(len(frame.columns))
     columns = [_pack_column(packer, frame.iloc[:, place]) for place in places]
     return {
-        TYPE_KEY: "pandas.DataFrame",
+        form.TYPE_KEY: "pandas.DataFrame",
         "data": columns,
         "columns": _pack_index(packer, frame.columns),
         "index": _pack_index(packer, frame.index),
@@ -260,10 +256,10 @@ def _pack_frame(packer: Packer, frame: Any) -> Node:
     }
 
 
-def _unpack_frame(node: Node, unpack: Unpack) -> Any:
+def _unpack_frame(node: form.Node, unpack: form.Unpack) -> Any:
     index = _unpack_index(node["index"], unpack)
     data = {}
-    for place, packed in enumerate(member(node, "data", list)):
+    for place, packed in enumerate(form.member(node, "data", list)):
         column = _unpack_column(packed, unpack)
         data[place] = pd.Series(column, index=index, dtype=column.dtype)
     # By place, then named: names may repeat.
@@ -273,53 +269,53 @@ def _unpack_frame(node: Node, unpack: Unpack) -> Any:
     return frame
 
 
-def _pack_timestamp(packer: Packer, value: Any) -> Node:
+def _pack_timestamp(packer: form.Packer, value: Any) -> form.Node:
     zone = None if value.tz is None else packer.pack(value.tz)
     clock = value if zone is None else value.tz_convert("UTC").tz_localize(None)
     moment = packer.pack(clock.to_datetime64())
-    node = {TYPE_KEY: "pandas.Timestamp", "utc": moment, "zone": zone}
+    node = {form.TYPE_KEY: "pandas.Timestamp", "utc": moment, "zone": zone}
     return {**node, "fold": value.fold}
 
 
-def _unpack_timestamp(node: Node, unpack: Unpack) -> Any:
+def _unpack_timestamp(node: form.Node, unpack: form.Unpack) -> Any:
     moment, zone = pd.Timestamp(unpack(node["utc"])), unpack(node["zone"])
     if zone is not None:
         moment = moment.tz_localize("UTC").tz_convert(zone)
     # Where the clock is not set back, the fold means nothing, but it may be set.
-    fold = member(node, "fold", int)
+    fold = form.member(node, "fold", int)
     return moment if moment.fold == fold else moment.replace(fold=fold)
 
 
-def _pack_interval(packer: Packer, value: Any) -> Node:
+def _pack_interval(packer: form.Packer, value: Any) -> form.Node:
     ends = packer.pack_all([value.left, value.right])
-    return {TYPE_KEY: "pandas.Interval", "ends": ends, "closed": value.closed}
+    return {form.TYPE_KEY: "pandas.Interval", "ends": ends, "closed": value.closed}
 
 
-def _unpack_interval(node: Node, unpack: Unpack) -> Any:
-    left, right = map(unpack, member(node, "ends", list))
+def _unpack_interval(node: form.Node, unpack: form.Unpack) -> Any:
+    left, right = map(unpack, form.member(node, "ends", list))
     return pd.Interval(left, right, closed=node["closed"])
 
 
-def _pack_period(_: Packer, value: Any) -> Node:
+def _pack_period(_: form.Packer, value: Any) -> form.Node:
     freq = value.freqstr
-    return {TYPE_KEY: "pandas.Period", "ordinal": value.ordinal, "freq": freq}
+    return {form.TYPE_KEY: "pandas.Period", "ordinal": value.ordinal, "freq": freq}
 
 
-def _unpack_period(node: Node, _: Unpack) -> Any:
-    ordinal, freq = member(node, "ordinal", int), member(node, "freq", str)
+def _unpack_period(node: form.Node, _: form.Unpack) -> Any:
+    ordinal, freq = form.member(node, "ordinal", int), form.member(node, "freq", str)
     return _periods([ordinal], freq)[0]
 
 
-_PACKERS: dict[type, Pack] = {
+_PACKERS: dict[type, form.Pack] = {
     pd.Interval: _pack_interval,
     pd.Period: _pack_period,
     pd.Series: _pack_series,
     pd.DataFrame: _pack_frame,
     pd.Timestamp: _pack_timestamp,
-    type(pd.NaT): lambda *_: {TYPE_KEY: "pandas.NaT"},
-    type(pd.NA): lambda *_: {TYPE_KEY: "pandas.NA"},
+    type(pd.NaT): lambda *_: {form.TYPE_KEY: "pandas.NaT"},
+    type(pd.NA): lambda *_: {form.TYPE_KEY: "pandas.NA"},
 }
-UNPACKERS: dict[str, Callable[[Node, Unpack], Any]] = {
+UNPACKERS: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "pandas.Interval": _unpack_interval,
     "pandas.Period": _unpack_period,
     "pandas.Series": _unpack_series,

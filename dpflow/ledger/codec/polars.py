@@ -11,15 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from dpflow.ledger.codec.form import (
-    TYPE_KEY,
-    Node,
-    Pack,
-    Packer,
-    Unpack,
-    member,
-    unstorable,
-)
+from dpflow.ledger.codec import form
 
 _NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 #: Types whose values are Python's own.
@@ -28,21 +20,21 @@ _PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null"
 _CLOCKS = {"Date": "Int32", "Datetime": "Int64", "Duration": "Int64", "Time": "Int64"}
 
 
-def packer_of(value: object) -> Pack | None:
+def packer_of(value: object) -> form.Pack | None:
     """Return what writes a frame or series; None for any other value."""
     return _PACKERS.get(type(value))
 
 
-def _pack_column(packer: Packer, series: Any) -> Node:
+def _pack_column(packer: form.Packer, series: Any) -> form.Node:
     dtype = series.dtype
     kind = dtype.base_type().__name__
     node = {"name": packer.pack(series.name), "dtype": kind}
     if kind in _NESTED:
-        more: Node = _NESTED[kind](packer, series)
+        more: form.Node = _NESTED[kind](packer, series)
         return node | more
     if kind not in _PLAIN and kind not in _CLOCKS:
         hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
-        raise unstorable(series, hint)
+        raise form.unstorable(series, hint)
     values = series.to_physical() if kind in _CLOCKS else series
     return node | {
         "unit": getattr(dtype, "time_unit", None),
@@ -54,7 +46,7 @@ def _pack_column(packer: Packer, series: Any) -> Node:
 # Columns of columns, and of names. What a mask hides is dropped before they are cut up.
 
 
-def _pack_lists(packer: Packer, series: Any) -> Node:
+def _pack_lists(packer: form.Packer, series: Any) -> form.Node:
     lengths = series.list.len().to_list()
     return {
         "lengths": packer.pack_all(lengths),
@@ -68,7 +60,7 @@ def _flat(series: Any, lengths: list[int | None]) -> Any:
     return pl.concat(held) if held else pl.Series("", [], dtype=series.dtype.inner)
 
 
-def _pack_structs(packer: Packer, series: Any) -> Node:
+def _pack_structs(packer: form.Packer, series: Any) -> form.Node:
     there = series.is_not_null()
     fields = series.filter(there).struct.unnest()
     return {
@@ -77,12 +69,12 @@ def _pack_structs(packer: Packer, series: Any) -> Node:
     }
 
 
-def _pack_decimals(packer: Packer, series: Any) -> Node:
+def _pack_decimals(packer: form.Packer, series: Any) -> form.Node:
     size = [series.dtype.precision, series.dtype.scale]
     return {"size": size, "values": packer.pack_all(series.to_list())}
 
 
-def _pack_names(packer: Packer, series: Any) -> Node:
+def _pack_names(packer: form.Packer, series: Any) -> form.Node:
     """Pack categories as their names; only an Enum's others are part of its type."""
     known = getattr(series.dtype, "categories", None)
     names = known.to_list() if series.dtype == pl.Enum and known is not None else None
@@ -92,20 +84,20 @@ def _pack_names(packer: Packer, series: Any) -> Node:
     }
 
 
-def _pack_series(packer: Packer, series: Any) -> Node:
-    return {TYPE_KEY: "polars.Series", **_pack_column(packer, series)}
+def _pack_series(packer: form.Packer, series: Any) -> form.Node:
+    return {form.TYPE_KEY: "polars.Series", **_pack_column(packer, series)}
 
 
-def _pack_frame(packer: Packer, frame: Any) -> Node:
+def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
     columns = [_pack_column(packer, column) for column in frame]
-    return {TYPE_KEY: "polars.DataFrame", "columns": columns}
+    return {form.TYPE_KEY: "polars.DataFrame", "columns": columns}
 
 
-def _unpack_series(node: Node, unpack: Unpack) -> Any:
-    kind = member(node, "dtype", str)
+def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
+    kind = form.member(node, "dtype", str)
     if kind in _UNNESTED:
         return _UNNESTED[kind](node, unpack).alias(unpack(node["name"]))
-    values = [unpack(item) for item in member(node, "values", list)]
+    values = [unpack(item) for item in form.member(node, "values", list)]
     name = unpack(node["name"])
     if kind in _PLAIN:
         return pl.Series(name, values, dtype=getattr(pl, kind), strict=True)
@@ -117,9 +109,9 @@ def _unpack_series(node: Node, unpack: Unpack) -> Any:
     return counts.cast(getattr(pl, kind))
 
 
-def _unpack_lists(node: Node, unpack: Unpack) -> Any:
-    inner = _unpack_series(member(node, "inner", dict), unpack)
-    lengths = [unpack(each) for each in member(node, "lengths", list)]
+def _unpack_lists(node: form.Node, unpack: form.Unpack) -> Any:
+    inner = _unpack_series(form.member(node, "inner", dict), unpack)
+    lengths = [unpack(each) for each in form.member(node, "lengths", list)]
     known = [length for length in lengths if length is not None]
     starts = itertools.accumulate(known, initial=0)
     # Never by Python's own values: their clocks have no nanoseconds.
@@ -132,9 +124,11 @@ def _unpack_lists(node: Node, unpack: Unpack) -> Any:
     )
 
 
-def _unpack_structs(node: Node, unpack: Unpack) -> Any:
-    columns = [_unpack_series(each, unpack) for each in member(node, "fields", list)]
-    there = [unpack(each) for each in member(node, "there", list)]
+def _unpack_structs(node: form.Node, unpack: form.Unpack) -> Any:
+    columns = [
+        _unpack_series(each, unpack) for each in form.member(node, "fields", list)
+    ]
+    there = [unpack(each) for each in form.member(node, "there", list)]
     return _with_gaps(pl.DataFrame(columns).to_struct(), there)
 
 
@@ -146,37 +140,37 @@ def _with_gaps(values: Any, there: list[bool]) -> Any:
     return values.gather([next(places) if each else None for each in there])
 
 
-def _unpack_decimals(node: Node, unpack: Unpack) -> Any:
-    precision, scale = member(node, "size", list)
-    values = [unpack(item) for item in member(node, "values", list)]
+def _unpack_decimals(node: form.Node, unpack: form.Unpack) -> Any:
+    precision, scale = form.member(node, "size", list)
+    values = [unpack(item) for item in form.member(node, "values", list)]
     return pl.Series(values, dtype=pl.Decimal(precision, scale), strict=True)
 
 
-def _unpack_names(node: Node, unpack: Unpack) -> Any:
+def _unpack_names(node: form.Node, unpack: form.Unpack) -> Any:
     known = unpack(node["categories"])
-    values = [unpack(item) for item in member(node, "values", list)]
+    values = [unpack(item) for item in form.member(node, "values", list)]
     kind = pl.Categorical() if known is None else pl.Enum(known)
     return pl.Series(values, dtype=pl.String, strict=True).cast(kind)
 
 
-def _unpack_frame(node: Node, unpack: Unpack) -> Any:
-    columns = member(node, "columns", list)
+def _unpack_frame(node: form.Node, unpack: form.Unpack) -> Any:
+    columns = form.member(node, "columns", list)
     return pl.DataFrame([_unpack_series(column, unpack) for column in columns])
 
 
-_NESTED: dict[str, Pack] = {
+_NESTED: dict[str, form.Pack] = {
     "List": _pack_lists,
     "Struct": _pack_structs,
     "Decimal": _pack_decimals,
     "Categorical": _pack_names,
     "Enum": _pack_names,
 }
-_UNNESTED: dict[str, Callable[[Node, Unpack], Any]] = {
+_UNNESTED: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "List": _unpack_lists,
     "Struct": _unpack_structs,
     "Decimal": _unpack_decimals,
     "Categorical": _unpack_names,
     "Enum": _unpack_names,
 }
-_PACKERS: dict[type, Pack] = {pl.Series: _pack_series, pl.DataFrame: _pack_frame}
+_PACKERS: dict[type, form.Pack] = {pl.Series: _pack_series, pl.DataFrame: _pack_frame}
 UNPACKERS = {"polars.Series": _unpack_series, "polars.DataFrame": _unpack_frame}

@@ -126,12 +126,7 @@ class PostgresStorage:
 
     @property
     def identity(self) -> Identity:
-        """Which ledger it is; read when it is opened, and compared at every load.
-
-        Raises:
-            LedgerMissing: If there is none.
-            LedgerUnavailable: If it cannot be read, or is of another version.
-        """
+        """Which ledger it is, as `Storage.identity` says."""
         if self._identity is None:
             with self._open() as connection, self._plainly(connection):
                 self._identity = self._found(connection)

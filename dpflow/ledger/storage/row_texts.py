@@ -16,6 +16,7 @@ from importlib.resources import files
 from itertools import product
 from typing import Any, TypeVar
 
+from dpflow.ledger import rows
 from dpflow.ledger.entry import (
     Entry,
     Written,
@@ -23,23 +24,6 @@ from dpflow.ledger.entry import (
     columns_of,
     entry_of,
     with_body,
-)
-from dpflow.ledger.rows import (
-    Account,
-    Amounts,
-    Book,
-    Changes,
-    Charge,
-    Claim,
-    Epoch,
-    JournalError,
-    Key,
-    MostGranted,
-    Release,
-    Row,
-    Run,
-    Sums,
-    Term,
 )
 
 T = TypeVar("T")
@@ -60,12 +44,12 @@ def statements(dialect: str) -> Mapping[str, str]:
 # Keys: no name of a book has a "#"
 
 
-def key_text(key: Key) -> str:
+def key_text(key: rows.Key) -> str:
     """Write a key; no two have the same text."""
     return f"{key[0]}:{key[1] if len(key) == _ONE else '#'.join(key[1:])}"
 
 
-def key_of_text(text: str) -> Key:
+def key_of_text(text: str) -> rows.Key:
     """Read what `key_text` wrote."""
     kind, _, name = text.partition(":")
     if kind in ("term", "granted"):
@@ -132,11 +116,11 @@ def entry_from(columns: Sequence[Any], *, body: bool = True) -> Entry:
 # Rows
 
 #: By its text, a row and its key.
-_rows: dict[str, tuple[Key, Row]] = {}
+_rows: dict[str, tuple[rows.Key, rows.Row]] = {}
 
 
 def row_texts(
-    changes: Changes, values: Mapping[str, str]
+    changes: rows.Changes, values: Mapping[str, str]
 ) -> list[tuple[str, str, str | None]]:
     """Write rows: the key, the text and the output of each.
 
@@ -149,20 +133,20 @@ def row_texts(
         if row is None:
             continue
         text, output = row_text(row), None
-        if isinstance(row, Release) and row.state == "settled":
+        if isinstance(row, rows.Release) and row.state == "settled":
             output = values.get(row.key)
-        if not isinstance(row, Term):
+        if not isinstance(row, rows.Term):
             _remember(_rows, text, (key, row))
         found.append((key_text(key), text, output))
     return found
 
 
-def row_text(row: Row) -> str:
+def row_text(row: rows.Row) -> str:
     """Write a row."""
-    return canonical(row[:3] if isinstance(row, Term) else row)
+    return canonical(row[:3] if isinstance(row, rows.Term) else row)
 
 
-def row_of(key: Key, text: str) -> Row:
+def row_of(key: rows.Key, text: str) -> rows.Row:
     """Read a row; a term has no facts yet.
 
     Raises:
@@ -174,7 +158,7 @@ def row_of(key: Key, text: str) -> Row:
     return known[1]
 
 
-def _row_of(key: Key, text: str) -> Row:
+def _row_of(key: rows.Key, text: str) -> rows.Row:
     kind = key[0]
     try:
         fields = _parsed(text)
@@ -183,20 +167,20 @@ def _row_of(key: Key, text: str) -> Row:
             same = names[0] == key[1] if len(key) == _ONE else _are(names, key)
             if not same:
                 what = f"another {kind} came than the one that was asked for"
-                raise JournalError(what)
+                raise rows.JournalError(what)
             return _READ[kind](fields)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, JournalError):
+        if isinstance(error, rows.JournalError):
             raise
     what = f"the row {key_text(key)!r} is nothing that can be read"
-    raise JournalError(what)
+    raise rows.JournalError(what)
 
 
 #: The length of the key of a row with a single name.
 _ONE = 2
 
 
-def _are(names: _Fields, key: Key) -> bool:
+def _are(names: _Fields, key: rows.Key) -> bool:
     return tuple(map(str, names)) == key[1:]
 
 
@@ -220,57 +204,57 @@ def _parsed(text: str) -> _Fields:
 _WHOLE = {int}
 
 
-def _amounts(found: _Fields) -> Amounts:
+def _amounts(found: _Fields) -> rows.Amounts:
     if {*map(type, found)} != _WHOLE or min(found) < 0:
         what = f"{found!r:.80} are no amounts"
         raise ValueError(what)
     return tuple(found)
 
 
-def _sums(found: Mapping[str, _Fields]) -> Sums:
+def _sums(found: Mapping[str, _Fields]) -> rows.Sums:
     return {name: _amounts(each) for name, each in found.items()}
 
 
-def _account(fields: _Fields) -> Row:
+def _account(fields: _Fields) -> rows.Row:
     name, book, entry, settled, held, overdrawn, told = fields
-    return Account(
+    return rows.Account(
         name, book, entry, _amounts(settled), _amounts(held), overdrawn, told
     )
 
 
-def _charge(fields: _Fields) -> Row:
+def _charge(fields: _Fields) -> rows.Row:
     name, state, owner, places, held, added, covers, key, epoch = fields
     found = {book: (made, ended) for book, (made, ended) in places.items()}
-    return Charge(
+    return rows.Charge(
         name, state, owner, found, _sums(held), _sums(added), covers, key, epoch
     )
 
 
-def _run(fields: _Fields) -> Row:
+def _run(fields: _Fields) -> rows.Row:
     name, refused, halted, preflight, unheld = fields
     places = tuple((book, entry, here) for book, entry, here in refused)
     place = None
     if unheld is not None:
         book, number = unheld
         place = (book, number)
-    return Run(name, places, tuple(halted), preflight, place)
+    return rows.Run(name, places, tuple(halted), preflight, place)
 
 
-def _granted(fields: _Fields) -> Row:
+def _granted(fields: _Fields) -> rows.Row:
     book, step, most = fields
-    return MostGranted(book, step, _sums(most))
+    return rows.MostGranted(book, step, _sums(most))
 
 
-_READ: Mapping[str, Callable[[_Fields], Row]] = {
-    "book": lambda fields: Book(*fields),
-    "term": lambda fields: Term(fields[0], fields[1], fields[2], {}),
+_READ: Mapping[str, Callable[[_Fields], rows.Row]] = {
+    "book": lambda fields: rows.Book(*fields),
+    "term": lambda fields: rows.Term(fields[0], fields[1], fields[2], {}),
     "account": _account,
     "charge": _charge,
-    "release": lambda fields: Release(*fields),
+    "release": lambda fields: rows.Release(*fields),
     "run": _run,
     "granted": _granted,
-    "claim": lambda fields: Claim(*fields),
-    "epoch": lambda fields: Epoch(*fields),
+    "claim": lambda fields: rows.Claim(*fields),
+    "epoch": lambda fields: rows.Epoch(*fields),
 }
 
 _TEXT, _NUMBER, _FLAG, _LIST, _MAP = (str,), (int,), (bool,), (list,), (dict,)

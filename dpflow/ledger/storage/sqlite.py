@@ -116,12 +116,7 @@ class SqliteStorage:
 
     @property
     def identity(self) -> Identity:
-        """Which ledger it is; read when it is opened, and compared at every load.
-
-        Raises:
-            LedgerMissing: If there is none.
-            LedgerUnavailable: If it cannot be read, or is of another version.
-        """
+        """Which ledger it is, as `Storage.identity` says."""
         if self._identity is None:
             with self.read() as tables:
                 return tables.identity
@@ -177,22 +172,16 @@ class SqliteStorage:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Tables]:
         """Run a block in one transaction."""
-        turn, whole, since = Turn(), False, time.monotonic()
+        turn, whole = Turn(), False
         try:
             try:
-                connection = self._begun(turn, begin)
-                yield self._within(connection)
-                connection.execute("COMMIT")
-                # What went into a file that is not there any more is no commit.
-                self._check_same_files()
-                whole = True
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                # The driver cannot decode messages that quote damaged text.
-                raise translated(
-                    error, self.path, self.place, time.monotonic() - since
-                ) from error
-            except OSError as error:
-                raise unavailable(self.path, error) from error
+                with self._translating():
+                    connection = self._begun(turn, begin)
+                    yield self._within(connection)
+                    connection.execute("COMMIT")
+                    # What went into a file that is not there any more is no commit.
+                    self._check_same_files()
+                    whole = True
             finally:
                 self._end(turn, whole=whole)
         finally:
@@ -201,11 +190,17 @@ class SqliteStorage:
 
     @contextmanager
     def _reading(self) -> Iterator[Tables]:
+        with self._translating(), self._reader.opened() as connection:
+            yield self._within(connection)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        """Tell the driver's errors in dpflow's words."""
         since = time.monotonic()
         try:
-            with self._reader.opened() as connection:
-                yield self._within(connection)
+            yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
+            # The driver cannot decode messages that quote damaged text.
             raise translated(
                 error, self.path, self.place, time.monotonic() - since
             ) from error

@@ -69,6 +69,19 @@ def kept_lines(views: Sequence[AccountView]) -> list[str]:
     ]
 
 
+def people_lines(views: Sequence[AccountView]) -> list[str]:
+    """Return a line where people have taken the budget, each for steps of their own."""
+    taken = any(
+        view.kind == "dataset"
+        and view.theorem == "individual"
+        and view.left is not None
+        and not any(map(number_from_text, view.left.values()))
+        for view in views
+    )
+    told = "People have the budget: each pays for steps until their own part is used."
+    return [told] if taken else []
+
+
 def shown_components(view: AccountView) -> list[str]:
     """Return the components that say something: not a delta of 0 of 0."""
     budget = view.budget or {}

@@ -152,7 +152,7 @@ def read_report(
                 stamp=made,
             )
         except LedgerCorrupt as error:
-            if made is None or made.fine:
+            if made is None or made.found.fine:
                 raise
             return unread(ledger, [*problems, error.message], made)
 
@@ -198,8 +198,8 @@ def collect(
         if dataset is None or known & set(each.accounts)
     ]
     if stamp is not None and dataset is not None:
-        heads = tuple(head for head in stamp.heads if head.dataset == dataset)
-        stamp = replace(stamp, heads=heads)
+        heads = {k: head for k, head in stamp.found.heads.items() if k == dataset}
+        stamp = replace(stamp, found=replace(stamp.found, heads=heads))
     return Report(
         ledger=ledger.id,
         place=ledger.place,

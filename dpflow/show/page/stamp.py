@@ -8,53 +8,31 @@ from datetime import UTC, datetime
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
+from dpflow.ledger.audit.stored_rows import Finding, Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.keys import ledger_key
 
 _MOST_PROBLEMS = 20
-#: What a stamp says as the verification does.
-_SAME = (
-    *("fine", "accounts", "entries", "reservations", "releases"),
-    *("checkpoints", "signed", "witness"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The newest entry of a dataset or population that was recomputed."""
-
-    dataset: str
-    entry: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What a verification found.
+    """What a verification found, and when.
 
     Attributes:
-        fine: Whether all that was recomputed agrees.
-        witness: "agrees", "contradicts", "missing" or "waived".
-        checkpoints: How many signed ones there are.
-        signed: Whether their signatures were checked, too: the key was set.
-        heads: By dataset; who kept an earlier page can compare.
-        problems: What is bad, in words.
+        found: What it found; heads let who kept an earlier page compare.
         at: When it was done.
         seconds: How long it took.
     """
 
-    fine: bool
+    found: Verification
     at: str
     seconds: float
-    accounts: int = 0
-    entries: int = 0
-    reservations: int = 0
-    releases: int = 0
-    checkpoints: int = 0
-    signed: bool = False
-    witness: str = "waived"
-    heads: tuple[Head, ...] = ()
-    problems: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is bad, in words."""
+        return tuple(map(str, self.found.bad[:_MOST_PROBLEMS]))
 
 
 def verified(ledger: Ledger) -> Stamp:
@@ -71,15 +49,5 @@ def verified(ledger: Ledger) -> Stamp:
     try:
         found = verify(ledger, key=key, sign=False)
     except LedgerError as error:
-        seconds = time.monotonic() - start
-        return Stamp(fine=False, at=at, seconds=seconds, problems=(error.message,))
-    return Stamp(
-        **{name: getattr(found, name) for name in _SAME},
-        at=at,
-        seconds=time.monotonic() - start,
-        heads=tuple(
-            Head(dataset=book, entry=entry, digest=digest)
-            for book, (entry, digest) in sorted(found.heads.items())
-        ),
-        problems=tuple(map(str, found.bad[:_MOST_PROBLEMS])),
-    )
+        found = Verification(bad=[Finding(problem=error.message)])
+    return Stamp(found=found, at=at, seconds=time.monotonic() - start)

@@ -18,7 +18,7 @@ from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGauss
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import (
-    Composition,
+    ComposedMasses,
     Curve,
     Masses,
     curve_masses,
@@ -212,8 +212,8 @@ def test_dropping_the_guards_would_be_noticed() -> None:
     up = response_masses(Fraction("0.37"), 9, step, 1e-30)
     down = Masses(up.masses, up.first - 1, up.infinite, up.count)
     true = float(fixed_delta(parts, Fraction(1)))
-    assert Composition([up], step).delta(1.0) >= true
-    assert Composition([down], step).delta(1.0) < true
+    assert ComposedMasses([up], step).delta(1.0) >= true
+    assert ComposedMasses([down], step).delta(1.0) < true
 
 
 def test_tiny_deltas_keep_their_digits() -> None:

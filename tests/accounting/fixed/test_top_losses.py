@@ -27,7 +27,12 @@ from dpflow.accounting.costs.noise import (
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed import loss_distribution
 from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
-from dpflow.accounting.fixed.loss_grid import Array, Composition, Masses, curve_masses
+from dpflow.accounting.fixed.loss_grid import (
+    Array,
+    ComposedMasses,
+    Masses,
+    curve_masses,
+)
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.accounting.fixed.stops import composed_epsilon
@@ -108,7 +113,7 @@ def in_blocks(masses: Array, losses: Array) -> tuple[Array, Array]:
     return np.log(sums[kept]), means
 
 
-class Capped(Composition):
+class Capped(ComposedMasses):
     """The negative control: a factor is taken out of the exponents, and capped.
 
     Its tilts have no bound, and are chosen by the means of blocks, of the largest
@@ -151,7 +156,7 @@ Accountant = Callable[[Parts, Fraction], Fraction]
 def with_cap(parts: Parts, delta: Fraction) -> Fraction:
     """Compose with the negative control."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_distribution, "Composition", Capped)
+        patch.setattr(loss_distribution, "ComposedMasses", Capped)
         return grid_epsilon.__wrapped__(parts, delta)
 
 
@@ -183,8 +188,8 @@ def test_a_capped_exponent_is_caught_on_one_step() -> None:
 
 
 def composition_of(
-    size: str, step: float, kind: type[Composition], shift: int = 0
-) -> Composition:
+    size: str, step: float, kind: type[ComposedMasses], shift: int = 0
+) -> ComposedMasses:
     """Return one Laplace step on a grid; the shift moves where its blocks end."""
     curve = curves(Laplace(sensitivity=1, epsilon=size))[0]
     high = math.ceil(float(size) / step) + 1
@@ -206,7 +211,7 @@ def between_points(size: str, step: float) -> Iterator[float]:
 def test_delta_between_the_last_points(size: str) -> None:
     """The masses are never below the curve there, nor much above its chord."""
     step = 2.0 ** math.floor(math.log2(float(size) * 1e-5))
-    found = composition_of(size, step, Composition)
+    found = composition_of(size, step, ComposedMasses)
     capped = [composition_of(size, step, Capped, 7 * k) for k in range(5)]
     below = 0
     for epsilon in between_points(size, step):
@@ -224,7 +229,7 @@ def test_a_tilt_of_any_size_loses_no_mass() -> None:
     masses = np.zeros(2001)
     masses[0], masses[-1] = 1 - 1e-12, 1e-12
     for count in (1, 3):
-        found = Composition([Masses(masses, 0, 0.0, count)], step)
+        found = ComposedMasses([Masses(masses, 0, 0.0, count)], step)
         top = found.top
         for epsilon in (top - 0.4 * step, top - 30 * step, top - 1.5, top - 1.94):
             true = mp.mpf(1e-12) ** count * -mp.expm1(mp.mpf(epsilon) - mp.mpf(top))

@@ -21,7 +21,7 @@ from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.rules.portfolio import default_members
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted, steps_admitted
 from tests.sizes import SCALE, scaled
 
@@ -41,7 +41,7 @@ def times(amounts, count: int) -> Tally:
 @cache
 def admitted(rule, *costs) -> int:
     """Return how many steps in turn fit; zero if one has no price."""
-    steps = tuple(map(Step, costs))
+    steps = tuple(map(WorkloadStep, costs))
     try:
         rounds = rounds_admitted(rule, steps)
     except UnsupportedCost:

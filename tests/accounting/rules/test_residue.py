@@ -41,7 +41,7 @@ from dpflow.accounting.rules.residue_charge import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import Step
+from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted, steps_admitted
 from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
@@ -90,7 +90,7 @@ def admitted(rule, costs):
 )
 def test_known_numbers_of_steps(budget, cost, count):
     """Below the optimum of fixed sequences, by 4 steps of (0.01, 0)-DP at epsilon 1."""
-    assert steps_admitted(rule_of(*budget), (Step(cost, 10**6),)) == count
+    assert steps_admitted(rule_of(*budget), (WorkloadStep(cost, 10**6),)) == count
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_mixture_in_turn(budget, count):
     """Gaussian, Laplace, pure and exponential steps, counted one by one."""
     rule = rule_of(*budget)
     assert admitted(rule, MIXED) == count
-    rounds = tuple(Step(cost) for cost in MIXED)
+    rounds = tuple(WorkloadStep(cost) for cost in MIXED)
     assert rounds_admitted(rule, rounds) == count // 4
 
 
@@ -110,10 +110,13 @@ def test_counting_many_at_once_is_counting_one_by_one():
     rule = rule_of("2", "1e-5")
     for cost in (TENTH, LAPLACE_TENTH, G20):
         count = admitted(rule, [cost])
-        assert steps_admitted(rule, (Step(cost, 10**9),)) == count
-        assert rounds_admitted(rule, (Step(cost),)) == count
-        assert rounds_admitted(rule, (Step(cost, 3),)) == count // 3
-        assert steps_admitted(rule, (Step(cost, 2), Step(cost, 10**9))) == count
+        assert steps_admitted(rule, (WorkloadStep(cost, 10**9),)) == count
+        assert rounds_admitted(rule, (WorkloadStep(cost),)) == count
+        assert rounds_admitted(rule, (WorkloadStep(cost, 3),)) == count // 3
+        assert (
+            steps_admitted(rule, (WorkloadStep(cost, 2), WorkloadStep(cost, 10**9)))
+            == count
+        )
 
 
 # A charge is a certificate: 50 digits, by integration, at many epsilons

@@ -16,14 +16,7 @@ from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.exceptions import LedgerRolledBack
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.entry import Columns, canonical, entry_hash
-from tests.cli.support import (
-    Shop,
-    run,
-    run_fine,
-    run_json,
-    run_process,
-    without_colour,
-)
+from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
 from tests.projects import TENTH
 
 WHY = ("--because", "a test")

@@ -9,62 +9,24 @@ import json
 import re
 import sqlite3
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
-from dpflow import Gaussian, Laplace, PureDP, guarded, release
-from dpflow.config import settings
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
+from dpflow import Laplace, PureDP, guarded, release
+from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
+from dpflow.ledger.audit.stored_rows import Finding, Verification
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.records import OpenReservation, TermView
-from dpflow.ledger.views import refusals
+from dpflow.ledger.records import OpenReservation
 from dpflow.show.overview import FlowOverview, RunState
 from dpflow.show.page import render as page
-from dpflow.show.page.facts import headline, read_report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
-from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, make_project, start_python
+from tests.show.page.pages import Tree, report
 from tests.signing import key_file, key_of
 
 EVIL = "<script>alert('1')</script>\"&\x00\u202e"
 CANARIES = ("canary-271828", "canary-161803", "canary-141421")
-VOID = {"meta", "link", "img", "br", "hr", "input"}
-
-
-class Tree(HTMLParser):
-    """Reads a page; notes its elements, its text by place, and tags left open."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.text, self.open, self.wrong = [], [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        """Note an element."""
-        self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        """Check that the last one opened is closed."""
-        if not self.open or self.open.pop() != tag:
-            self.wrong.append(tag)
-
-    def handle_data(self, data):
-        """Note text, and where it stands."""
-        if data.strip():
-            self.text.append((self.open[-1] if self.open else "", data.strip()))
-
-    def all(self, tag):
-        """Return the attributes of all elements of a kind."""
-        return [attrs for name, attrs in self.found if name == tag]
-
-    def words(self, *tags):
-        """Return the texts inside elements of some kinds."""
-        return [text for place, text in self.text if place in tags]
 
 
 @pytest.fixture
@@ -95,11 +57,6 @@ def shop(tmp_path, monkeypatch):
     return tmp_path
 
 
-def report(**changes):
-    """Return the facts of the project's page, verified."""
-    return replace(read_report(settings(), stamp=verified), **changes)
-
-
 def test_a_page_says_what_there_is(shop):
     """Status, guarantee, odometer, alerts, refusals, releases and the stamp."""
     text = render(report())
@@ -122,10 +79,10 @@ def test_the_stamp_has_the_heads_that_were_verified(shop):
     """Anyone can compare them with a later page."""
     made = report()
     text = render(made)
-    assert len(made.stamp.heads) == 1
-    for head in made.stamp.heads:
-        assert re.fullmatch("[0-9a-f]{64}", head.digest)
-        assert head.digest in text
+    assert len(made.stamp.found.heads) == 1
+    for _, digest in made.stamp.found.heads.values():
+        assert re.fullmatch("[0-9a-f]{64}", digest)
+        assert digest in text
 
 
 def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypatch):
@@ -134,21 +91,21 @@ def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypa
     assert "signatures checked" not in text
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
     unsigned = report()
-    assert not unsigned.stamp.fine
+    assert not unsigned.stamp.found.fine
     assert "no signed checkpoint" in unsigned.stamp.problems[0]
-    assert (unsigned.stamp.signed, unsigned.stamp.checkpoints) == (True, 0)
+    assert (unsigned.stamp.found.signed, unsigned.stamp.found.checkpoints) == (True, 0)
     with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
         asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
         assert database.execute(asked).fetchone() == (0,)
     verify(current_project().ledger, key=key_of("k"), sign_new=True)
     made = report()
-    assert made.stamp.fine
+    assert made.stamp.found.fine
     assert "Signed checkpoints: 1; signatures checked." in " ".join(
         each for _, each in Tree(render(made)).text
     )
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "x", public=True))
     forged = report()
-    assert not forged.stamp.fine
+    assert not forged.stamp.found.fine
     assert "forged" in forged.stamp.problems[0]
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     assert "signatures were not checked" in render(report())
@@ -196,7 +153,8 @@ def test_of_many_parts_the_page_shows_some(shop):
 def test_a_page_of_a_bad_ledger_says_so_first(shop):
     """Before any number."""
     made = report()
-    bad = replace(made.stamp, fine=False, problems=("entry 3 was edited",))
+    problem = Finding(problem="entry 3 was edited")
+    bad = replace(made.stamp, found=replace(made.stamp.found, bad=[problem]))
     text = render(replace(made, stamp=bad))
     assert text.index("The ledger is bad.") < text.index("Status")
     assert "entry 3 was edited" in text
@@ -294,7 +252,8 @@ def test_hostile_names_are_text(shop):
         at=EVIL,
     )
     kept = replace(made.releases[0], key=EVIL, step=EVIL, dataset=EVIL)
-    stamp = replace(made.stamp, fine=False, problems=(EVIL,), witness=EVIL)
+    verification = Verification(bad=[Finding(problem=EVIL)], witness=EVIL)
+    stamp = replace(made.stamp, found=verification)
     hostile = replace(
         made,
         place=EVIL,
@@ -442,64 +401,6 @@ dies()
     assert "forfeited" in Tree(text).words("td")
 
 
-def term(number, **fields):
-    """Return a charged term."""
-    given = {
-        "number": number,
-        "unit": "customer",
-        "relation": "add-or-remove",
-        "opened": {"epsilon": "3", "delta": "0.000001"},
-        "budget": {"epsilon": "3", "delta": "0.000001"},
-        "charged": True,
-        "lifetime": None,
-        "officers": (),
-        "because": "",
-        "opened_at": "",
-        "opened_by": "",
-    }
-    return TermView(**{**given, **fields})
-
-
-PINNED = {
-    "unit": "customer",
-    "relation": "add-or-remove",
-    "budget": {"epsilon": "2", "delta": "0.000001"},
-}
-BY_WEEK = {**PINNED, "unit": "customer-week", "partition": {"by": "week"}}
-EIGHT = {"epsilon": "8", "delta": "0.00001"}
-
-
-@pytest.mark.parametrize(
-    ("pinned", "terms", "said"),
-    [
-        (PINNED, [], "Every customer, over all reports ever: epsilon at most 2, "),
-        # A term that was tightened counts as it was opened.
-        (
-            PINNED,
-            [term(1)],
-            "Every customer, over all reports ever: epsilon at most 3, ",
-        ),
-        (
-            {**PINNED, "lifetime": EIGHT},
-            [term(1), term(2)],
-            "Every customer, over all reports ever: epsilon at most 8, ",
-        ),
-        (BY_WEEK, [], "Every customer-week, in each week: epsilon at most 2, "),
-    ],
-)
-def test_the_headline_says_what_is_guaranteed(pinned, terms, said):
-    """In one sentence, never less than the terms allow."""
-    assert headline(pinned, terms).startswith(said)
-
-
-@pytest.mark.parametrize("other", [{"unit": "visit"}, {"relation": "replace-one"}])
-def test_terms_of_different_promises_have_no_headline(other):
-    """Their sum guarantees neither."""
-    assert headline({**PINNED, "lifetime": EIGHT}, [term(1, **other), term(2)]) == ""
-    uncharged = term(1, **other, charged=False)
-    assert headline({**PINNED, "lifetime": EIGHT}, [uncharged, term(2)]) != ""
-
-
 def test_alike_refusals_stand_together(shop):
     """A step that asks every minute fills no page, nor do two that take turns."""
     made = report()
@@ -515,66 +416,6 @@ def test_datasets_have_different_places_on_the_page():
     """Also those whose names are alike but for signs."""
     names = ["a.b", "a-b", "a b", "A-B"]
     assert len({page.anchor(name, 1) for name in names}) == 4
-
-
-GATED = """\
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
-odometer: {theorem: renyi, delta: 1e-6}
-flows:
-  weekly: {halt_at_epsilon: 0.8}
-"""
-
-
-def halted_project(folder, monkeypatch):
-    """Let an odometer refuse a flow twice while the dataset has most of its budget."""
-    make_project(folder, monkeypatch, GATED)
-    cost = Gaussian(sensitivity=1, sigma=30)
-    count = guarded(dataset="shop", cost=cost, flow="weekly", name="count", fresh=True)(
-        lambda: release(4000)
-    )
-    refused = 0
-    while refused < 2:
-        try:
-            count()
-        except BudgetExhausted:
-            refused += 1
-
-
-def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
-    """The page, the picture and `why` say by which gate, and count the same."""
-    halted_project(tmp_path, monkeypatch)
-    made = report()
-    (section,) = made.sections
-    assert section.overview.state.text == "halted by the odometer of weekly"
-    assert section.refused == 2
-    assert "2 refusals" in section.burn_down.sentence()
-    assert len(refusals(current_project().ledger, dataset="shop")) == 2
-    titles = [title for title, _ in section.burn_down.lines]
-    assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
-    refused = [point for point in section.burn_down.points if point.kind == "refuse"]
-    assert len(refused) == 2
-    tree = Tree(render(made))
-    said = " ".join(each for _, each in tree.text)
-    assert "Halted by the odometer of weekly since" in said
-    assert "weekly: halted by its odometer" in said
-    # A bar is red from its first per mille on where nothing runs.
-    (meter,) = tree.all("meter")
-    assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
-
-
-def test_what_was_asked_and_left_are_of_one_unit(tmp_path, monkeypatch):
-    """Of a halt both are readings: how far it would rise, and how far it may."""
-    halted_project(tmp_path, monkeypatch)
-    ((section,), said) = (report().sections, [])
-    for refusal in section.refusals:
-        asked, left = refusal.body["asked"], refusal.body["left"]
-        said.append((set(asked), set(left)))
-        assert float(asked["epsilon"]) > float(left["epsilon"]) > 0
-    assert said == [({"epsilon"}, {"epsilon"})] * 2
 
 
 def test_the_first_table_becomes_cards_where_it_is_narrow(shop):

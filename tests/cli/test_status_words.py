@@ -1,0 +1,155 @@
+"""What `status` says of flows: one word, and one epsilon."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.notions import PureDP
+from dpflow.exceptions import BudgetExhausted
+from tests.cli.support import CDNOW, STEP, Shop, flow_row, run, run_fine, run_json
+
+# One word and one epsilon
+
+
+def overview(dataset: str = "cdnow") -> dict:
+    """Return what `dpflow status --json` says of a dataset's newest term."""
+    return run_json("status", dataset)["datasets"][-1]
+
+
+def test_a_flow_that_never_ran_has_lost_nothing(shop: Shop) -> None:
+    """What an odometer reads while it idles is no loss."""
+    shop.write(CDNOW.replace("cdnow", "other") + "  ad-hoc: {}\n", "other.yaml")
+    shop.charge(dataset="other")
+    assert flow_row("ad-hoc", "other") == "ad-hoc not started 0 - -"
+    (flow,) = [f for f in overview("other")["by_flow"] if f["flow"] == "ad-hoc"]
+    assert flow["lost"] == {"epsilon": "0", "delta": "0", "by": None}
+    accounts = overview("other")["accounts"]
+    (idle,) = [a for a in accounts if (a["kind"], a["name"]) == ("odometer", "ad-hoc")]
+    assert idle["odometer"]["epsilon"] == 0
+
+
+def test_a_flow_has_lost_the_least_of_the_bounds_that_hold(shop: Shop) -> None:
+    """The odometer's reading, until the share is a smaller bound."""
+    text = CDNOW.replace("epsilon: 2, delta: 5e-7, ", "epsilon: 1.5, delta: 5e-7, ")
+    shop.write(text)
+    shop.charge()
+    (flow,) = overview()["by_flow"]
+    assert flow["lost"]["by"] == "odometer"
+    for _ in range(5):
+        shop.charge()
+    (flow,) = overview()["by_flow"]
+    assert flow["lost"] == {"epsilon": "1.5", "delta": "5e-7", "by": "share"}
+
+
+def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
+    """The one that `dpflow compare` finds that the same journal needs."""
+    for _ in range(5):
+        shop.charge()
+    (spent,) = overview()["spent"]
+    theorems = run_json("compare", "cdnow")["filters"]
+    (needs,) = [f["needs_epsilon"] for f in theorems if f["theorem"] == "gaussian"]
+    assert float(spent["epsilon"]) == pytest.approx(float(needs), rel=0.015)
+    assert (spent["of"], spent["delta"]) == ("3", "0.000001")
+    assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
+
+
+def test_a_halted_flow_says_which_gate_halted_it(shop: Shop) -> None:
+    """And its dataset says the same, for none of its flows runs."""
+    shop.charge()
+    assert overview()["state"]["word"] == "running"
+    for _ in range(17):
+        shop.charge()
+    shop.refuse(STEP)
+    assert flow_row("weekly-report").startswith("weekly-report halted by its share")
+    found = overview()
+    assert found["state"]["word"] == "halted"
+    assert found["state"]["by"] == "share of weekly-report"
+    assert found["by_flow"][0]["state"]["since"] is not None
+    assert "cdnow  halted by the share of weekly-report since" in run_fine("status")
+
+
+def test_an_odometer_halts_by_name(shop: Shop) -> None:
+    """A halt is told like any other gate, while the dataset has most of its budget."""
+    share = "epsilon: 2, delta: 5e-7, halt_at_epsilon: 3"
+    shop.write(CDNOW.replace(share, "halt_at_epsilon: 2"))
+    while overview()["state"]["word"] != "halted":
+        shop.charge()
+    row = flow_row("weekly-report")
+    assert row.startswith("weekly-report halted by its odometer")
+    with pytest.raises(BudgetExhausted):
+        shop.charge()
+    found = overview()
+    assert found["state"]["by"] == "odometer of weekly-report"
+    assert found["state"]["since"] is not None
+    (odometer,) = [a for a in found["accounts"] if a["kind"] == "odometer"]
+    assert 0.9 < odometer["used_fraction"] < 1
+
+
+def test_a_mistyped_step_halts_nothing(shop: Shop) -> None:
+    """What was never granted so much is no end of the flow."""
+    shop.charge()
+    shop.refuse(Gaussian(sensitivity=100, noise_multiplier=1))
+    assert overview()["state"]["word"] == "running"
+
+
+def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
+    """And so are its flows, until it is thawed."""
+    shop.charge()
+    run_fine("freeze", "cdnow", "--because", "look into it")
+    found = overview()
+    words = {found["state"]["word"], *(f["state"]["word"] for f in found["by_flow"])}
+    assert words == {"frozen"}
+    run_fine("thaw", "cdnow", "--because", "fine")
+    assert overview()["state"]["word"] == "running"
+
+
+def test_a_new_term_ends_the_old_one_and_leaves_schedules_paused(shop: Shop) -> None:
+    """Accounts of an earlier term are not open; nothing has unpaused the flow yet."""
+    lasting = CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n"
+    lasting += "on_exhausted: {schedule: pause}\n"
+    shop.write(lasting)
+    for _ in range(18):
+        shop.charge()
+    shop.refuse(STEP)
+    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    before, newest = sorted(
+        run_json("status", "cdnow")["datasets"], key=lambda each: each["term"]
+    )
+    assert before["state"]["word"] == "ended"
+    assert {each["state"] for each in before["accounts"]} == {"ended"}
+    assert before["spent"][0]["of"] == "3"
+    assert newest["state"]["word"] == "paused"
+    shop.charge()
+    assert overview_of(2)["state"]["word"] == "running"
+
+
+def overview_of(term: int) -> dict:
+    """Return what `dpflow status --json` says of one term of `cdnow`."""
+    (found,) = (d for d in run_json("status", "cdnow")["datasets"] if d["term"] == term)
+    return found
+
+
+def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
+    """What was charged by hand is above it, so that nothing is promised of it."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    reservation = run_json("history", "adult")["entries"][0]["reservation"]
+    amend = ("--cost", "PureDP(epsilon=2)", "--because", "a wrong sensitivity")
+    assert run("ledger", "amend", reservation, *amend).exit_code == 0
+    found = overview("adult")
+    assert found["state"]["word"] == "overdrawn"
+    (flow,) = found["by_flow"]
+    assert flow["lost"] is None
+
+
+def test_unusual_steps_are_one_line(shop: Shop) -> None:
+    """Where there are none there is none."""
+    shop.charge()
+    assert "drew their own noise" not in run_fine("status")
+    shop.charge(outcome="failed")
+    shop.reserve()
+    text = run_fine("status")
+    assert "Of the steps so far, 1 failed, 1 were forfeited." in text
+    assert overview()["unusual_steps"] == {
+        "own_noise": 0, "failed": 1, "forfeited": 1, "older": False,
+    }  # fmt: skip

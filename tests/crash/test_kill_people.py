@@ -1,0 +1,221 @@
+"""A recurring report that people pay, killed again and again, with backups put back.
+
+Each run is a process of its own and dies at a random call. Whoever was let into a step
+is written down, synced, by hands of the test: summed over all steps, nobody's costs are
+above the bound, whether a number came out or not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import opendp.measurements  # noqa: F401 (here once, and not by every process)
+import pytest
+
+from dpflow import PersonBudgets, guarded, sharded_person_sum
+from dpflow.accounting import make_filter
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.guard.project import current_project, forget_projects
+from dpflow.ledger.audit.verify import verify
+from dpflow.people import PersonStore, shard_of, store
+from flows import data
+from tests.projects import make_project
+from tests.sizes import scaled, spread
+
+POLICY = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+version: "1"
+budget: {epsilon: 1, delta: 1e-6}
+filter: {theorem: individual, measure: gaussian}
+"""
+RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
+#: Everybody can come so often, killed runs included.
+VISITS = 6
+SIGMA = Fraction(float(BOUND / VISITS) ** -0.5 * (1 + 1e-12))
+#: All 78 weeks and 300 kills in a campaign of size 10, as `make campaign` has it.
+WEEKS = min(scaled(8, push=6), 78)
+KILLS = min(scaled(30, push=10), 300)
+#: Weeks between a backup of the stores and the day it is put back.
+BACKUP = 3
+
+
+@cache
+def people_of(week: int, shards: int) -> Callable[[int], tuple[list[Any], None]]:
+    """Return who bought in a week of CDNOW, by shards."""
+    everybody = sorted(set(data.purchases(data.weeks()[week])["customer"].tolist()))
+    found = [[c for c in everybody if shard_of(c, shards) == n] for n in range(shards)]
+    return lambda shard: (found[shard], None)
+
+
+def always(week: int, shards: int) -> Callable[[int], tuple[list[Any], None]]:
+    """Return the same two, whatever the week."""
+    del week, shards
+    return lambda _: (["a", "b"], None)
+
+
+def report(week: int, shards: int, read: Any) -> float:
+    """Release how many bought in a week."""
+
+    @guarded(dataset="shop", cost=PersonBudgets(), release_key="buyers/{week}")
+    def buyers(week: int) -> float:
+        return float(sharded_person_sum(read, shards=shards, sigma=SIGMA))
+
+    return buyers(week)
+
+
+def told(folder: Path) -> Callable[..., Any]:
+    """Return a `reserve` that first writes down, durably, who was let in."""
+    real = PersonStore.reserve
+
+    def reserve(self: PersonStore, costs: Any, people: Any) -> Any:
+        mask = real(self, costs, people)
+        who = mask.apply(np.ones(len(people)))
+        names = [str(p) for p, takes in zip(people, who, strict=True) if takes]
+        with (folder / f"{os.getpid()}").open("a", encoding="ascii") as file:
+            file.write("\n".join([*names, ""]))
+            file.flush()
+            os.fsync(file.fileno())
+        return mask
+
+    return reserve
+
+
+def dying(fatal: int) -> Callable[..., None]:
+    """Return a profiler that kills this process at the n-th call of dpflow."""
+    left = fatal
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal left
+        if event.endswith("call") and "dpflow" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return count
+
+
+def run(folder: Path, week: int, shards: int, fatal: int | None) -> tuple[int, int]:
+    """Run a week in a process of its own; return how it ended, and its calls."""
+    # Read here, once, and not by every process.
+    read = people_of(week, shards)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            forget_projects()
+            PersonStore.reserve = told(folder)  # type: ignore[method-assign]
+            calls = 0
+
+            def count(frame: Any, event: str, _: object) -> None:
+                nonlocal calls
+                calls += event.endswith("call") and (
+                    "dpflow" in frame.f_code.co_filename
+                )
+
+            sys.setprofile(count if fatal is None else dying(fatal))
+            report(week, shards, read)
+            sys.setprofile(None)
+            os.write(writing, str(calls).encode())
+            status = 0
+        except LedgerCorrupt:
+            status = 3
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        counted = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, int(counted or 0)
+
+
+def stores(folder: Path) -> list[Path]:
+    """Return the people's files."""
+    return sorted((folder / ".dpflow" / "people").glob("*.people"))
+
+
+def storm(folder: Path, log: Path, shards: int, random: Random) -> tuple[int, int]:
+    """Play all weeks with kills and backups; return the kills and the refusals."""
+    kills = refusals = 0
+    backup: dict[Path, bytes] = {}
+    calls = 0
+    for week in range(WEEKS):
+        due = (KILLS * (week + 1)) // WEEKS
+        while week and kills < due:
+            status, _ = run(log, week, shards, random.randint(1, calls))
+            assert status in {0, -signal.SIGKILL}
+            kills += status == -signal.SIGKILL
+        status, counted = run(log, week, shards, None)
+        assert status == 0
+        calls = max(calls, counted)
+        if week % BACKUP == 1:
+            backup = {path: path.read_bytes() for path in stores(folder)}
+        if week % BACKUP == 0 and backup:
+            refusals += refused(log, shards, backup, random)
+    return kills, refusals
+
+
+def refused(log: Path, shards: int, backup: dict[Path, bytes], random: Random) -> int:
+    """Put one old file back, see a run refused, and bring the newest one again."""
+    old = random.choice(sorted(backup))
+    newest = old.read_bytes()
+    old.write_bytes(backup[old])
+    status, _ = run(log, 78, shards, None)
+    old.write_bytes(newest)
+    return status == 3
+
+
+def most(log: Path) -> Fraction:
+    """Return what the person who was let in most often has paid."""
+    seen = Counter(name for file in log.iterdir() for name in file.read_text().split())
+    return max(seen.values()) / SIGMA**2
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a project, a place for witnesses and one for the test's own list."""
+    monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
+    for name in ("shop", "log"):
+        (tmp_path / name).mkdir()
+    make_project(tmp_path / "shop", monkeypatch, POLICY)
+    yield tmp_path / "shop"
+    forget_projects()
+
+
+@pytest.mark.parametrize("shards", spread([2, 1], 1))
+def test_nobody_pays_more_than_the_bound(folder: Path, shards: int) -> None:
+    """However the runs die, and whatever backup is put back between them."""
+    log = folder.parent / "log"
+    kills, refusals = storm(folder, log, shards, Random(shards))
+    assert kills >= KILLS * (WEEKS - 1) // WEEKS
+    assert refusals == len(range(BACKUP, WEEKS, BACKUP))
+    assert BOUND * Fraction(5, VISITS) < most(log) <= BOUND
+    assert verify(current_project().ledger).fine
+    print(f"{WEEKS} weeks, {kills} kills, {refusals} backups refused")
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_store_that_forgets_is_caught(folder: Path, monkeypatch, forgets) -> None:
+    """People who come again and again are let in too often, and the list says so."""
+    log = folder.parent / "log"
+    monkeypatch.setattr(sys.modules[__name__], "people_of", always)
+    run(log, 0, 1, None)
+    if forgets:
+        for name in ("write_people", "write_witness"):
+            monkeypatch.setattr(store, name, lambda *_: None)
+    for week in range(1, VISITS + 1):
+        run(log, week, 1, None)
+    assert (most(log) > BOUND) == forgets

@@ -1,0 +1,274 @@
+"""Backups are whole, and putting one back forgets nothing that anyone knows."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import stat
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.places import witness_at
+from tests.ledger.audit.books import POLICIES
+from tests.ledger.processes import Child, die, holding
+from tests.ledger.support import edit, granted, read, sums, url
+from tests.ledger.witness.accidents import Host
+
+WHY = "the disk died"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that has charged something."""
+    found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
+    found.work()
+    return found
+
+
+def used(host: Host) -> Fraction:
+    """Return what dataset a has used."""
+    return sum(sums(host.path))
+
+
+def back_up(host: Host, name: str = "kept.db") -> Path:
+    """Back the ledger up."""
+    ledger = host.open()
+    backup(ledger, host.folder / name)
+    ledger.close()
+    return host.folder / name
+
+
+def put_back(host: Host, copy: Path, **options):
+    """Restore a backup."""
+    witness = witness_at(host.witness, url(host.path))
+    ledger_id = read(copy, "SELECT ledger_id FROM ledger")[0][0]
+    given = {
+        "ledger_id": ledger_id,
+        "witness": witness,
+        "policies": POLICIES,
+        "because": WHY,
+    }
+    return restore(copy, host.path, **{**given, **options})
+
+
+def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
+    """Also what is still in the log of a process that has died."""
+
+    def crash(say) -> None:
+        host.work(host.open())
+        die()
+
+    Child(crash).end()
+    assert Path(f"{host.path}-wal").stat().st_size > 0
+    before = set(host.folder.iterdir())
+    copy = back_up(host)
+    assert set(host.folder.iterdir()) - before == {copy}
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    for table in ("entry", "account", "charge"):
+        every = f"SELECT * FROM {table} ORDER BY 1, 2"
+        assert read(copy, every) == read(host.path, every)
+
+
+def test_a_backup_never_overwrites(host: Host) -> None:
+    """The older one may be the better one."""
+    copy = back_up(host)
+    told = copy.read_bytes()
+    with pytest.raises(ConfigurationError, match="never overwrites"):
+        backup(host.open(), copy)
+    assert told == copy.read_bytes()
+
+
+def test_a_backup_of_a_bad_ledger_is_refused_and_removed(host: Host) -> None:
+    """Nobody should rely on it."""
+    edit(host.path, "UPDATE entry SET at = 'x'")
+    with pytest.raises(LedgerCorrupt, match="does not verify"):
+        backup(host.open(), host.folder / "kept.db")
+    assert [p for p in host.folder.iterdir() if "kept" in p.name] == []
+
+
+def test_a_place_that_cannot_be_written_is_told(host: Host) -> None:
+    """With the place."""
+    with pytest.raises(LedgerUnavailable, match="nowhere"):
+        backup(host.open(), host.folder / "nowhere" / "kept.db")
+
+
+def test_a_backup_is_made_while_others_charge(host: Host) -> None:
+    """Their transactions are in it whole, or not at all."""
+
+    def charge(say) -> None:
+        ledger = host.open()
+        say("begun")
+        for _ in range(60):
+            host.work(ledger)
+
+    child = Child(charge)
+    assert child.line() == "begun"
+    for number in range(3):
+        copy = back_up(host, f"kept-{number}.db")
+        assert verify(open_ledger(url(copy), witness="none")).bad == []
+    child.end()
+
+
+def test_a_restore_charges_again_what_the_backup_lacks(host: Host) -> None:
+    """In one go, and then steps run."""
+    copy = back_up(host)
+    host.work()
+    most = used(host)
+    host.path.unlink()
+    found = put_back(host, copy)
+    assert not found.charged_again.agrees
+    assert used(host) >= most
+    assert verify(host.open()).bad == []
+    host.work()
+
+
+def test_a_restore_over_a_newer_ledger_charges_what_that_one_knew(
+    host: Host,
+) -> None:
+    """Even where the witness is waived."""
+    copy = back_up(host)
+    host.witness = "none"
+    host.work()
+    most = used(host)
+    found = put_back(host, copy)
+    assert found.aside is not None
+    assert used(host) >= most
+    assert sum(sums(found.aside)) == most
+    assert read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")
+
+
+def test_a_restore_keeps_the_file_that_was_there(host: Host) -> None:
+    """With its log; several times."""
+    copy = back_up(host)
+    for number in (1, 2):
+        found = put_back(host, copy)
+        assert found.aside is not None
+        assert found.aside.name.endswith(f"before-restore-{number}")
+        assert found.aside.exists()
+
+
+def test_a_restore_of_the_newest_state_charges_nothing(host: Host) -> None:
+    """Nothing was lost, so nothing is charged again."""
+    copy = back_up(host)
+    before = used(host)
+    found = put_back(host, copy)
+    assert found.charged_again.agrees
+    assert used(host) == before
+    host.work()
+
+
+def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
+    """SQLite would play it into the backup."""
+    copy = back_up(host)
+
+    def crash(say) -> None:
+        host.work(host.open())
+        die()
+
+    Child(crash).end()
+    host.path.unlink()
+    assert Path(f"{host.path}-wal").exists()
+    (file,) = Path(host.witness).iterdir()
+    lines = Witness(FileLog(file), file.stem).all_lines()
+    told = [line.used["a#1"] for line in lines if "a#1" in line.used]
+    most = Fraction(told[-1][0], 10**36)
+    put_back(host, copy)
+    assert read(host.path, "PRAGMA integrity_check") == [("ok",)]
+    assert used(host) >= most
+    host.work()
+
+
+@pytest.mark.parametrize("kind", ["foreign", "garbage", "edited", "missing"])
+def test_what_is_no_backup_of_this_ledger_is_refused(host: Host, kind: str) -> None:
+    """And the ledger stays as it is."""
+    copy = back_up(host)
+    ledger_id = read(copy, "SELECT ledger_id FROM ledger")[0][0]
+    if kind == "foreign":
+        copy.unlink()
+        create_ledger(url(copy), witness="none").close()
+    elif kind == "garbage":
+        copy.write_bytes(b"no database at all" * 1000)
+    elif kind == "edited":
+        edit(copy, "UPDATE account SET settled = '[0,0]', held = '[0,0]'")
+    else:
+        copy.unlink()
+    before = read(host.path, "SELECT * FROM entry")
+    with pytest.raises((LedgerCorrupt, ConfigurationError)):
+        put_back_as(host, copy, ledger_id)
+    assert before == read(host.path, "SELECT * FROM entry")
+    assert [p.name for p in host.folder.iterdir() if "part" in p.name] == []
+
+
+def put_back_as(host: Host, copy: Path, ledger_id: str) -> None:
+    """Restore a file as the backup of a ledger."""
+    restore(
+        copy,
+        host.path,
+        ledger_id=ledger_id,
+        witness=witness_at(host.witness, url(host.path)),
+        policies=POLICIES,
+        because=WHY,
+    )
+
+
+def test_a_restore_that_nothing_can_check_is_refused(host: Host) -> None:
+    """Unless it is said that the loss is accepted."""
+    copy = back_up(host)
+    host.witness = "none"
+    host.work()
+    host.path.unlink()
+    with pytest.raises(LedgerUnwitnessed, match="--accept-loss"):
+        put_back(host, copy)
+    assert not host.path.exists()
+    assert put_back(host, copy, accept_loss=True).charged_again.agrees
+    host.work()
+
+
+def test_a_restore_without_its_witness_changes_nothing(host: Host) -> None:
+    """The witness is asked before the file is replaced."""
+    copy = back_up(host)
+    shutil.rmtree(host.witness)
+    before = read(host.path, "SELECT * FROM entry")
+    with pytest.raises(LedgerUnwitnessed):
+        put_back(host, copy)
+    assert before == read(host.path, "SELECT * FROM entry")
+
+
+def test_a_restore_waits_for_those_who_use_the_ledger(host, monkeypatch):
+    """And gives up in the end, before anything is replaced."""
+    copy = back_up(host)
+    monkeypatch.setattr("dpflow.ledger.audit.backup._LOCK_SECONDS", 0.1)
+    with holding(host.path), pytest.raises(LedgerUnavailable, match="holds the lock"):
+        put_back(host, copy)
+    assert [p.name for p in host.folder.iterdir() if "before" in p.name] == []
+
+
+def test_a_process_that_has_the_ledger_open_is_refused_afterwards(host: Host) -> None:
+    """It would write into the file that was moved aside."""
+    copy = back_up(host)
+    ledger = host.open()
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+    put_back(host, copy)
+    with pytest.raises(LedgerCorrupt, match="replaced while in use"):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def test_the_copy_has_no_log_of_its_own(host: Host) -> None:
+    """So that it can be moved as one file."""
+    copy = back_up(host)
+    with sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)

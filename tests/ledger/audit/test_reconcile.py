@@ -1,0 +1,402 @@
+"""A ledger that forgot charges is charged again: never too little, and steps go on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office_records import Wish
+from dpflow.ledger.witness import file as module
+from dpflow.ledger.witness.lines import HEAD, Line
+from tests.ledger.audit.books import POLICIES
+from tests.ledger.support import audit, edit, granted, kinds, read, repairs, sums, url
+from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
+from tests.sizes import scaled
+
+WHY = "the disk was restored"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that has charged something."""
+    found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
+    found.work()
+    return found
+
+
+def used(path: Path) -> dict[str, Fraction]:
+    """Return what each dataset has used."""
+    return {name: sum(sums(path, f"{name}#1")) for name in ("a", "b")}
+
+
+class Meter(Host):
+    """A host that remembers what its steps were granted, wherever its ledger went."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.most = {"a": Fraction(0), "b": Fraction(0)}
+
+    def work(self, ledger=None, least=1):
+        """Make charges, and remember the use after them."""
+        super().work(ledger, least)
+        now = used(self.path)
+        self.most = {name: max(now[name], self.most[name]) for name in now}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_every_accident_is_made_good(tmp_path, accident):
+    """Afterwards no account says less than was ever used, and steps run."""
+    for seed in range(scaled(2, push=1)):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        host = Meter(folder, str(folder / "state"), random.Random(seed))
+        host.work()
+        accident(host)
+        before = used(host.path)
+        ledger = host.open()
+        found = reconcile(ledger, POLICIES, because=WHY)
+        assert not found.agrees
+        after = used(host.path)
+        for name, most in host.most.items():
+            assert after[name] >= max(most, before[name]), (seed, name)
+        if accident is gone_another_way:
+            # Both ways were gone: what was charged on either counts.
+            lost = sum(
+                Fraction(line.amounts["a#1"][0], 10**36)
+                for loss in found.losses
+                for line in loss.missing
+                if loss.account == "a#1"
+            )
+            assert after["a"] == before["a"] + lost
+        assert verify(ledger).bad == []
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+        ledger.close()
+        host.work()
+        audit(host.path)
+
+
+def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
+    """Where nothing was voided, nothing is charged twice."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    for _ in range(3):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    open_one = granted(ledger, "0.5", policies=[POLICIES["a"]])
+    copy = host.copy()
+    ledger.settle(open_one)
+    for _ in range(4):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    ledger.close()
+    most = used(host.path)["a"]
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, POLICIES, because=WHY)
+    assert used(host.path)["a"] == most
+    assert kinds(host.path)[-1] == "repair"
+    assert WHY in read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")[0][0]
+
+
+def test_the_repair_is_recorded(host: Host) -> None:
+    """Reason, number, reservations and the count of repairs."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    ledger = host.open()
+    found = reconcile(ledger, POLICIES, because=WHY)
+    (body,) = read(
+        host.path,
+        "SELECT body FROM entry WHERE kind = 'repair' AND book = 'a'",
+    )[0]
+    loss = next(loss for loss in found.losses if loss.account == "a#1")
+    assert WHY in body
+    assert all(str(line.charge) in body for line in loss.missing)
+    assert repairs(host.path) == 1
+
+
+def test_comparing_changes_nothing(host: Host) -> None:
+    """It is what one looks at first."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    before = read(host.path, "SELECT * FROM entry")
+    found = compare(host.open())
+    assert {loss.account for loss in found.losses} >= {"a#1"}
+    assert before == read(host.path, "SELECT * FROM entry")
+    with pytest.raises(LedgerRolledBack):
+        granted(host.open(), "0.25", policies=[POLICIES["a"]])
+
+
+def test_a_ledger_that_agrees_is_left_alone(host: Host) -> None:
+    """No entry, no new count."""
+    before = read(host.path, "SELECT * FROM entry")
+    assert reconcile(host.open(), POLICIES, because=WHY).agrees
+    assert before == read(host.path, "SELECT * FROM entry")
+    assert repairs(host.path) == 0
+
+
+def test_an_older_copy_is_refused_after_a_repair_too(host: Host) -> None:
+    """The witness begins anew with the repair, and the copy lacks it."""
+    copy = host.copy()
+    host.work()
+    for _ in range(3):
+        host.replace_by(copy)
+        ledger = host.open()
+        with pytest.raises(LedgerRolledBack):
+            granted(ledger, "0.25", policies=[POLICIES["a"]])
+        reconcile(ledger, POLICIES, because=WHY)
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+        ledger.close()
+    assert repairs(host.path) == 3
+
+
+def test_repeated_repairs_never_charge_less(host: Host) -> None:
+    """Each begins from what the last one left."""
+    copy = host.copy()
+    host.work()
+    most = used(host.path)
+    for _ in range(3):
+        host.replace_by(copy)
+        ledger = host.open()
+        reconcile(ledger, POLICIES, because=WHY)
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+        ledger.close()
+        now = used(host.path)
+        assert all(now[name] >= most[name] for name in most)
+        most = now
+
+
+def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is repaired, the witness still tells of what is not there."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    ledger = host.open()
+    assert ledger.watch.witness is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ledger.watch.witness), "enrol", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            reconcile(ledger, POLICIES, because=WHY)
+    first = used(host.path)
+    ledger = host.open()
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    found = reconcile(ledger, POLICIES, because=WHY)
+    assert (found.agrees, found.losses, found.again > 0) == (False, (), True)
+    assert used(host.path) == first
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def _crash(*_args: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
+    """Its lines do not tell everything, but the newest tells the use."""
+    copy = host.copy()
+    ledger = host.open()
+    witness = ledger.watch.witness
+    assert witness is not None
+    host.work(ledger)
+    for _ in range(60):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    witness.log._large, kept = 1, Path(witness.place).read_text().count("\n")
+    before, module.KEPT = module.KEPT, 3
+    try:
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    finally:
+        module.KEPT = before
+    assert Path(witness.place).read_text().count("\n") < kept / 2
+    ledger.close()
+    most = used(host.path)
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, POLICIES, because=WHY)
+    after = used(host.path)
+    assert after["a"] == most["a"]
+    assert after["b"] >= most["b"]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_compacted_witness_of_another_way_counts_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    """That it kept the opening of a term does not say that it kept every charge."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    if decided:
+        apply_policy(ledger, POLICIES["a"], Wish(), Approval(principal="ann"))
+    ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    copy = host.copy()
+    for _ in range(10):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    witness = ledger.watch.witness
+    assert isinstance(witness.log, module.FileLog)
+    monkeypatch.setattr(module, "KEPT", 3)
+    monkeypatch.setattr("dpflow.ledger.audit.reconcile.KEPT", 3)
+    for _ in range(5):
+        ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
+    witness.log._large = 1
+    ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
+    lines = [line for line in witness.all_lines() if line.book == "a"]
+    assert [line.decides for line in lines] == [True] * decided + [False]
+    ledger.close()
+    host.replace_by(copy)
+    elsewhere = open_ledger(url(host.path), witness="none")
+    for _ in range(20):
+        elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICIES["a"]]))
+    elsewhere.close()
+    reconcile(host.open(), POLICIES, because=WHY)
+    assert used(host.path)["a"] >= (1 + 10 + 20) * Fraction("0.25")
+
+
+def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
+    host: Host,
+) -> None:
+    """Nothing is repaired before the policy is back."""
+    empty = host.folder / "empty"
+    create_ledger(url(empty), witness="none").close()
+    ledger_id = host.open().id
+    edit(empty, f"UPDATE ledger SET ledger_id = '{ledger_id}'")
+    host.replace_by(empty)
+    ledger = host.open()
+    with pytest.raises(ConfigurationError, match="no policy makes it"):
+        reconcile(ledger, {}, because=WHY)
+    assert read(host.path, "SELECT count(*) FROM entry") == [(0,)]
+    reconcile(ledger, POLICIES, because=WHY)
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def test_the_old_witness_is_kept(host: Host) -> None:
+    """It is the only proof of what was charged."""
+    copy = host.copy()
+    host.work()
+    ledger = host.open()
+    assert ledger.watch.witness is not None
+    file = Path(ledger.watch.witness.place)
+    told = file.read_text()
+    ledger.close()
+    host.replace_by(copy)
+    reconcile(host.open(), POLICIES, because=WHY)
+    assert file.with_name(f"{file.name}.1").read_text().startswith(told)
+
+
+# A new machine
+
+
+def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> None:
+    """From then on it notices what the ledger forgets."""
+    there = str(host.folder / "there")
+    ledger = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerUnwitnessed):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+    heads = trust(ledger)
+    newest = dict(read(host.path, "SELECT name, hash FROM book"))
+    assert {line.book: line.hash for line in heads} == newest
+    copy = host.copy()
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
+    ledger.close()
+    shutil.copyfile(copy, host.path)
+    for end in ("-wal", "-shm"):
+        Path(f"{host.path}{end}").unlink(missing_ok=True)
+    ledger = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, "0.25", policies=[POLICIES["a"]])
+
+
+def test_trusting_twice_does_not_replace_a_witness(host: Host) -> None:
+    """That would forget what it knows."""
+    with pytest.raises(ConfigurationError, match="already"):
+        trust(host.open())
+
+
+def test_a_waived_witness_cannot_be_compared(host: Host) -> None:
+    """The message says how to have one."""
+    ledger = open_ledger(url(host.path), witness="none")
+    with pytest.raises(ConfigurationError, match="DPFLOW_WITNESS"):
+        compare(ledger)
+
+
+def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
+    """Its witness still tells of charges that were made good elsewhere."""
+    there = str(host.folder / "there")
+    second = open_ledger(url(host.path), witness=there)
+    trust(second)
+    granted(second, "0.25", policies=[POLICIES["a"]])
+    second.close()
+    copy = host.copy()
+    host.work()
+    second = open_ledger(url(host.path), witness=there)
+    granted(second, "0.25", policies=[POLICIES["a"]])
+    second.close()
+    host.replace_by(copy)
+    reconcile(host.open(), POLICIES, because=WHY)
+    second = open_ledger(url(host.path), witness=there)
+    with pytest.raises(LedgerRolledBack):
+        granted(second, "0.25", policies=[POLICIES["a"]])
+    reconcile(second, POLICIES, because=WHY)
+    granted(second, "0.25", policies=[POLICIES["a"]])
+
+
+def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> None:
+    """Its process told the old one; a ledger that lacks it is still noticed."""
+    ledger, second = host.open(), host.open()
+    granted(ledger, "0.25", policies=[POLICIES["b"]])
+    ((number,),) = read(host.path, "SELECT number FROM book WHERE name = 'b'")
+    sum_of = {"b#1": (10**36, 0)}
+    lost = Line("b", number + 1, "f" * 64, HEAD, None, sum_of, {})
+    assert ledger.watch.witness is not None
+    enrol, copies = ledger.watch.witness.enrol, []
+
+    def late(*arguments: Any, **options: Any) -> None:
+        copies.append(host.copy())
+        granted(second, "0.25", policies=[POLICIES["a"]])
+        enrol(*arguments, **options)
+
+    ledger.watch.witness.enrol = late  # type: ignore[method-assign]
+    reconcile(ledger, POLICIES, because=WHY, others=[lost])
+    granted(second, "0.25", policies=[POLICIES["b"]])
+    ledger.close()
+    second.close()
+    assert verify(host.open()).fine
+    host.replace_by(copies[0])
+    (loss,) = [one for one in compare(host.open()).losses if one.account == "a#1"]
+    assert loss.present != loss.repaired
+
+
+def test_two_who_repair_at_once_charge_once(host: Host) -> None:
+    """What the second read of the witness is old when it has the lock."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    first, second = host.open(), host.open()
+    asking, repaired = second.ask, []
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        reconcile(first, POLICIES, because=WHY)
+        repaired.append(used(host.path))
+        return asking(*arguments, **options)
+
+    second.ask = late  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailable, match="meanwhile, and this"):
+        reconcile(second, POLICIES, because=WHY)
+    assert repaired == [used(host.path)]
+    second.ask = asking  # type: ignore[method-assign]
+    assert reconcile(second, POLICIES, because=WHY).agrees

@@ -1,0 +1,295 @@
+"""Applying a policy: the first time, before any charge, and in place."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.exceptions import (
+    BudgetRefused,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger import views
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import End, Keys, Pen
+from dpflow.ledger.office import apply_policy, propose
+from dpflow.ledger.office_records import Applied, Wish
+from dpflow.policy import Policy
+from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
+from tests.ledger.support import BASIC, Place, granted, make_policy
+
+ANN = Approval(principal="ann")
+NEW = Wish(new_term=True, because="a new year")
+FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
+
+
+def budget(epsilon: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with this epsilon."""
+    return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+
+
+def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
+    """Make such a policy with a lifetime."""
+    return budget(epsilon, lifetime=f"{{epsilon: {lifetime}}}", **fields)
+
+
+def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
+    """Apply a policy as someone who needs nobody's approval."""
+    return apply_policy(ledger, policy, wish, ANN)
+
+
+# The first term, and terms that nothing was charged under
+
+
+def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> None:
+    """Explicitly, with whoever did it; the file needs no step to be pinned."""
+    assert propose(ledger, BASIC).action == "open"
+    result = apply(ledger, BASIC, Wish(because="the board agreed"))
+    assert (result.action, result.term) == ("open", 1)
+    assert kinds(ledger) == ["open"]
+    entry = body(ledger, "open")
+    assert (entry["because"], entry["who"]) == ("the board agreed", "ann")
+    assert propose(ledger, BASIC).action == "nothing"
+    assert apply(ledger, BASIC).action == "nothing"
+    assert kinds(ledger) == ["open"]
+
+
+def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
+    """Whatever it promised, nothing rests on it."""
+    apply(ledger, budget("9"))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "10", policies=[budget("9")])
+    ledger.void(granted(ledger, "5", policies=[budget("9")]), reason="test")
+    result = apply(ledger, BASIC)
+    assert (result.action, result.term) == ("replace", 2)
+    assert [view.charged for view in result.terms] == [False, False]
+    granted(ledger)
+    assert apply(ledger, capped("2", "3"), NEW).term == 3
+
+
+def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
+    ledger: Ledger,
+) -> None:
+    """Tallies of zero are no proof; a charge that was not voided is one."""
+    plan = "{theorem: plan, accountant: basic, steps: [%s]}"
+    step = "{cost: {mechanism: PureDP, epsilon: 0.1}, times: 3}"
+    policy = make_policy(filter=plan % step)
+    ledger.void(granted(ledger, policies=[policy]), reason="test")
+    assert [view.charged for view in views.terms(ledger, "a")] == [False]
+    found = granted(ledger, policies=[policy])
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(charges=(found,)))
+        pen = Pen(state, End(charge=found, kind="settle", **ledger.label()))
+        pen.write("a", "settle", {"a#1": (0,)}, {"outcome": "completed"}, charge=found)
+        transaction.store(pen.changes, pen.entries, {})
+    assert sums(ledger) == (0, 0)
+    assert [view.charged for view in views.terms(ledger, "a")] == [True]
+
+
+# In place
+
+
+def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
+    """The tally is kept, the limit falls, the chain goes on."""
+    ledger.settle(granted(ledger, "0.3"))
+    held = granted(ledger, "0.1")
+    found = propose(ledger, budget("0.5"))
+    assert (found.action, found.verdict) == ("tighten", "tighter")
+    result = apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    assert (result.action, result.term, result.accounts) == ("tighten", 1, ("a#1",))
+    assert result.closed == ()
+    assert sums(ledger) == (Fraction(3, 10), Fraction(1, 10))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.11", policies=[budget("0.5")])
+    granted(ledger, "0.1", policies=[budget("0.5")])
+    ledger.settle(held)
+    audit(ledger)
+
+
+def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
+    """Who, why, which policy, each change, the gate before and after."""
+    granted(ledger)
+    apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    entry = body(ledger, "tighten")
+    assert (entry["who"], entry["because"]) == ("ann", "less is enough")
+    assert entry["changes"] == ["budget.epsilon: ledger 1, file 0.5"]
+    gates = entry["before"]["dataset"], entry["term"]["gates"]["dataset"]
+    assert [json.loads(gate["rule"])["epsilon"] for gate in gates] == ["1", "0.5"]
+    (term,) = terms_of(ledger)
+    assert entry["policy"] == term["policy_hash"]
+
+
+def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
+    """A worker that has not pulled yet does not widen the budget again."""
+    granted(ledger)
+    apply(ledger, budget("0.5"))
+    with pytest.raises(PolicyChanged) as caught:
+        granted(ledger)
+    assert caught.value.differences == ["budget.epsilon: ledger 0.5, file 1"]
+
+
+def test_usage_above_the_new_limit_closes_the_account_without_alarm(
+    ledger: Ledger,
+) -> None:
+    """It was admitted, so that nothing is overdrawn; only nothing more fits."""
+    held = granted(ledger, "0.8")
+    result = apply(ledger, budget("0.5"))
+    assert result.closed == ("a#1",)
+    with pytest.raises(BudgetRefused, match="nothing is left"):
+        granted(ledger, "1e-9", policies=[budget("0.5")])
+    ledger.settle(held)
+    assert (found := account(ledger)) is not None
+    assert not found.overdrawn
+    (view,) = views.accounts(ledger, "a")
+    assert (view.left, view.used_fraction) == ({"epsilon": "0", "delta": "0"}, 1.6)
+    audit(ledger)
+
+
+def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
+    """Each one whose gate changes has an entry; the dataset's tells every change."""
+    odometer = "basic"
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
+    before = make_policy(flows=FLOWS, **wide)
+    granted(ledger, "0.1", policies=[before], flow="weekly")
+    after = make_policy(flows="{weekly: {epsilon: 0.7, halt_at_epsilon: 0.35}}", **wide)
+    result = apply(ledger, after)
+    assert result.accounts == ("a#1/flow/weekly", "a#1/odometer/weekly")
+    entry = body(ledger, "tighten")
+    assert entry["term"]["gates"]["odometer/weekly"]["halt"] == "0.35"
+    assert set(entry["before"]) == {"flow/weekly", "odometer/weekly"}
+    assert kinds(ledger)[-1] == "tighten"
+    granted(ledger, "0.2", policies=[after], flow="weekly")
+    with pytest.raises(BudgetRefused, match="halt_at_epsilon"):
+        granted(ledger, "0.2", policies=[after], flow="weekly", flow_run="r")
+    audit(ledger)
+
+
+def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> None:
+    """They are out of reach, and no halt is taken off them on the way."""
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
+    flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
+    before = make_policy(flows=flows, **wide)
+    granted(ledger, policies=[before], flow="weekly")
+    name = granted(ledger, policies=[before], flow="weekly")
+    (term,) = terms_of(ledger)
+    gates = {at: term["gates"][at] for at in ("flow/weekly", "odometer/weekly")}
+    after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
+    assert apply(ledger, after).action == "tighten"
+    (term,) = terms_of(ledger)
+    assert {at: term["gates"][at] for at in gates} == gates
+    ledger.settle(name)
+    for flow, why in (("weekly", "'weekly' is not one of"), (None, "is in no flow")):
+        with pytest.raises(
+            BudgetRefused, match="the list of flows in the policy"
+        ) as no:
+            granted(ledger, policies=[after], flow=flow)
+        assert why in no.value.message
+        assert f"`dpflow policy diff {after.dataset}`" in no.value.message
+    audit(ledger)
+
+
+def test_a_ledger_verifies_after_a_flow_was_taken_off(
+    ledger: Ledger, path: Place
+) -> None:
+    """What it had reserved settles on its accounts."""
+    flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
+    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
+    before = make_policy(flows=flows, **wide)
+    name = granted(ledger, policies=[before], flow="weekly")
+    granted(ledger, policies=[before], flow="daily")
+    after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
+    assert apply(ledger, after).action == "tighten"
+    ledger.settle(name)
+    audit(ledger)
+
+
+def test_a_share_cannot_forget_what_its_flow_was_charged_before(
+    ledger: Ledger,
+) -> None:
+    """A flow that has charged without one needs a new term; another does not."""
+    granted(ledger, flow="weekly")
+    share = "{%s: {epsilon: 0.5}}"
+    late = make_policy(flows=share % "weekly", other_flows="allow")
+    with pytest.raises(PolicyChanged, match="weekly"):
+        apply(ledger, late)
+    early = make_policy(flows=share % "daily", other_flows="allow")
+    assert apply(ledger, early).action == "tighten"
+    granted(ledger, "0.5", policies=[early], flow="daily")
+    with pytest.raises(BudgetRefused, match="the share of flow 'daily'"):
+        granted(ledger, "0.1", policies=[early], flow="daily")
+
+
+def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
+    """Another order would have kept another tally."""
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
+    lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="renyi")
+    assert lower.pinned()["filter"]["order"] != wide.pinned()["filter"]["order"]
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
+    apply(ledger, lower)
+    (term,) = terms_of(ledger)
+    rule = json.loads(term["gates"]["dataset"]["rule"])
+    assert rule["order"] == wide.pinned()["filter"]["order"]
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[lower])
+    audit(ledger)
+
+
+def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
+    ledger: Ledger,
+) -> None:
+    """It is tighter, and still refused in place, with the reason."""
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
+    tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="renyi")
+    assert propose(ledger, tiny).verdict == "tighter"
+    with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
+        apply(ledger, tiny)
+
+
+def test_officers_may_change_in_place(ledger: Ledger) -> None:
+    """No guarantee rests on them; the governing ones have to agree."""
+    granted(ledger)
+    named = make_policy(officers="[ann, bob]")
+    approval = Approval(principal="bob", authors=("ann",))
+    assert apply_policy(ledger, named, Wish(), approval).action == "tighten"
+    assert body(ledger, "tighten")["authors"] == ["ann"]
+    with pytest.raises(PolicyNotApplied, match="only an officer"):
+        apply_policy(ledger, BASIC, Wish(), Approval(principal="eve", authors=("x",)))
+    assert apply_policy(ledger, BASIC, Wish(), approval).action == "tighten"
+
+
+def test_a_gate_of_another_currency_is_never_put_over_a_tally(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was judged before."""
+    granted(ledger)
+    other = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    judged(monkeypatch)
+    before = whole(ledger)
+    with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):
+        apply(ledger, other)
+    assert whole(ledger) == before
+
+
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let whatever differs be judged tighter, and pinned as it is."""
+    module = "dpflow.ledger.decision.policy_changes"
+    monkeypatch.setattr(f"{module}.overall", lambda _: "tighter")
+    monkeypatch.setattr(f"{module}.tightened_pins", lambda _, policy: policy.pinned())
+
+
+def test_a_loosening_that_was_misjudged_is_stopped(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules themselves are compared once more before anything is written."""
+    granted(ledger)
+    judged(monkeypatch)
+    before = whole(ledger)
+    with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):
+        apply(ledger, budget("2"))
+    assert whole(ledger) == before

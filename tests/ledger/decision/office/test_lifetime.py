@@ -1,0 +1,317 @@
+"""However policies are edited and applied, all terms together stay in the lifetime."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
+from dpflow.ledger import views
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.decision.terms import opened
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Pen
+from dpflow.ledger.office import amend, apply_policy, freeze, propose, thaw
+from dpflow.ledger.office_records import Freeze, Wish
+from dpflow.policy import Policy
+from dpflow.show.guarantees import term_guarantee, terms_in_words
+from tests.ledger.journals import UNIT, audit, body, entries, terms_of
+from tests.ledger.support import granted, make_policy
+from tests.sizes import spread
+
+ANN = Approval(principal="ann")
+NEW = Wish(new_term=True, because="a new year")
+RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
+
+
+def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
+    """Make a policy of basic composition."""
+    if lifetime is not None:
+        fields["lifetime"] = f"{{epsilon: {lifetime}}}"
+    return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+
+
+def spent(ledger: Ledger) -> Fraction:
+    """Return the epsilon that was ever admitted and not voided, by the journal."""
+    signs = {"reserve": 1, "void": -1}
+    units = sum(
+        signs.get(entry.kind, 0) * posting.amount[0]
+        for entry in entries(ledger)
+        for posting in entry.postings.values()
+    )
+    return Fraction(units, UNIT)
+
+
+# The cap
+
+
+@pytest.mark.parametrize("while_frozen", [False, True])
+def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
+    ledger: Ledger, while_frozen: bool
+) -> None:
+    """No sum bounds what it lost; who opens a further term has to say so."""
+    before = policy("1", "2")
+    name = granted(ledger, policies=[before])
+    if while_frozen:
+        freeze(ledger, "a", who="ann", because="looked odd")
+    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+    if while_frozen:
+        thaw(ledger, "a", who="ann", because="it was odd")
+    for file in (before, policy("1", "7")):
+        with pytest.raises(
+            PolicyNotApplied, match=r"in term 1 .* than its budget"
+        ) as no:
+            apply_policy(ledger, file, NEW, ANN)
+        assert "--raise-lifetime" in no.value.message
+    assert len(terms_of(ledger)) == 1
+    assert "in term 1" in propose(ledger, policy("1", "7")).obstacle
+    found = apply_policy(ledger, before, RAISED, ANN)
+    words = terms_in_words(found.terms)
+    assert "1 (epsilon = 1, delta = 0) for customer (add-or-remove), overdrawn" in words
+    assert "no sum of budgets bounds" in words
+    granted(ledger, policies=[before])
+
+
+def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
+    """The dataset's own budget still holds."""
+    shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
+    name = granted(ledger, policies=[shared], flow="report")
+    amend(ledger, name, PureDP(epsilon="0.5"), because="it was a sum, not a mean")
+    found = apply_policy(ledger, shared, NEW, ANN)
+    assert [view.overdrawn for view in found.terms] == [False, False]
+    assert "overdrawn" not in terms_in_words(found.terms)
+
+
+def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:
+    """The error says what the terms add up to, and what to write."""
+    granted(ledger)
+    with pytest.raises(PolicyNotApplied) as caught:
+        apply_policy(ledger, policy("2"), NEW, ANN)
+    assert "(epsilon = 1, delta = 0) + (epsilon = 2, delta = 0)" in caught.value.message
+    assert "lifetime: {epsilon: 3, delta: 0}" in caught.value.message
+    assert caught.value.total == {"epsilon": "3", "delta": "0"}
+
+
+@pytest.mark.parametrize(("epsilon", "fits"), [("2", True), ("2.000000001", False)])
+def test_the_terms_add_up_to_the_lifetime_exactly(
+    ledger: Ledger, epsilon: str, fits: bool
+) -> None:
+    """Equality fits; the least more does not, and the numbers are told."""
+    granted(ledger)
+    if fits:
+        assert apply_policy(ledger, policy(epsilon, "3"), NEW, ANN).term == 2
+        return
+    with pytest.raises(PolicyNotApplied) as caught:
+        apply_policy(ledger, policy(epsilon, "3"), NEW, ANN)
+    assert caught.value.lifetime == {"epsilon": "3", "delta": "0"}
+    assert caught.value.total == {"epsilon": "3.000000001", "delta": "0"}
+
+
+def test_delta_is_capped_like_epsilon(ledger: Ledger) -> None:
+    """Both add up."""
+    wide = make_policy(budget="{epsilon: 1, delta: 1e-6}")
+    granted(ledger, policies=[wide])
+    lifetime = "{epsilon: 9, delta: 1.5e-6}"
+    second = make_policy(budget="{epsilon: 1, delta: 1e-6}", lifetime=lifetime)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, second, NEW, ANN)
+
+
+def test_a_tightened_term_counts_as_it_was_opened(ledger: Ledger) -> None:
+    """Who tightened it may have seen outputs; that frees nothing."""
+    granted(ledger)
+    apply_policy(ledger, policy("0.2"), Wish(), ANN)
+    with pytest.raises(PolicyNotApplied, match=r"would add up to \(epsilon = 1, "):
+        apply_policy(ledger, policy("1", "1.5"), NEW, ANN)
+    assert apply_policy(ledger, policy("1", "2"), NEW, ANN).term == 2
+
+
+def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
+    """It would be broken already; later it can be lowered to the sum, not below."""
+    granted(ledger)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, policy("0.2", "0.9"), Wish(), ANN)
+    for lifetime in ("5", "1"):
+        done = apply_policy(ledger, policy("0.2", lifetime), Wish(), ANN)
+        assert done.action == "tighten"
+
+
+def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
+    """With a new term, a reason, and a flag: it breaks what was promised."""
+    granted(ledger, policies=[policy("1", "2")])
+    longer = policy("1.5", "2.5")
+    with pytest.raises(PolicyChanged, match=r"lifetime\.epsilon: ledger 2, file 2\.5"):
+        apply_policy(ledger, longer, Wish(raise_lifetime=True), ANN)
+    with pytest.raises(PolicyNotApplied, match="--raise-lifetime") as caught:
+        apply_policy(ledger, longer, NEW, ANN)
+    assert caught.value.lifetime == {"epsilon": "2", "delta": "0"}
+    done = apply_policy(ledger, longer, RAISED, ANN)
+    assert (done.term, done.terms[-1].lifetime) == (2, {"epsilon": "2.5", "delta": "0"})
+    told = body(ledger, "open")["changes"]
+    assert "lifetime.epsilon: ledger 2, file 2.5" in told
+
+
+def test_a_lifetime_cannot_be_left_out_again(ledger: Ledger) -> None:
+    """Not in place, and not with a new term."""
+    granted(ledger, policies=[policy("1", "2")])
+    with pytest.raises(PolicyChanged, match="lifetime"):
+        apply_policy(ledger, policy("1"), Wish(), ANN)
+    with pytest.raises(PolicyNotApplied, match="without a cap"):
+        apply_policy(ledger, policy("1"), RAISED, ANN)
+
+
+# In words
+
+
+def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
+    ledger: Ledger,
+) -> None:
+    """Its step was void, and was found to have run; the words do not hide the sum."""
+    before, after = policy("1", "1"), policy("0.9", "1")
+    name = granted(ledger, "1", policies=[before])
+    ledger.void(name, reason="it did not start")
+    apply_policy(ledger, after, Wish(), ANN)
+    granted(ledger, "0.9", policies=[after])
+    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
+    assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
+    amend(ledger, name, PureDP(epsilon=1), because="it ran after all")
+    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
+    assert "together are not kept within the lifetime (epsilon = 1, delta" in words
+
+
+def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -> None:
+    """A visit's budget says nothing of the customer who made a hundred."""
+    visits = policy("1", unit="visit")
+    granted(ledger, policies=[visits])
+    after = policy("1", "2")
+    found = apply_policy(ledger, after, NEW, ANN)
+    words = term_guarantee(after.declared(), found.terms)
+    assert "together are kept within" not in words
+    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+
+
+def test_an_overdrawn_term_keeps_nobody_within_the_lifetime(ledger: Ledger) -> None:
+    """The sum of the budgets bounds nothing then; before, it did."""
+    before = policy("1", "2")
+    name = granted(ledger, policies=[before])
+    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
+    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    assert "together are kept within" not in words
+    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+
+
+def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
+    """Epsilon never without delta; scope, unit, relation and assumptions."""
+    first = policy("1", "5")
+    granted(ledger, policies=[first])
+    apply_policy(ledger, policy("0.5", "5"), Wish(), ANN)
+    terms = views.terms(ledger, "a")
+    sentence = term_guarantee(policy("0.5", "5").declared(), terms)
+    assert "(epsilon = 1, delta = 0)-differentially private" in sentence
+    assert "Every customer (add-or-remove)" in sentence
+    assert "kept within (epsilon = 5, delta = 0)" in sentence
+    words = terms_in_words(terms)
+    assert "tightened to (epsilon = 0.5, delta = 0)" in words
+    assert "A tightened term counts as it was opened." in words
+    apply_policy(ledger, policy("2", "5"), NEW, ANN)
+    granted(ledger, policies=[policy("2", "5")])
+    words = terms_in_words(views.terms(ledger, "a"))
+    assert "1 (epsilon = 1, delta = 0) for customer" in words
+    assert "add up to (epsilon = 3, delta = 0) of the lifetime (epsilon = 5" in words
+
+
+def test_terms_of_different_units_add_up_to_no_guarantee(ledger: Ledger) -> None:
+    """The budget still counts, and the words do not pretend."""
+    granted(ledger)
+    other = policy("1", "5", unit="visit")
+    apply_policy(ledger, other, NEW, ANN)
+    assert "guarantee of none" not in terms_in_words(views.terms(ledger, "a"))
+    granted(ledger, policies=[other])
+    assert "guarantee of none" in terms_in_words(views.terms(ledger, "a"))
+
+
+# Whatever is done
+
+_LIFETIME = Fraction(5)
+_EPSILONS = ("0.3", "0.5", "1", "1.7", "2", "3", "4.9")
+_LOYAL, _UNDONE = 0.9, 0.7
+_CAPS = (None, "5", "4", "5", "3.1", "50")
+
+
+def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
+    """Do something that a person or a worker may do; refusals are part of it.
+
+    Of `files`, the first is what was applied last and the last what was edited last.
+    """
+    deed = chance.choice(("edit", "apply", "new term", "charge", "charge", "end"))
+    if deed == "edit":
+        epsilon, cap = chance.choice(_EPSILONS), chance.choice(_CAPS)
+        if cap is None or Fraction(cap) >= Fraction(epsilon):
+            files.append(policy(epsilon, cap))
+    elif deed in ("apply", "new term"):
+        wish = NEW if deed == "new term" else Wish()
+        apply_policy(ledger, files[-1], wish, ANN)
+        files[:] = [files[-1]]
+    elif deed == "charge":
+        file = files[0] if chance.random() < _LOYAL else files[-1]
+        granted(ledger, f"0.{chance.randint(1, 9)}", policies=[file])
+    else:
+        for open_one in views.open_reservations(ledger):
+            end = chance.choice(("settle", "void", "nothing"))
+            if end == "settle":
+                ledger.settle(open_one.reservation)
+            elif end == "void":
+                ledger.void(open_one.reservation, reason="test")
+
+
+def run_deeds(ledger: Ledger, seed: int) -> int:
+    """Do many things in random order and check after each; return the charges."""
+    chance = random.Random(seed)
+    # A lifetime of 5 is promised first, and nobody passes --raise-lifetime.
+    files = [policy("2", "5")]
+    ledger.settle(granted(ledger, policies=files))
+    for _ in range(150):
+        try:
+            _act(ledger, chance, files)
+        except (BudgetRefused, PolicyChanged, PolicyNotApplied):
+            # Whoever was refused undoes the edit, or tries on.
+            files[:] = files[:1] if chance.random() < _UNDONE else files
+            continue
+        assert spent(ledger) <= _LIFETIME
+    return [entry.kind for entry in entries(ledger)].count("reserve")
+
+
+@pytest.mark.parametrize("seed", spread(range(6), 4))
+def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
+    ledger: Ledger, seed: int
+) -> None:
+    """What all terms admitted stays within the lifetime that was promised first."""
+    assert run_deeds(ledger, seed) >= 3
+    opened = [v.opened["epsilon"] for v in views.terms(ledger, "a") if v.charged]
+    assert sum(map(Fraction, opened)) <= _LIFETIME
+    audit(ledger)
+
+
+def _reset_in_place(ledger: Ledger, given: Policy, *_: object) -> None:
+    """Apply whatever is asked as a term that nobody counts: a known-bad `apply`."""
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(whole=("a",), claims=()))
+        command = Freeze(book="a", who="x", because="x", **ledger.label())
+        pen = Pen(state, command)
+        opened(pen, given, because="whatever is asked", facts={})
+        transaction.store(pen.changes, pen.entries, {})
+
+
+def test_an_apply_that_resets_usage_in_place_is_caught(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: with a known-bad application, the same deeds pass the lifetime."""
+    monkeypatch.setattr(f"{__name__}.apply_policy", _reset_in_place)
+    with pytest.raises(AssertionError):
+        run_deeds(ledger, 0)
+    assert spent(ledger) > _LIFETIME

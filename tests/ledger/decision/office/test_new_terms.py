@@ -1,0 +1,202 @@
+"""New terms, and the four eyes that every application may need."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import apply_policy, freeze
+from dpflow.ledger.office_records import Applied, Wish
+from dpflow.policy import Policy
+from dpflow.policy.fields import Budget
+from tests.ledger.journals import audit, body, sums, terms_of
+from tests.ledger.support import granted, make_policy
+
+ANN = Approval(principal="ann")
+NEW = Wish(new_term=True, because="a new year")
+
+
+def budget(epsilon: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with this epsilon."""
+    return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+
+
+def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
+    """Make such a policy with a lifetime."""
+    return budget(epsilon, lifetime=f"{{epsilon: {lifetime}}}", **fields)
+
+
+def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
+    """Apply a policy as someone who needs nobody's approval."""
+    return apply_policy(ledger, policy, wish, ANN)
+
+
+# New terms
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        budget("2"),
+        make_policy(unit="visit"),
+        make_policy(filter="output"),
+        make_policy(budget="{epsilon: 0.5, delta: 1e-6}"),
+    ],
+)
+def test_anything_else_needs_a_term_that_is_asked_for(
+    ledger: Ledger, edited: Policy
+) -> None:
+    """The refusal names each change, its verdict, and the command."""
+    granted(ledger)
+    told = "--new-term --because TEXT`, would be refused as well.*Write `lifetime"
+    with pytest.raises(PolicyChanged, match=told):
+        apply(ledger, edited)
+    roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
+    told = "or open a new term with `dpflow policy apply a --new-term --because TEXT`"
+    with pytest.raises(PolicyChanged, match=told):
+        apply(ledger, roomy)
+    assert len(terms_of(ledger)) == 1
+    granted(ledger)
+
+
+@pytest.mark.parametrize("because", ["", "  "])
+def test_a_new_term_needs_a_reason(ledger: Ledger, because: str) -> None:
+    """The journal keeps it."""
+    granted(ledger)
+    with pytest.raises(PolicyNotApplied, match="needs a reason"):
+        apply(ledger, capped("2", "9"), Wish(new_term=True, because=because))
+
+
+def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
+    """The old ones stay as they are."""
+    granted(ledger, "0.9")
+    result = apply(ledger, capped("2", "3"), NEW)
+    assert (result.action, result.term) == ("new term", 2)
+    assert [view.charged for view in result.terms] == [True, False]
+    granted(ledger, "2", policies=[capped("2", "3")])
+    assert sums(ledger) == (0, Fraction(9, 10))
+    assert sums(ledger, "a#2") == (0, 2)
+    entry = body(ledger, "open")
+    assert (entry["because"], entry["who"]) == ("a new year", "ann")
+    assert (entry["total"], entry["lifetime"]) == (
+        {"epsilon": "3", "delta": "0"},
+        {"epsilon": "3", "delta": "0"},
+    )
+
+
+def test_the_same_policy_may_open_a_new_term(ledger: Ledger) -> None:
+    """As when a budget is granted for each year."""
+    policy = capped("1", "2")
+    granted(ledger, "1", policies=[policy])
+    assert apply(ledger, policy, NEW).term == 2
+    # Nothing was charged under it, so that a further one would change nothing.
+    assert apply(ledger, policy, NEW).action == "nothing"
+    granted(ledger, "1", policies=[policy])
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply(ledger, policy, NEW)
+
+
+def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
+    """It can be settled or forfeited after the next term has opened."""
+    settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)
+    apply(ledger, capped("2", "3"), NEW)
+    granted(ledger, "0.5", policies=[capped("2", "3")])
+    ledger.settle(settled)
+    ledger.forfeit(forfeited, because="its host is gone")
+    assert sums(ledger) == (Fraction(1, 2), 0)
+    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
+    audit(ledger)
+
+
+def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
+    ledger: Ledger,
+) -> None:
+    """By someone who applies it, never by a step, and never above the cap."""
+    granted(ledger)
+    apply(ledger, capped("2", "3"), NEW)
+    with pytest.raises(PolicyChanged):
+        granted(ledger, policies=[capped("1", "3")])
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply(ledger, capped("2.5", "3"))
+    assert apply(ledger, capped("1", "3")).action == "replace"
+    granted(ledger, "1", policies=[capped("1", "3")])
+
+
+def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
+    """A new account would not be frozen; tightening is fine."""
+    granted(ledger)
+    freeze(ledger, "a", who="ann", because="a bug")
+    with pytest.raises(PolicyNotApplied, match="dpflow thaw a"):
+        apply(ledger, capped("2", "3"), NEW)
+    assert apply(ledger, budget("0.5")).action == "tighten"
+    with pytest.raises(BudgetRefused, match="frozen by ann: 'a bug'"):
+        granted(ledger, policies=[budget("0.5")])
+
+
+def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
+    ledger: Ledger,
+) -> None:
+    """Else the next step would thaw the dataset."""
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "5")
+    freeze(ledger, "a", who="ann", because="a bug")
+    with pytest.raises(PolicyChanged):
+        granted(ledger, policies=[budget("2")])
+
+
+# Four eyes
+
+OFFICERS = make_policy(officers="[ann, bob]")
+
+
+@pytest.mark.parametrize(
+    ("principal", "authors", "told_so"),
+    [
+        ("eve", ("bob",), "only an officer of dataset 'a' may apply its policy"),
+        ("ann", ("ann",), "'ann' wrote it"),
+        ("ann", ("Ann <x>", "ANN@example.com"), "'ann' wrote it"),
+        ("ann", ("GitHub", "ann"), "'ann' wrote it"),
+        ("ann", (), "name its author with --author"),
+    ],
+)
+def test_an_author_or_a_stranger_does_not_apply(
+    ledger: Ledger, principal: str, authors: tuple[str, ...], told_so: str
+) -> None:
+    """Nor anyone, where nobody knows who wrote it."""
+    approval = Approval(principal=principal, authors=authors)
+    with pytest.raises(PolicyNotApplied, match=told_so):
+        apply_policy(ledger, OFFICERS, Wish(), approval)
+    assert terms_of(ledger) == []
+
+
+@pytest.mark.parametrize(
+    "author", ["Jose\u0301 Paz", "Jos\u00e9  Paz", "JOS\u00c9 PAZ"]
+)
+def test_an_author_whose_name_is_encoded_otherwise_does_not_apply(
+    ledger: Ledger, author: str
+) -> None:
+    """One name has several encodings, and git keeps the one that was typed."""
+    file = make_policy(officers="[Jos\u00e9 Paz, bob]")
+    approval = Approval(principal="Jos\u00e9 Paz", authors=(author,))
+    with pytest.raises(PolicyNotApplied, match="wrote it"):
+        apply_policy(ledger, file, Wish(), approval)
+    other = Approval(principal="bob", authors=(author,))
+    assert apply_policy(ledger, file, Wish(), other).term == 1
+
+
+def test_the_officers_of_the_governing_copy_decide(ledger: Ledger) -> None:
+    """An edit that names others as officers is not approved by these."""
+    approval = Approval(principal="bob", authors=("ann",))
+    apply_policy(ledger, OFFICERS, Wish(), approval)
+    granted(ledger, policies=[OFFICERS])
+    others = make_policy(officers="[eve]")
+    eve = Approval(principal="eve", authors=("mallory",))
+    with pytest.raises(PolicyNotApplied, match="ann, bob"):
+        apply_policy(ledger, others, Wish(), eve)
+    apply_policy(ledger, others, Wish(), approval)
+    with pytest.raises(PolicyNotApplied, match="eve"):
+        apply_policy(ledger, OFFICERS, Wish(), approval)

@@ -1,0 +1,215 @@
+"""What operators charge by hand only ever raises usage, and is witnessed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, PureDP
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerRolledBack,
+    ReservationConflict,
+    UnsupportedCost,
+)
+from dpflow.ledger.office import amend, import_prior
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.views import accounts, usage
+from tests.ledger.journals import audit, body, entries, kinds, sums, whole
+from tests.ledger.support import BASIC, make_ledger, make_policy, request, url
+
+TWO = make_policy(
+    "shop",
+    budget="{epsilon: 1}",
+    flows="{report: {epsilon: 0.5}}",
+    other_flows="allow",
+)
+WHY = "sigma was 10, not 20"
+
+
+def granted(ledger, cost, *, owner=None, **fields):
+    """Reserve for this process or another one."""
+    if owner is not None:
+        fields["owner"] = owner
+    asked = request(ledger, cost, **fields)
+    ledger.reserve(asked)
+    return asked.reservation
+
+
+@pytest.mark.parametrize("end", ["open", "settled", "forfeited", "void"])
+def test_an_amendment_charges_the_difference(ledger, end):
+    """Whatever became of the step; a voided one was charged nothing."""
+    name = granted(ledger, "0.1", owner="0" * 32 if end == "forfeited" else None)
+    if end == "settled":
+        ledger.settle(name)
+    elif end == "forfeited":
+        ledger.forfeit(name, because="gone")
+    elif end == "void":
+        ledger.void(name, reason="test")
+    (charge,) = amend(ledger, name, PureDP(epsilon="0.25"), because=WHY)
+    wanted = Fraction(1, 4) if end == "void" else Fraction(15, 100)
+    assert Fraction(charge.amount["epsilon"]) == wanted
+    assert sum(sums(ledger)) == Fraction(1, 4)
+    audit(ledger)
+
+
+def test_an_amended_step_cannot_report_its_cost_down(ledger):
+    """What it reports is a part of a cost that was declared too small."""
+    policy = make_policy(budget="{epsilon: 10}")
+
+    def steps(epsilon):
+        return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
+
+    names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
+    amend(ledger, names[0], steps("0.2"), because=WHY)
+    ledger.settle(names[0], reported=1)
+    assert sums(ledger) == (2, 2)
+    ledger.settle(names[1], reported=1)
+    amend(ledger, names[1], steps("0.2"), because=WHY)
+    assert sums(ledger) == (4, 1)
+    ledger.settle(names[2], reported=1)
+    assert sums(ledger) == (Fraction("4.1"), 0)
+    audit(ledger)
+
+
+def test_an_amendment_of_another_relation_is_refused(ledger):
+    """Its price would not hold for the people whom the policy protects."""
+    policy = make_policy(
+        relation="replace-one", filter="renyi", budget="{epsilon: 3, delta: 1e-6}"
+    )
+    name = granted(ledger, Gaussian(sensitivity=1, sigma=20), policies=[policy])
+    sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
+    before = whole(ledger)
+    with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
+        amend(ledger, name, sampled, because=WHY)
+    assert whole(ledger) == before
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=10), because=WHY)
+
+
+def test_amendments_add_up(ledger):
+    """Each charges only what is new."""
+    name = granted(ledger, "0.1")
+    amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
+    amend(ledger, name, PureDP(epsilon="0.3"), because=WHY)
+    ledger.settle(name)
+    assert sums(ledger) == (Fraction(3, 10), 0)
+    audit(ledger)
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "0.05"])
+def test_nothing_is_ever_lowered(ledger, epsilon):
+    """An amendment that charges nothing is an error."""
+    name = granted(ledger, "0.1")
+    with pytest.raises(ReservationConflict, match="only ever raised"):
+        amend(ledger, name, PureDP(epsilon=epsilon), because=WHY)
+    assert kinds(ledger) == ["open", "reserve"]
+
+
+def test_every_account_of_the_step_is_charged(ledger):
+    """The dataset's and the flow's share."""
+    name = granted(ledger, "0.1", policies=[TWO], flow="report")
+    charges = amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
+    assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
+    assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(1, 5)
+
+
+def test_an_amendment_may_overdraw(ledger):
+    """It is recorded truthfully, and nothing is admitted any more."""
+    name = granted(ledger, "0.1", policies=[TWO], flow="report")
+    charges = amend(ledger, name, PureDP(epsilon="0.8"), because=WHY)
+    assert [charge.state for charge in charges] == ["open", "overdrawn"]
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.01", policies=[TWO], flow="report")
+    audit(ledger)
+
+
+def test_a_cost_without_a_price_charges_nothing(ledger):
+    """All accounts or none."""
+    name = granted(ledger, "0.1")
+    with pytest.raises(UnsupportedCost):
+        amend(ledger, name, Gaussian(sensitivity=1, sigma=10), because=WHY)
+    assert kinds(ledger) == ["open", "reserve"]
+
+
+def test_a_reservation_that_is_not_there_is_told(ledger):
+    """By its id."""
+    with pytest.raises(
+        ReservationConflict, match=r"no reservation nobody.*dpflow ledger reservations"
+    ):
+        amend(ledger, "nobody", PureDP(epsilon=1), because=WHY)
+
+
+def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
+    """Charge what was spent before."""
+    cost = PureDP(epsilon=epsilon)
+    return import_prior(ledger, policy, cost, because="2025", evidence=evidence)
+
+
+def test_prior_spending_is_charged_before_the_first_step(ledger):
+    """It opens the dataset's term, and the budget is smaller from the start."""
+    (charge,) = prior(ledger)
+    assert (charge.account, charge.state) == ("a#1", "open")
+    assert sums(ledger) == (Fraction(2, 5), 0)
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.7")
+    told = body(ledger, "prior")
+    assert (told["evidence_sha256"], told["because"]) == ("e" * 64, "2025")
+    audit(ledger)
+
+
+def test_the_same_evidence_is_charged_once(ledger):
+    """A repeated command is no second spending."""
+    prior(ledger)
+    with pytest.raises(ConfigurationError, match="by entry 2"):
+        prior(ledger)
+    prior(ledger, evidence="f" * 64)
+    assert sums(ledger) == (Fraction(4, 5), 0)
+
+
+def test_prior_spending_may_overdraw(ledger):
+    """What was spent was spent."""
+    (charge,) = prior(ledger, "5")
+    assert charge.state == "overdrawn"
+
+
+def test_a_cost_that_does_not_hold_for_the_relation_is_refused(ledger):
+    """As it would be for a step."""
+    replace_one = make_policy("b", relation="replace-one")
+    cost = Gaussian(sensitivity=1, sigma=20)
+    with pytest.raises(UnsupportedCost):
+        import_prior(ledger, replace_one, cost, because="x", evidence="e" * 64)
+    assert entries(ledger, "b") == []
+
+
+def test_what_was_charged_by_hand_is_witnessed(tmp_path):
+    """A backup from before it is refused; in a file, which is simple to put back."""
+    path = tmp_path / "ledger.db"
+    ledger = make_ledger(path)
+    granted(ledger, "0.1")
+    ledger.close()
+    before = path.read_bytes()
+    prior(open_ledger(url(path)), "0.2").pop()
+    open_ledger(url(path)).close()
+    for end in ("-wal", "-shm"):
+        Path(f"{path}{end}").unlink(missing_ok=True)
+    other = tmp_path / "other.db"
+    other.write_bytes(before)
+    with pytest.raises(LedgerRolledBack):
+        granted(open_ledger(url(other)), "0.1")
+
+
+def test_the_views_tell_of_them(ledger):
+    """As spent; nothing breaks on an entry without a reservation."""
+    name = granted(ledger, "0.1")
+    amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
+    prior(ledger)
+    (view,) = accounts(ledger, "a")
+    assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.5", "0.1")
+    assert [point.kind for point in usage(ledger, "a")["a#1"]] == [
+        "reserve",
+        "amend",
+        "prior",
+    ]

@@ -1,0 +1,335 @@
+"""The ledger's applied copy governs: workers agree with it or do not run."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import Gaussian, PureDP
+from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import (
+    amend,
+    apply_policy,
+    freeze,
+    freeze_of,
+    import_prior,
+    propose,
+    thaw,
+)
+from dpflow.ledger.office_records import BookLoss, Repair, Wish
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.records import Conditions
+from dpflow.policy import Policy
+from tests.ledger.journals import audit, body, entries, sums, terms_of
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    edit,
+    error_of,
+    everything,
+    granted,
+    make_ledger,
+    make_policy,
+    read,
+    refused,
+    url,
+)
+
+TENTH = Fraction(1, 10)
+ANN = Approval(principal="ann")
+HALF = make_policy(budget="{epsilon: 0.5}")
+
+
+# What is kept and compared
+
+
+def test_a_term_keeps_what_was_declared_beside_what_was_derived(ledger: Ledger) -> None:
+    """The one is compared, the other makes the rules."""
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
+    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[policy])
+    (term,) = terms_of(ledger)
+    assert term["declared"] == policy.declared()
+    assert term["pinned"] == policy.pinned()
+    assert "order" not in term["declared"]["filter"]
+
+
+def test_rules_come_from_the_ledger_not_from_the_file(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose defaults are tuned otherwise charges the pinned order."""
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
+    other = make_policy(
+        budget="{epsilon: 1, delta: 1e-6}", filter="{theorem: renyi, order: 30}"
+    )
+    cost = Gaussian(sensitivity=1, sigma=50)
+    assert policy.pinned()["filter"]["order"] != "30"
+    # As if an earlier version had derived 30 where this one derives another order.
+    derived = other.pinned()
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "pinned", lambda _: derived)
+        granted(ledger, cost, policies=[policy])
+    granted(ledger, cost, policies=[policy])
+    _, held = sums(ledger)
+    assert held == 2 * Fraction(30, 2 * 50**2)
+
+
+def test_a_worker_with_another_version_is_refused_with_the_difference(
+    ledger: Ledger,
+) -> None:
+    """Whichever came first governs; nothing of the other is kept."""
+    granted(ledger)
+    before = entries(ledger)
+    with pytest.raises(PolicyChanged) as caught:
+        granted(ledger, policies=[HALF])
+    assert caught.value.differences == ["budget.epsilon: ledger 1, file 0.5"]
+    assert "(term 1)" in caught.value.message
+    assert "dpflow policy diff a" in caught.value.message
+    assert entries(ledger) == before
+    granted(ledger)
+
+
+@pytest.mark.parametrize("field", ["pinned", "declared", "policy_hash", "gates"])
+def test_a_copy_that_was_edited_by_hand_is_noticed(tmp_path: Path, field: str) -> None:
+    """The rules come from it, so it must be what was applied."""
+    path = tmp_path / "ledger.db"
+    ledger = make_ledger(path)
+    granted(ledger)
+    edit(path, change(path, "term", field))
+    with pytest.raises(LedgerCorrupt, match="entry 1 of book 'a'"):
+        granted(ledger)
+
+
+def change(path: Path, *place: str) -> str:
+    """Say how to edit a field in the body of the entry that opened the term."""
+    ((text,),) = read(path, "SELECT body FROM entry WHERE kind = 'open'")
+    body = json.loads(text)
+    found = body
+    for name in place[:-1]:
+        found = found[name]
+    told = json.dumps(found[place[-1]])
+    found[place[-1]] = json.loads(told.replace("1", "2"))
+    edited = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    assert edited != text
+    return f"UPDATE entry SET body = '{edited}' WHERE kind = 'open'"
+
+
+# Who applies
+
+
+def test_the_first_charge_applies_the_policy_and_says_so(ledger: Ledger) -> None:
+    """On one machine; the entry that opens the account tells who and why."""
+    granted(ledger)
+    told = body(ledger, "open")
+    assert told["because"] == "first decision"
+    assert told["who"] == ledger.conditions.facts["who"]
+    assert [told["policy"]] == [term["policy_hash"] for term in terms_of(ledger)]
+
+
+def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) -> None:
+    """As where many machines share one; then nothing runs until someone applied."""
+    shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
+    with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
+        granted(shared)
+    assert terms_of(ledger) == []
+    apply_policy(shared, BASIC, Wish(), ANN)
+    granted(shared)
+    with pytest.raises(PolicyChanged):
+        granted(shared, policies=[HALF])
+    shared.close()
+
+
+def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
+    ledger: Ledger, path: Place
+) -> None:
+    """The first of two workers does not win by chance."""
+    shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
+    apply_policy(shared, BASIC, Wish(), ANN)
+    with pytest.raises(PolicyChanged):
+        granted(shared, policies=[HALF])
+    shared.close()
+
+
+def test_what_someone_applied_is_not_replaced_by_a_step(ledger: Ledger) -> None:
+    """Also before anything was charged: it was meant."""
+    apply_policy(ledger, BASIC, Wish(), ANN)
+    with pytest.raises(PolicyChanged):
+        granted(ledger, policies=[HALF])
+    granted(ledger)
+
+
+def test_a_policy_with_officers_is_never_applied_by_a_step(ledger: Ledger) -> None:
+    """Its author would have applied it alone."""
+    guarded = make_policy(officers="[ann, bob]")
+    with pytest.raises(PolicyNotApplied, match="an officer \\(ann, bob\\) has to run"):
+        granted(ledger, policies=[guarded])
+    approval = Approval(principal="bob", authors=("ann",))
+    apply_policy(ledger, guarded, Wish(), approval)
+    granted(ledger, policies=[guarded])
+
+
+def test_a_term_with_officers_is_not_replaced_by_a_file_without(
+    ledger: Ledger,
+) -> None:
+    """Taking the officers out of a file does not send them home."""
+    guarded = make_policy(officers="[ann, bob]")
+    approval = Approval(principal="bob", authors=("ann",))
+    apply_policy(ledger, guarded, Wish(because="first decision"), approval)
+    with pytest.raises(PolicyChanged, match="officers"):
+        granted(ledger)
+
+
+# What each decision tells
+
+
+def test_each_charge_and_decision_tells_who_and_with_which_code(path: Place) -> None:
+    """In the hashed body, so that it cannot be changed later."""
+    make_ledger(path).close()
+    facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": True}, "dpflow": "9"}
+    ledger = open_ledger(url(path), conditions=Conditions(facts=facts))
+    reservation = granted(ledger)
+    ledger.settle(reservation)
+    with pytest.raises(Exception, match="refused"):
+        granted(ledger, "5")
+    (term,) = terms_of(ledger)
+    for kind in ("open", "reserve", "settle", "refuse"):
+        told = body(ledger, kind)
+        assert {name: told[name] for name in facts} == facts
+        if kind != "settle":  # which names its charge and repeats nothing of it
+            hashed = term["policy_hash"]
+            assert told["policy"] == (hashed if kind == "open" else {"a": hashed})
+    audit(ledger)
+    ledger.close()
+
+
+def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
+    path: Place,
+) -> None:
+    """The entry that ends it names who ended it."""
+    make_ledger(path).close()
+    worker = open_ledger(url(path), conditions=Conditions(facts={"who": "worker"}))
+    reservation = granted(worker, owner="0" * 32)
+    worker.close()
+    officer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
+    officer.forfeit(reservation, because="the host is gone")
+    assert body(officer, "reserve")["who"] == "worker"
+    assert body(officer, "forfeit")["who"] == "ann"
+    officer.close()
+
+
+def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
+    path: Place,
+) -> None:
+    """Who amends a charge is told apart from whoever made it, as in all of them."""
+    make_ledger(path).close()
+    worker = open_ledger(url(path), conditions=Conditions(facts={"who": "worker"}))
+    reservation = granted(worker)
+    facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": False}, "dpflow": "9"}
+    officer = open_ledger(url(path), conditions=Conditions(facts=facts))
+    amend(officer, reservation, PureDP(epsilon="0.2"), because="it cost more")
+    spent = PureDP(epsilon="0.1")
+    import_prior(officer, BASIC, spent, because="2024", evidence="0" * 64)
+    freeze(officer, "a", who="ann", because="wrong sigma")
+    thaw(officer, "a", who="ann", because="it was right")
+    lost = BookLoss(
+        number=len(entries(officer)), amounts={"a#1": (1, 0)}, entries=((99, "f" * 64),)
+    )
+    words = {"because": "restored", "before": 0, "epoch": 1, **officer.label()}
+    officer.ask(Repair(losses={"a": lost}, **words))
+    (term,) = terms_of(officer)
+    for kind in ("amend", "prior", "freeze", "thaw", "repair"):
+        told = body(officer, kind)
+        assert {name: told.get(name) for name in facts} == facts, kind
+        assert told["policy"] == {"a": term["policy_hash"]}, kind
+    audit(officer)
+    worker.close()
+    officer.close()
+
+
+def test_a_dataset_that_nobody_used_has_no_term(ledger: Ledger) -> None:
+    """Reading makes none."""
+    assert propose(ledger, BASIC).action == "open"
+    assert freeze_of(ledger, "a") is None
+    assert terms_of(ledger) == []
+
+
+# Files that were edited
+
+
+EDITS: list[tuple[Policy, str]] = [
+    (make_policy(budget="{epsilon: 2}"), "budget.epsilon: ledger 1, file 2"),
+    (make_policy(budget="{epsilon: 0.5}"), "budget.epsilon: ledger 1, file 0.5"),
+    (make_policy(unit="household"), "unit: ledger customer, file household"),
+    (make_policy(relation="replace-one"), "relation"),
+    (
+        make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian"),
+        "filter.theorem: ledger basic, file gaussian",
+    ),
+    (make_policy(flows="{weekly: {epsilon: 1}}"), "flows.weekly"),
+    (make_policy(other_flows="refuse"), "other_flows: ledger allow, file refuse"),
+    (
+        make_policy(
+            budget="{epsilon: 1, delta: 1e-6}",
+            odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        ),
+        "odometer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edited", "difference"), EDITS)
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_policy_edited_after_the_first_charge_is_refused(
+    ledger: Ledger, path: Place, edited: Policy, difference: str, settled: bool
+) -> None:
+    """The ledger's copy governs; the difference is shown, and nothing changes."""
+    reservation = granted(ledger)
+    if settled:
+        ledger.settle(reservation)
+    before = everything(path)
+    with pytest.raises(PolicyChanged) as caught:
+        granted(ledger, policies=[edited])
+    assert caught.value.dataset == "a"
+    assert list({difference in str(caught.value.differences)}) == [True]
+    assert difference in caught.value.message
+    assert before == everything(path)
+    granted(ledger)
+
+
+@pytest.mark.parametrize(("edited", "difference"), EDITS[:2])
+def test_a_policy_edited_before_any_charge_is_fine(
+    ledger: Ledger, path: Place, edited: Policy, difference: str
+) -> None:
+    """Also after a refusal or a void; the account is a new one under the new rule."""
+    refused(ledger, "5")
+    ledger.void(granted(ledger), reason="test")
+    granted(ledger, "0.5", policies=[edited])
+    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
+    assert sums(ledger, "a#1") == (0, 0)
+    assert error_of(lambda: granted(ledger)) is PolicyChanged
+    limit = {"budget.epsilon: ledger 1, file 2": "1.6"}.get(difference, "0.1")
+    refused(ledger, limit, policies=[edited])
+    audit(ledger)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        make_policy(budget="{epsilon: 1.0}"),
+        make_policy(alerts="[0.1]"),
+        make_policy(errors="keep"),
+        make_policy(version='"2"'),
+        make_policy(on_exhausted="{schedule: pause}"),
+    ],
+)
+def test_an_edit_that_touches_no_guarantee_is_fine(
+    ledger: Ledger, path: Place, edited: Policy
+) -> None:
+    """It is charged to the same account."""
+    granted(ledger)
+    granted(ledger, policies=[edited])
+    assert sums(ledger) == (0, 2 * TENTH)

@@ -1,0 +1,17 @@
+"""A ledger; what a test of preflights leaves in it must verify and audit."""
+
+from typing import Any
+
+import pytest
+
+from tests.ledger.journals import audit
+from tests.ledger.support import Place, make_ledger
+
+
+@pytest.fixture
+def ledger(path: Place) -> Any:
+    """Give a new, open ledger, and audit it at the end."""
+    found = make_ledger(path)
+    yield found
+    audit(found)
+    found.close()

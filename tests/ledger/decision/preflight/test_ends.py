@@ -1,0 +1,296 @@
+"""Runs that are killed, cut off, taken over or forged: the rest stays held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.accounting import make_filter
+from dpflow.exceptions import (
+    BudgetRefused,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    ReservationConflict,
+)
+from dpflow.ledger import ledger as shell
+from dpflow.ledger.decision.gates import charges_of
+from dpflow.ledger.decision.preflight import Cover
+from dpflow.ledger.model import Command, Decision, Keys, Pen, Seal, State
+from dpflow.ledger.office_records import BookLoss, Repair
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.rows import JournalError
+from dpflow.ledger.views import accounts, open_reservations
+from tests.ledger.journals import await_death, kinds, state_of, sums
+from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.processes import Child, die
+from tests.ledger.support import Place, granted, make_ledger, make_policy, url
+
+TENTH = Fraction(1, 10)
+
+
+def killed_run(path: Place, *, draws: int = 1) -> str:
+    """Kill a process that holds four tenths and has drawn some; return its id."""
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        say(held_run(ledger, ["0.1"] * 4))
+        for _ in range(draws):
+            ledger.settle(drawn(ledger).reservation)
+        die()
+
+    code, lines = Child(work).end()
+    assert code == -9
+    with closing(open_ledger(url(path))) as ledger:
+        await_death(ledger, lines[0])
+    return lines[0]
+
+
+def test_a_crash_before_the_seal_leaves_the_rest_held(ledger: Any, path: Place) -> None:
+    """It is shown as the rest of a flow run, and counts as forfeited."""
+    name = killed_run(path)
+    assert sums(ledger) == (TENTH, 3 * TENTH)
+    (shown,) = open_reservations(ledger)
+    assert (shown.reservation, shown.covers, shown.alive) == (name, RUN, False)
+    assert shown.undrawn == {"a#1": {"epsilon": "0.3", "delta": "0"}}
+    (view,) = accounts(ledger)
+    shares = (view.spent, view.reserved, view.forfeited)
+    assert [share["epsilon"] for share in shares] == ["0.1", "0", "0.3"]
+    with pytest.raises(ReservationConflict, match="another process"):
+        ledger.seal(RUN, outcome="failed")
+
+
+def test_an_operator_closes_it_in_full(ledger: Any, path: Place) -> None:
+    """The rest is posted, never returned; a late step is refused."""
+    name = killed_run(path)
+    ledger.forfeit(name, because="given up")
+    assert sums(ledger) == (4 * TENTH, 0)
+    assert state_of(ledger, name) == "forfeited"
+    with pytest.raises(BudgetRefused, match="sealed"):
+        drawn(ledger)
+    assert not ledger.seal(RUN, outcome="completed")
+
+
+def test_whoever_runs_a_killed_run_again_takes_it_over(
+    ledger: Any, path: Place
+) -> None:
+    """It draws from what is held, and its seal returns the rest."""
+    name = killed_run(path)
+    assert held_run(ledger, ["0.1"] * 4) == name
+    assert not drawn(ledger).beyond
+    assert ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (TENTH, TENTH)
+
+
+def test_a_living_run_is_sealed_by_its_own_process_only(
+    ledger: Any, path: Place
+) -> None:
+    """A second execution of the same run draws from it, and cannot end it."""
+    name = held_run(ledger, ["0.1"] * 2)
+
+    def work(say: Callable[[str], None]) -> None:
+        other = open_ledger(url(path))
+        say(held_run(other, ["0.1"] * 2))
+        other.settle(drawn(other).reservation)
+        for call in (
+            lambda: other.seal(RUN, outcome="completed"),
+            lambda: held_run(other, ["0.2"] * 2),
+        ):
+            with pytest.raises(ReservationConflict, match="another process runs"):
+                call()
+
+    assert Child(work).end() == (0, [name])
+    assert sums(ledger) == (TENTH, TENTH)
+
+
+def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
+    """It may have lost draws: the rest stays held, and the run is held anew."""
+    first = held_run(ledger, ["0.1"] * 3)
+    lost = {"b": BookLoss(number=0)}
+    words = {"because": "restored", "before": 0, "epoch": 1, **ledger.label()}
+    ledger.ask(Repair(losses=lost, **words))
+    with pytest.raises(BudgetRefused, match="sealed"):
+        drawn(ledger)
+    with pytest.raises(ReservationConflict, match="repaired since"):
+        ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (0, 3 * TENTH)
+    assert held_run(ledger, ["0.1"] * 3) != first
+    assert not drawn(ledger).beyond
+    assert ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (0, 4 * TENTH)
+
+
+def met(
+    monkeypatch: pytest.MonkeyPatch, ledger: Any, meanwhile: Callable[[], object]
+) -> None:
+    """Let something happen once, after a ledger has loaded what it decides on."""
+    once, decide = iter([meanwhile]), shell.decide
+
+    def slowly(state: State, command: Command) -> Decision:
+        if threading.current_thread() is threading.main_thread():
+            next(once, lambda: None)()
+        return decide(state, command)
+
+    monkeypatch.setattr(shell, "decide", slowly)
+
+
+def beside(call: Callable[[], object]) -> None:
+    """Call it in another thread, which nothing here is to wait for."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result(timeout=20)
+
+
+def test_a_run_taken_over_while_a_new_declaration_waits_is_let_alone(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who runs it is asked of what is locked, whatever its new declaration names."""
+    ledger, other = make_ledger(postgres_url), open_ledger(url(postgres_url))
+    dead = {"owner": "0" * 32}
+    name = held_run(ledger, ["0.1"] * 3, **dead)
+    taken = held_run(other, ["0.1"] * 3)
+    assert taken == name
+    with pytest.raises(ReservationConflict, match="another process runs"):
+        held_run(ledger, ["0.1"], policies=[make_policy("b")])
+    assert state_of(ledger, name) == "open"
+    assert sums(ledger) == (0, 3 * TENTH)
+    other.close()
+    ledger.close()
+
+
+def test_two_who_declare_one_run_at_once_hold_it_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other datasets no lock is in the way; the second asks again and is told."""
+    ledger, second = make_ledger(postgres_url), open_ledger(url(postgres_url))
+    b = [make_policy("b")]
+    first = whole(second, ["0.1"], policies=b)
+    met(monkeypatch, ledger, lambda: beside(lambda: second.reserve(first)))
+    with pytest.raises(ReservationConflict, match="another process runs"):
+        held_run(ledger, ["0.1"])
+    assert kinds(ledger) == []
+    assert sums(ledger, "b#1") == (0, TENTH)
+    assert second.seal(RUN, outcome="completed")
+    ledger.close()
+    second.close()
+
+
+# What must be caught
+
+
+@pytest.fixture
+def broken(path: Place) -> Any:
+    """Give a ledger that a test breaks, and so is not audited."""
+    found = make_ledger(path)
+    yield found
+    found.close()
+
+
+def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
+    """Write an entry that no decision makes, by a pen that does not look."""
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(runs=(RUN,), books=("a",), gates={"a": ("",)}))
+        pen = Pen(state, Seal(run=RUN, owner="x", outcome="x", **ledger.label()))
+        amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
+        pen.write("a", kind, amounts, {"outcome": "x"}, charge=charge)
+        transaction.store(pen.changes, pen.entries, {})
+
+
+PRICE = make_filter("basic", epsilon=1).price
+
+
+def test_a_seal_that_returns_more_than_undrawn_is_caught(broken: Any) -> None:
+    """The control: the journal's reader refuses the entry, whoever made it."""
+    name = held_run(broken, ["0.1"] * 4)
+    broken.settle(drawn(broken).reservation)
+    granted(broken, "0.2", preflights=())
+    with pytest.raises(JournalError, match="ends a charge that holds"):
+        forged(broken, "seal", "0.4", charge=name)
+    forged(broken, "seal", "0.3", charge=name)
+
+
+def draw_anything(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
+    """Let steps draw from a preflight whatever its state is."""
+
+    def always(_: Any, __: Any, asked: Any) -> Cover:
+        return Cover(preflight=preflight, ended=False, drawn=charges_of(asked))
+
+    monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", always)
+
+
+def test_a_draw_after_the_seal_is_caught(
+    broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a ledger whose steps do not ask whether the run has ended."""
+    name = held_run(broken, ["0.1"] * 4)
+    granted(broken, "0.3", preflights=())
+    broken.seal(RUN, outcome="completed")
+    draw_anything(monkeypatch, name)
+    with pytest.raises((JournalError, LedgerCorrupt), match="no open preflight"):
+        drawn(broken)
+
+
+def test_a_draw_of_more_than_is_left_is_caught(
+    broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a ledger whose steps do not ask what the run has left."""
+    name = held_run(broken, ["0.1"] * 2)
+    draw_anything(monkeypatch, name)
+    drawn(broken, "0.2")
+    with pytest.raises((JournalError, LedgerCorrupt), match="it draws"):
+        drawn(broken, "0.1")
+
+
+# Cut connections
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_seal_whose_answer_is_lost_is_sent_again(
+    ledger: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """Whether or not the first came through, the rest is returned once."""
+    held_run(ledger, ["0.1"] * 4)
+    drawn(ledger)
+    cuts = cut(monkeypatch, ledger, committed=committed)
+    assert ledger.seal(RUN, outcome="completed")
+    assert cuts == ["cut"]
+    assert sums(ledger) == (0, TENTH)
+    assert kinds(ledger).count("seal") == 1
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_void_whose_answer_is_lost_is_sent_again(
+    ledger: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """The step's charge is given back once, whether or not the first came through."""
+    step = granted(ledger, "0.4")
+    cuts = cut(monkeypatch, ledger, committed=committed)
+    ledger.void(step, reason="never started")
+    assert (cuts, state_of(ledger, step), sums(ledger)) == (["cut"], "void", (0, 0))
+    with pytest.raises(ReservationConflict, match="void already"):
+        ledger.void(step, reason="again")
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool) -> list[str]:
+    """Cut the connection at the next commit, before or after it came through."""
+    write, cuts = ledger.storage.write, []
+
+    @contextmanager
+    def once() -> Iterator[Any]:
+        first = not cuts
+        with write() as transaction:
+            yield transaction
+            if first and not committed:
+                cuts.append("cut")
+                raise LedgerUnavailable("cut", unknown=True)
+        if first:
+            cuts.append("cut")
+            raise LedgerUnavailable("cut", unknown=True)
+
+    monkeypatch.setattr(ledger.storage, "write", once)
+    return cuts

@@ -1,0 +1,291 @@
+"""Preflights: a run held whole, drawn from by its steps, and sealed at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    ReservationConflict,
+)
+from dpflow.ledger.office import amend
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.records import Granted, Replayed
+from dpflow.ledger.views import refusal_of_run
+from tests.ledger.journals import entries, kinds, state_of, sums
+from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.support import BASIC, Place, granted, request, url
+
+TENTH = Fraction(1, 10)
+
+
+def test_a_run_is_held_whole_and_drawn_step_by_step(ledger: Any) -> None:
+    """What is held moves to the step; the sum of held and settled never changes."""
+    held_run(ledger, ["0.1", "0.2"])
+    assert sums(ledger) == (0, 3 * TENTH)
+    first = drawn(ledger, "0.1").reservation
+    assert sums(ledger) == (0, 3 * TENTH)
+    ledger.settle(first)
+    assert sums(ledger) == (TENTH, 2 * TENTH)
+    ledger.settle(drawn(ledger, "0.2").reservation)
+    assert sums(ledger) == (3 * TENTH, 0)
+    assert ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (3 * TENTH, 0)
+    assert kinds(ledger) == [
+        *("open", "reserve"),
+        *("reserve", "settle", "reserve", "settle"),
+        "seal",
+    ]
+
+
+def test_what_a_run_holds_nobody_else_gets(ledger: Any) -> None:
+    """Others spend the rest of the budget; the run's steps pass no gate again."""
+    held_run(ledger, ["0.1"] * 4)
+    granted(ledger, "0.6")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.1")
+    for _ in range(4):
+        ledger.settle(drawn(ledger).reservation)
+    assert sums(ledger) == (4 * TENTH, 6 * TENTH)
+
+
+def test_the_rest_returns_with_the_seal_and_once(ledger: Any) -> None:
+    """Exactly what no step drew; a second seal changes nothing."""
+    held_run(ledger, ["0.1"] * 4)
+    ledger.settle(drawn(ledger).reservation)
+    running = drawn(ledger).reservation
+    assert ledger.seal(RUN, outcome="failed")
+    assert sums(ledger) == (TENTH, TENTH)
+    assert not ledger.seal(RUN, outcome="completed")
+    ledger.settle(running)
+    assert sums(ledger) == (2 * TENTH, 0)
+    assert kinds(ledger).count("seal") == 1
+    granted(ledger, "0.8")
+
+
+def test_a_late_step_is_refused_in_so_many_words(ledger: Any) -> None:
+    """After the seal there is nothing to draw, and nothing else is reserved for it."""
+    held_run(ledger, ["0.1"] * 2)
+    ledger.seal(RUN, outcome="completed")
+    with pytest.raises(BudgetRefused, match="its preflight is sealed") as caught:
+        drawn(ledger)
+    assert type(caught.value) is BudgetRefused
+    assert "run the flow again" in caught.value.fits
+    assert sums(ledger) == (0, 0)
+    assert kinds(ledger) == ["open", "reserve", "seal", "refuse"]
+
+
+def test_a_step_beyond_what_is_left_is_reserved_by_itself(ledger: Any) -> None:
+    """It passes the ordinary gates, and the answer and the journal say so."""
+    held_run(ledger, ["0.1"] * 2)
+    assert drawn(ledger, "0.3").beyond
+    assert sums(ledger) == (0, 5 * TENTH)
+    assert not drawn(ledger, "0.2").beyond
+    assert sums(ledger) == (0, 5 * TENTH)
+    assert drawn(ledger).beyond
+    with pytest.raises(BudgetRefused):
+        drawn(ledger, "0.5")
+    told = [
+        each.body.get("cover", {}).get("drawn")
+        for each in entries(ledger)
+        if each.kind == "reserve"
+    ]
+    assert told == [None, False, True, False]
+
+
+def test_a_step_of_no_run_draws_nothing(ledger: Any) -> None:
+    """Only steps of the run do."""
+    held_run(ledger, ["0.1"])
+    answer = drawn(ledger, preflights=("another",))
+    assert not answer.beyond
+    assert sums(ledger) == (0, 2 * TENTH)
+
+
+def test_a_replayed_step_draws_nothing(ledger: Any) -> None:
+    """Its release is in the ledger already."""
+    first = request(ledger, "0.1", key="week")
+    ledger.reserve(first)
+    ledger.settle(first.reservation, value="1")
+    held_run(ledger, ["0.1"])
+    again = request(ledger, "0.1", key="week", preflights=(RUN,))
+    assert isinstance(ledger.reserve(again), Replayed)
+    assert sums(ledger) == (TENTH, TENTH)
+    ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (TENTH, 0)
+    late = request(ledger, "0.1", key="week", preflights=(RUN,))
+    assert isinstance(ledger.reserve(late), Replayed)
+
+
+def test_a_run_that_does_not_fit_is_refused_and_charges_nothing(ledger: Any) -> None:
+    """Exhausted once it was granted before; asked, left and what fits are told."""
+    with pytest.raises(BudgetRefused) as caught:
+        held_run(ledger, ["0.6", "0.6"])
+    assert type(caught.value) is BudgetRefused
+    assert (caught.value.asked, caught.value.left) == (
+        {"epsilon": "1.2", "delta": "0"},
+        {"epsilon": "1", "delta": "0"},
+    )
+    assert "1.21 times its noise" in caught.value.fits
+    assert sums(ledger) == (0, 0)
+    held_run(ledger, ["0.3", "0.3"])
+    with pytest.raises(BudgetExhausted):
+        held_run(ledger, ["0.3", "0.3"], run="run/2")
+    assert sums(ledger) == (0, 6 * TENTH)
+    assert not ledger.seal("run/2", outcome="failed")
+
+
+def refused(ledger: Any, costs: Sequence[str], **fields: Any) -> BudgetRefused:
+    """Ask to hold a run that does not fit, and return the refusal."""
+    with pytest.raises(BudgetRefused) as caught:
+        held_run(ledger, costs, **fields)
+    return caught.value
+
+
+def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
+    """What is kept costs nothing; a step that would draw is refused, if cheap, too."""
+    kept = {"key": "week", "preflights": (RUN,)}
+    ledger.settle(granted(ledger, "0.9", key="week"), value="7")
+    told = refused(ledger, ["0.9", "0.1"])
+    assert isinstance(ledger.reserve(request(ledger, "0.9", **kept)), Replayed)
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused") as step:
+        drawn(ledger, "0.01")
+    assert type(step.value) is type(told)
+    names = ("asked", "left", "fits", "gate", "theorem", "dataset")
+    for name in names:
+        assert getattr(step.value, name) == getattr(told, name)
+    assert told.message in step.value.message
+    assert "refuse" in kinds(ledger)
+    assert sums(ledger) == (9 * TENTH, 0)
+    granted(ledger, "0.1")
+
+
+def test_whoever_executes_a_step_of_a_refused_run_is_refused(
+    ledger: Any, path: Place
+) -> None:
+    """Another process, too: the ledger knows, and no flag in memory."""
+    refused(ledger, ["0.9", "0.9"])
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+        drawn(open_ledger(url(path)), "0.01")
+    assert sums(ledger) == (0, 0)
+
+
+def test_a_refused_run_that_fits_later_draws(ledger: Any) -> None:
+    """Its next execution holds it; what was refused before is over."""
+    refused(ledger, ["0.9", "0.9"])
+    held_run(ledger, ["0.3", "0.3"])
+    drawn(ledger, "0.3")
+    ledger.seal(RUN, outcome="completed")
+    with pytest.raises(BudgetRefused, match="sealed"):
+        drawn(ledger, "0.1")
+    granted(ledger, "0.6")
+    refused(ledger, ["0.3", "0.3"])
+    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+        drawn(ledger, "0.01")
+
+
+def test_a_run_within_a_refused_run_draws_nothing_either(ledger: Any) -> None:
+    """Its own preflight is refused with that of the run around it."""
+    refused(ledger, ["0.9", "0.9"])
+    told = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
+    assert "preflight of its run was refused" in told.message
+    with pytest.raises(BudgetRefused):
+        drawn(ledger, "0.01", preflights=("run/2", RUN))
+    drawn(ledger, "0.01", preflights=("run/3",))
+
+
+def test_a_refused_run_of_an_exhausted_budget_is_exhausted(ledger: Any) -> None:
+    """A flow that ran before ends `BudgetExhausted` at its first draw."""
+    held_run(ledger, ["0.3", "0.3"])
+    ledger.seal(RUN, outcome="completed")
+    granted(ledger, "0.9")
+    assert type(refused(ledger, ["0.3", "0.3"], run="run/2")) is BudgetExhausted
+    with pytest.raises(BudgetExhausted):
+        drawn(ledger, "0.05", preflights=("run/2",))
+
+
+def test_the_preflight_itself_ends_no_run(ledger: Any) -> None:
+    """Only a draw that was refused counts for the end of a flow run."""
+    flow = {"flow": "report", "flow_run": RUN, "enclosing_runs": (RUN,)}
+    ledger.settle(granted(ledger, "0.9", key="week"), value="7")
+    refused(ledger, ["0.9", "0.9"], **flow)
+    replay = request(ledger, "0.9", key="week", preflights=(RUN,), **flow)
+    assert isinstance(ledger.reserve(replay), Replayed)
+    assert refusal_of_run(ledger, RUN) is None
+    with pytest.raises(BudgetRefused):
+        drawn(ledger, "0.01", **flow)
+    found = refusal_of_run(ledger, RUN)
+    assert found is not None
+    assert "draws nothing" in found.message
+
+
+def test_the_same_id_is_answered_the_same(ledger: Any) -> None:
+    """A preflight and a draw that are sent twice are made once."""
+    asked = whole(ledger, ["0.1", "0.1"])
+    assert ledger.reserve(asked) == ledger.reserve(asked)
+    step = request(ledger, "0.1", preflights=(RUN,))
+    assert ledger.reserve(step) == ledger.reserve(step)
+    assert sums(ledger) == (0, 2 * TENTH)
+
+
+def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
+    """The run's own preflight is found again; after a seal a new one is made."""
+    first = held_run(ledger, ["0.1"] * 2)
+    ledger.settle(drawn(ledger).reservation)
+    assert held_run(ledger, ["0.1"] * 2) == first
+    assert sums(ledger) == (TENTH, TENTH)
+    ledger.seal(RUN, outcome="failed")
+    second = held_run(ledger, ["0.1"] * 2)
+    assert second != first
+    assert sums(ledger) == (TENTH, 2 * TENTH)
+    assert not drawn(ledger).beyond
+
+
+def test_a_retry_may_declare_anew(ledger: Any) -> None:
+    """The rest of the old preflight is returned before the new one is decided."""
+    first = held_run(ledger, ["0.1"] * 6)
+    ledger.settle(drawn(ledger).reservation)
+    second = held_run(ledger, ["0.3"] * 3)
+    assert (state_of(ledger, first), state_of(ledger, second)) == ("sealed", "open")
+    assert sums(ledger) == (TENTH, 9 * TENTH)
+
+
+def test_no_step_runs_under_a_preflight_itself(ledger: Any) -> None:
+    """It is not settled, not amended, and not voided once a step drew from it."""
+    name = held_run(ledger, ["0.1"] * 2)
+    with pytest.raises(ReservationConflict, match="its end is a seal"):
+        ledger.settle(name)
+    with pytest.raises(ReservationConflict, match="no body runs"):
+        amend(ledger, name, PureDP(epsilon=1), because="test")
+    step = drawn(ledger).reservation
+    with pytest.raises(ReservationConflict, match="its end is a seal"):
+        ledger.void(name, reason="test")
+    ledger.void(step, reason="never started")
+    assert sums(ledger) == (0, TENTH)
+    other = held_run(ledger, ["0.1"], run="run/2")
+    ledger.void(other, reason="not witnessed")
+    assert sums(ledger) == (0, TENTH)
+
+
+def test_granted_answers_name_the_accounts(ledger: Any) -> None:
+    """A preflight that is found again answers as it was answered first."""
+    first = ledger.reserve(whole(ledger, ["0.1"]))
+    second = ledger.reserve(whole(ledger, ["0.1"]))
+    assert isinstance(first, Granted)
+    assert first == second
+    assert BASIC.dataset in first.accounts[0]
+
+
+@pytest.mark.parametrize("name", ["preflight", "overdrawn", "told", "claims", "epoch"])
+def test_a_request_says_nothing_that_moves_rows(ledger: Any, name: str) -> None:
+    """What the journal means by a name is decided, and not sent along."""
+    before = kinds(ledger)
+    with pytest.raises(ConfigurationError, match=f"may not say '{name}'"):
+        granted(ledger, "0.1", body={name: {"id": "0" * 32}})
+    assert kinds(ledger) == before

@@ -1,0 +1,381 @@
+"""A step passes the gates of all its accounts or none; a refusal says which and why."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dpflow import ApproxDP, Gaussian, PureDP
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
+from dpflow.ledger import views
+from dpflow.ledger.decision.gates import gate_at
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys
+from dpflow.ledger.records import Granted
+from tests.ledger.support import (
+    BASIC,
+    UNIT,
+    Place,
+    audit,
+    edit,
+    everything,
+    granted,
+    kinds,
+    make_policy,
+    read,
+    refused,
+    request,
+    sums,
+)
+
+TENTH = Fraction(1, 10)
+ODOMETER = "a#1/odometer/weekly"
+DATASET = "a#1"
+
+# Several accounts
+
+
+def test_several_datasets_all_or_none(ledger: Ledger, path: Place) -> None:
+    """One that refuses keeps all of them as they were."""
+    pair = (BASIC, make_policy("b", budget="{epsilon: 0.3}"))
+    first = granted(ledger, "0.2", policies=pair)
+    assert (sums(path, "a#1"), sums(path, "b#1")) == ((0, 2 * TENTH),) * 2
+    error = refused(ledger, "0.2", policies=pair)
+    assert error.dataset == "b"
+    assert (sums(path, "a#1"), sums(path, "b#1")) == ((0, 2 * TENTH),) * 2
+    assert (kinds(path, "a#1"), kinds(path, "b#1")) == (
+        ["open", "reserve"],
+        ["open", "reserve", "refuse"],
+    )
+    ledger.settle(first)
+    assert (sums(path, "a#1"), sums(path, "b#1")) == ((2 * TENTH, 0),) * 2
+    audit(path)
+
+
+def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
+    """Dataset, share and odometer; a void gives all of them back."""
+    policy = make_policy(
+        budget="{epsilon: 1, delta: 1e-6}",
+        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        flows="{weekly: {epsilon: 0.5}}",
+    )
+    answer = ledger.reserve(request(ledger, "0.2", policies=[policy], flow="weekly"))
+    assert isinstance(answer, Granted)
+    names = ("a#1", "a#1/flow/weekly", "a#1/odometer/weekly")
+    assert names == answer.accounts
+    held = [sums(path, name)[1] for name in names]
+    assert held[:2] == [2 * TENTH] * 2
+    assert 0 < held[2] < 2 * TENTH
+    ledger.void(answer.reservation, reason="test")
+    assert [sums(path, name) for name in names] == [(0, 0)] * 3
+    audit(path)
+
+
+def test_a_flows_share_is_a_gate(ledger: Ledger, path: Place) -> None:
+    """What the dataset has left does not help a flow that has used its share."""
+    policy = make_policy(flows="{weekly: {epsilon: 0.3}, daily: {epsilon: 0.5}}")
+    granted(ledger, "0.2", policies=[policy], flow="weekly")
+    error = refused(ledger, "0.2", policies=[policy], flow="weekly")
+    assert (error.gate, error.left) == ("flow", {"epsilon": "0.1", "delta": "0"})
+    assert "'weekly'" in error.message
+    granted(ledger, "0.2", policies=[policy], flow="daily")
+    assert sums(path) == (0, 4 * TENTH)
+    assert sums(path, "a#1/flow/weekly") == (0, 2 * TENTH)
+
+
+@pytest.mark.parametrize("flow", ["daily", None])
+def test_other_flows_are_refused(ledger: Ledger, path: Place, flow: str | None) -> None:
+    """A policy that names flows means these; the refusal is journaled."""
+    policy = make_policy(flows="{weekly: {epsilon: 0.5}}")
+    error = refused(ledger, "0.1", policies=[policy], flow=flow, flow_run="r")
+    assert type(error) is BudgetRefused
+    listed = "was refused by the list of flows in the policy of dataset 'a': "
+    assert listed in error.message
+    assert "filter" not in error.message
+    assert "in a flow that stands under `flows:`" in error.fits
+    assert (kinds(path), sums(path)) == (["open", "refuse"], (0, 0))
+    allowing = make_policy("b", flows="{weekly: {epsilon: 0.5}}", other_flows="allow")
+    granted(ledger, "0.1", policies=[allowing], flow=flow)
+
+
+# Refusals
+
+
+def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -> None:
+    """With what was asked, what is left and what would fit."""
+    granted(ledger, "0.75")
+    before = sums(path)
+    error = refused(ledger, "0.5", step="big", flow="f", flow_run="r")
+    assert (error.asked["epsilon"], error.left["epsilon"]) == ("0.5", "0.25")
+    assert (error.dataset, error.gate, error.theorem) == ("a", "dataset", "basic")
+    assert (error.step, error.flow, error.flow_run) == ("big", "f", "r")
+    assert error.cost == {"mechanism": "PureDP", "epsilon": "0.5"}
+    assert before == sums(path)
+    ((text, postings),) = read(
+        path, "SELECT body, postings FROM entry WHERE kind = 'refuse'"
+    )
+    body = json.loads(text)
+    told = (body["asked"], body["left"], body["fits"], body["message"])
+    assert (error.asked, error.left, error.fits, error.message) == told
+    found = body["refusal"], body["step"], body["flow_run"]
+    assert found == ("BudgetRefused", "big", "r")
+    expected = [UNIT // 2, 0], [0, 0], [3 * UNIT // 4, 0]
+    assert json.loads(postings) == {DATASET: list(expected)}
+    audit(path)
+
+
+def test_what_would_fit_fits(ledger: Ledger) -> None:
+    """The factor of noise that a refusal names is admitted, and not far too much."""
+    granted(ledger, "0.75")
+    error = refused(ledger, "0.5")
+    factor = Fraction(error.fits.split()[1])
+    assert 2 <= factor <= Fraction(203, 100)
+    granted(ledger, PureDP(epsilon=Fraction(1, 2) / factor))
+
+
+def test_nothing_fits_an_empty_budget(ledger: Ledger) -> None:
+    """Then no factor is named."""
+    granted(ledger, "1")
+    error = refused(ledger, "0.5")
+    assert error.left == {"epsilon": "0", "delta": "0"}
+    assert "No amount of noise" in error.fits
+
+
+def test_what_would_fit_may_be_said(ledger: Ledger, path: Place) -> None:
+    """A factor rounded up to readable digits must not leave what a cost may say.
+
+    2,050 times the noise would be an epsilon below 1e-12, which no cost may have.
+    """
+    granted(ledger, PureDP(epsilon=1 - Fraction("1.0012e-12")))
+    error = refused(ledger, "2048.5e-12")
+    assert "2048 times" in error.fits
+    assert kinds(path) == ["open", "reserve", "refuse"]
+
+
+def test_exhausted_means_granted_before(ledger: Ledger) -> None:
+    """By this step, at this cost or more; a mistyped sigma exhausts nothing."""
+    granted(ledger, "0.4", step="weekly")
+    granted(ledger, "0.3", step="weekly")
+    cases = {
+        ("weekly", "0.4"): BudgetExhausted,
+        ("weekly", "0.31"): BudgetExhausted,
+        ("weekly", "0.5"): BudgetRefused,
+        ("other", "0.4"): BudgetRefused,
+    }
+    for (step, cost), kind in cases.items():
+        assert kind is type(refused(ledger, cost, step=step))
+
+
+FROZEN = """UPDATE book SET frozen = '{"because":"test","who":"ann"}'"""
+
+
+@pytest.mark.parametrize(
+    ("state", "edited"),
+    [("frozen", FROZEN), ("overdrawn", "UPDATE account SET overdrawn = 1")],
+)
+def test_an_account_that_is_not_open_admits_nothing(
+    ledger: Ledger, path: Place, state: str, edited: str
+) -> None:
+    """However much is left; what runs already may end."""
+    running = granted(ledger)
+    edit(path, edited)
+    error = refused(ledger, "1e-12")
+    assert f"is {state}" in error.message
+    assert "No amount of noise" not in error.fits
+    ledger.settle(running)
+    assert sums(path) == (TENTH, 0)
+    audit(path)
+
+
+def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> None:
+    """No term, no account, no entry: as if it had never been asked."""
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    before = everything(path)
+    with pytest.raises(UnsupportedCost):
+        granted(ledger, ApproxDP(epsilon=1, delta="1e-9"), policies=[policy])
+    assert before == everything(path)
+
+
+def test_a_pair_that_errs_on_one_leaves_no_trace_on_the_other(
+    ledger: Ledger, path: Place
+) -> None:
+    """The dataset that could price the step forgets that it was asked."""
+    strict = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    pair = [make_policy(budget="{epsilon: 1, delta: 1e-6}"), strict]
+    before = everything(path)
+    with pytest.raises(UnsupportedCost):
+        granted(ledger, ApproxDP(epsilon="0.1", delta="1e-9"), policies=pair)
+    assert before == everything(path)
+
+
+# Odometers
+
+HALTING = make_policy(
+    budget="{epsilon: 20, delta: 1e-6}",
+    filter="gaussian",
+    odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+    flows="{weekly: {halt_at_epsilon: 3}, free: {}}",
+)
+STEP, SMALL = Gaussian(sensitivity=1, sigma=5), Gaussian(sensitivity=1, sigma=500)
+
+
+def weekly(ledger: Ledger, cost: Cost, run: str | None = "run 1", **more: Any) -> str:
+    """Reserve in a run of the weekly flow."""
+    fields = {"policies": [HALTING], "flow": "weekly", "flow_run": run, **more}
+    return granted(ledger, cost, **fields)
+
+
+def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Place) -> None:
+    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run."""
+    for _ in range(6):
+        ledger.settle(weekly(ledger, STEP))
+    with pytest.raises(BudgetExhausted) as caught:
+        weekly(ledger, STEP)
+    error = caught.value
+    assert (error.gate, error.theorem) == ("odometer", "renyi")
+    assert "above halt_at_epsilon 3" in error.message
+    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
+    assert 3 - reading - Fraction(1, 10**5) < Fraction(error.left["epsilon"])
+    assert Fraction(error.left["epsilon"]) < 3 - reading
+    for cost in (SMALL, STEP):
+        with pytest.raises(BudgetRefused, match="halted this flow run") as caught:
+            weekly(ledger, cost)
+        assert "No further DP step" in caught.value.fits
+    assert sums(path, ODOMETER) == (Fraction(96, 100), 0)
+    assert sums(path) == (Fraction(24, 100), 0)
+    audit(path)
+
+
+def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
+    """Exactly at it, and not a hair above; an undefined reading is above any."""
+    weekly(ledger, STEP)
+    with ledger.storage.read() as reading:
+        state = reading.load(Keys(whole=("a",)))
+    gate = gate_at(state, ODOMETER)
+    assert gate is not None
+    assert isinstance(gate.rule, Odometer)
+    asked = gate.price(STEP)
+    reading_at = Fraction(gate.rule.read(gate.held + asked))
+    assert gate._replace(halt=reading_at).admits(asked)
+    assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(asked)
+    assert not gate._replace(used=Tally((0, 1))).admits(asked)
+
+
+def test_another_run_is_not_halted(ledger: Ledger) -> None:
+    """Its cheaper step fits, its dear one does not; nor is another flow halted."""
+    for _ in range(6):
+        weekly(ledger, STEP)
+    with pytest.raises(BudgetRefused):
+        weekly(ledger, STEP)
+    weekly(ledger, SMALL, "run 2")
+    weekly(ledger, SMALL, None)
+    weekly(ledger, STEP, flow="free")
+    with pytest.raises(BudgetRefused, match="would rise"):
+        weekly(ledger, STEP, "run 2")
+    with pytest.raises(BudgetRefused, match="halted this flow run"):
+        weekly(ledger, SMALL, "run 2")
+
+
+def test_a_run_around_the_flow_is_not_halted(ledger: Ledger) -> None:
+    """Its refusals are known there, but its own steps are its own."""
+    for _ in range(6):
+        weekly(ledger, STEP, "inner", enclosing_runs=("inner", "outer"))
+    with pytest.raises(BudgetRefused):
+        weekly(ledger, STEP, "inner", enclosing_runs=("inner", "outer"))
+    weekly(ledger, SMALL, "outer", enclosing_runs=("outer",))
+    assert views.refusal_of_run(ledger, "outer") is not None
+
+
+def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> None:
+    """The filter is named first, but the odometer would have passed its halt."""
+    with pytest.raises(BudgetRefused) as caught:
+        weekly(ledger, Gaussian(sensitivity=1, sigma="0.05"))
+    assert caught.value.gate == "dataset"
+    with pytest.raises(BudgetRefused, match="halted this flow run"):
+        weekly(ledger, SMALL)
+    assert kinds(path, ODOMETER) == ["refuse", "refuse"]
+    with pytest.raises(BudgetRefused, match="No further DP step") as caught:
+        weekly(ledger, Gaussian(sensitivity=1, sigma="0.05"))
+    assert caught.value.gate == "dataset"
+    found = views.refusal_of_run(ledger, "run 1")
+    assert found is not None
+    assert found.gate == "dataset"
+    audit(path)
+
+
+def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
+    """Only odometers do: a cheaper step of the same run may follow."""
+    policy = make_policy(
+        budget="{epsilon: 1, delta: 1e-6}",
+        filter="gaussian",
+        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        flows="{weekly: {halt_at_epsilon: 50}}",
+    )
+    with pytest.raises(BudgetRefused):
+        weekly(ledger, Gaussian(sensitivity=1, sigma=1), policies=[policy])
+    weekly(ledger, SMALL, policies=[policy])
+
+
+def test_a_halt_on_one_dataset_does_not_spoil_advice_on_another(
+    ledger: Ledger,
+) -> None:
+    """What would fit there is still worked out."""
+    for _ in range(6):
+        weekly(ledger, STEP)
+    with pytest.raises(BudgetRefused):
+        weekly(ledger, STEP)
+    error = refused(
+        ledger, "2", policies=[make_policy("b")], flow="weekly", flow_run="run 1"
+    )
+    assert "it would still fit" in error.fits
+
+
+BASIC_WITH_DELTA = "{epsilon: 20, delta: 1e-6}"
+
+
+def test_an_uncovered_step_is_refused_where_the_odometer_halts(
+    ledger: Ledger, path: Place
+) -> None:
+    """Its reading would be undefined, so it could not halt any more."""
+    policy = make_policy(
+        budget=BASIC_WITH_DELTA,
+        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        flows="{weekly: {halt_at_epsilon: 3}}",
+    )
+    before = everything(path)
+    with pytest.raises(UnsupportedCost):
+        weekly(ledger, ApproxDP(epsilon="0.1", delta="1e-9"), policies=[policy])
+    assert before == everything(path)
+    weekly(ledger, SMALL_PURE, policies=[policy])
+
+
+SMALL_PURE = PureDP(epsilon="0.01")
+
+
+def test_an_uncovered_step_makes_the_reading_undefined_elsewhere(
+    ledger: Ledger, path: Place
+) -> None:
+    """It is admitted, counted, and a void takes the count back."""
+    policy = make_policy(
+        budget=BASIC_WITH_DELTA,
+        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        flows="{weekly: {}}",
+    )
+    cost = ApproxDP(epsilon="0.1", delta="1e-9")
+    reservation = weekly(ledger, cost, policies=[policy])
+    assert read(path, f"SELECT held FROM account WHERE id = '{ODOMETER}'") == [
+        ("[0,1]",)
+    ]
+    (view,) = (v for v in views.accounts(ledger) if v.kind == "odometer")
+    assert view.reading == float("inf")
+    weekly(ledger, SMALL_PURE, policies=[policy])
+    ledger.void(reservation, reason="test")
+    (view,) = (v for v in views.accounts(ledger) if v.kind == "odometer")
+    assert view.reading is not None
+    assert view.reading < 3

@@ -1,0 +1,408 @@
+"""Reserve, settle, void, forfeit: exact sums, one decision each, nothing unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dpflow import ApproxDP, Laplace, PureDP
+from dpflow.exceptions import BudgetRefused, ConfigurationError, ReservationConflict
+from dpflow.ledger import views
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.records import Granted
+from tests.ledger.faults import faulty
+from tests.ledger.processes import killed
+from tests.ledger.support import (
+    BASIC,
+    UNIT,
+    Place,
+    audit,
+    error_of,
+    everything,
+    granted,
+    kinds,
+    ledger_on,
+    make_policy,
+    read,
+    refused,
+    request,
+    state_of,
+    sums,
+    url,
+)
+from tests.sizes import scaled
+
+TENTH = Fraction(1, 10)
+
+
+@pytest.fixture
+def other(ledger: Ledger, path: Place) -> Iterator[Ledger]:
+    """Give the same ledger as another owner sees it."""
+    opened = open_ledger(url(path))
+    yield opened
+    opened.close()
+
+
+# The life of a charge
+
+
+def test_a_charge_is_held_then_spent(ledger: Ledger, path: Place) -> None:
+    """In full, on the account, with an entry for each move."""
+    reservation = granted(ledger, "0.3")
+    assert sums(path) == (0, Fraction(3, 10))
+    assert state_of(path, reservation) == "open"
+    ledger.settle(reservation)
+    assert sums(path) == (Fraction(3, 10), 0)
+    assert state_of(path, reservation) == "settled"
+    assert kinds(path) == ["open", "reserve", "settle"]
+    audit(path)
+
+
+def test_a_void_gives_all_of_it_back(ledger: Ledger, path: Place) -> None:
+    """Reserve and void are exact inverses."""
+    kept = granted(ledger, "0.7")
+    for _ in range(3):
+        ledger.void(granted(ledger, "0.3"), reason="cancelled")
+    assert sums(path) == (0, Fraction(7, 10))
+    ledger.settle(kept)
+    ledger.settle(granted(ledger, "0.3"))
+    assert sums(path) == (1, 0)
+    audit(path)
+
+
+def test_ten_tenths_fit_one_exactly(ledger: Ledger, path: Place) -> None:
+    """And the eleventh, however small, does not."""
+    for _ in range(10):
+        ledger.settle(granted(ledger, "0.1"))
+    assert sums(path) == (1, 0)
+    refused(ledger, "1e-12")
+    assert sums(path) == (1, 0)
+
+
+def test_the_boundary_is_exact(ledger: Ledger, path: Place) -> None:
+    """What is left fits; the smallest cost more does not."""
+    granted(ledger, "0.999999999998")
+    refused(ledger, "0.000000000003")
+    granted(ledger, "0.000000000002")
+    assert sums(path) == (0, 1)
+
+
+def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
+    """A third is no decimal: it is charged rounded up, and given back the same."""
+    cost = PureDP(epsilon=Fraction(1, 3))
+    unit = -(-UNIT // 3)
+    reservation = granted(ledger, cost)
+    assert read(path, "SELECT held FROM account") == [(f"[{unit},0]",)]
+    other = granted(ledger, cost)
+    assert read(path, "SELECT held FROM account") == [(f"[{2 * unit},0]",)]
+    refused(ledger, cost)
+    ledger.void(reservation, reason="test")
+    ledger.void(other, reason="test")
+    assert read(path, "SELECT held, settled FROM account") == [("[0,0]", "[0,0]")]
+
+
+def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
+    """It moves from held to settled and never back."""
+    reservation = killed(path, "0.4")
+    assert sums(path) == (0, Fraction(4, 10))
+    ledger.forfeit(reservation, because="the machine is gone")
+    assert sums(path) == (Fraction(4, 10), 0)
+    assert state_of(path, reservation) == "forfeited"
+    assert kinds(path) == ["open", "reserve", "forfeit"]
+    (entry,) = views.history(ledger, limit=1)
+    assert entry.body["because"] == "the machine is gone"
+    audit(path)
+
+
+def test_a_dead_charge_stays_for_ever(ledger: Ledger, path: Place) -> None:
+    """Whoever died holding it: nothing but an operator touches it."""
+    killed(path, "0.6")
+    error = refused(ledger, "0.5")
+    assert error.left == {"epsilon": "0.4", "delta": "0"}
+    assert sums(path) == (0, Fraction(6, 10))
+
+
+def test_a_live_charge_is_not_forfeited(
+    ledger: Ledger, other: Ledger, path: Place
+) -> None:
+    """Neither one's own nor another's."""
+    reservation = granted(ledger)
+    for asking in (ledger, other):
+        with pytest.raises(ReservationConflict, match="still runs"):
+            asking.forfeit(reservation, because="impatience")
+    assert sums(path) == (0, TENTH)
+
+
+def test_only_the_owner_voids(ledger: Ledger, other: Ledger, path: Place) -> None:
+    """Nobody else knows that the body has not started; a death says nothing."""
+    dead, live = killed(path), granted(ledger)
+    for reservation in (dead, live):
+        with pytest.raises(ReservationConflict, match="another process"):
+            other.void(reservation, reason="guess")
+    assert sums(path) == (0, 2 * TENTH)
+    ledger.void(live, reason="cancelled")
+    assert sums(path) == (0, TENTH)
+
+
+def test_anyone_may_settle(ledger: Ledger, other: Ledger, path: Place) -> None:
+    """It gives nothing back."""
+    other.settle(granted(ledger))
+    assert sums(path) == (TENTH, 0)
+
+
+def end(ledger: Ledger, path: Place, how: str) -> str:
+    """Bring a charge to an end of a kind."""
+    if how == "forfeited":
+        reservation = killed(path)
+        ledger.forfeit(reservation, because="test")
+        return reservation
+    reservation = granted(ledger)
+    if how == "settled":
+        ledger.settle(reservation)
+    else:
+        ledger.void(reservation, reason="test")
+    return reservation
+
+
+@pytest.mark.parametrize("how", ["settled", "void", "forfeited"])
+def test_an_ended_charge_has_ended(ledger: Ledger, path: Place, how: str) -> None:
+    """Each charge ends once; only settling again what is settled is no error."""
+    reservation = end(ledger, path, how)
+    before = everything(path)
+    calls: dict[str, Callable[[], None]] = {
+        "settle": lambda: ledger.settle(reservation, value="1"),
+        "void": lambda: ledger.void(reservation, reason="again"),
+        "forfeit": lambda: ledger.forfeit(reservation, because="again"),
+    }
+    if how == "settled":
+        calls.pop("settle")()
+    for call in calls.values():
+        assert error_of(call) is ReservationConflict
+    assert before == everything(path)
+    audit(path)
+
+
+def test_an_unknown_charge_has_no_end(ledger: Ledger, path: Place) -> None:
+    """Nothing is guessed about it."""
+    before = everything(path)
+    calls: tuple[Callable[[], None], ...] = (
+        lambda: ledger.settle("unknown"),
+        lambda: ledger.void("unknown", reason="test"),
+        lambda: ledger.forfeit("unknown", because="test"),
+    )
+    for call in calls:
+        with pytest.raises(ReservationConflict, match="knows no reservation"):
+            call()
+    assert before == everything(path)
+
+
+# One id, one execution
+
+
+def test_the_same_id_is_charged_once(ledger: Ledger, path: Place) -> None:
+    """Asking again after a lost answer gives the same answer."""
+    asked = request(ledger, "0.6")
+    answers = [ledger.reserve(asked) for _ in range(3)]
+    assert [Granted(reservation=asked.reservation, accounts=("a#1",))] * 3 == answers
+    assert sums(path) == (0, Fraction(6, 10))
+    assert kinds(path) == ["open", "reserve"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cost": PureDP(epsilon="0.2")},
+        {"cost": Laplace(sensitivity=1, epsilon="0.1")},
+        {"step": "another"},
+        {"flow": "another"},
+        {"flow_run": "another"},
+        {"release_key": "0" * 64},
+        {"policies": (make_policy("b"),)},
+        {"policies": (BASIC, make_policy("b"))},
+        {"owner": "0" * 32},
+    ],
+    ids=str,
+)
+def test_the_same_id_for_another_request_is_an_error(
+    ledger: Ledger, path: Place, changes: dict[str, Any]
+) -> None:
+    """Also from another process: an id belongs to one execution of a body."""
+    asked = request(ledger, flow="f", flow_run="r")
+    ledger.reserve(asked)
+    before = everything(path)
+    with pytest.raises(ReservationConflict, match="id of its own"):
+        ledger.reserve(replace(asked, **changes))
+    assert before == everything(path)
+
+
+@pytest.mark.parametrize("how", ["settled", "void", "forfeited"])
+def test_an_ended_id_is_not_granted_again(
+    ledger: Ledger, path: Place, how: str
+) -> None:
+    """Prefect repeats its ids; the charge of an earlier execution pays for nothing."""
+    asked = request(ledger)
+    if how == "forfeited":
+        asked = replace(asked, reservation=end(ledger, path, how))
+    else:
+        ledger.reserve(asked)
+        call = ledger.settle if how == "settled" else ledger.void
+        call(asked.reservation, **({"reason": "x"} if how == "void" else {}))
+    before = everything(path)
+    with pytest.raises(ReservationConflict, match="id of its own"):
+        ledger.reserve(asked)
+    assert before == everything(path)
+
+
+def test_a_refused_id_may_ask_again(ledger: Ledger, path: Place) -> None:
+    """A refusal holds nothing; the same request is decided anew."""
+    blocking, asked = granted(ledger, "0.6"), request(ledger, "0.5", step="other")
+    assert error_of(lambda: ledger.reserve(asked)) is BudgetRefused
+    ledger.void(blocking, reason="test")
+    ledger.reserve(asked)
+    assert sums(path) == (0, Fraction(5, 10))
+
+
+BAD: list[dict[str, Any]] = [
+    {"reservation": ""},
+    {"reservation": "x" * 201},
+    {"reservation": "a b"},
+    {"reservation": "a\0b"},
+    {"reservation": "\ud800"},
+    {"reservation": 7},
+    {"reservation": None},
+    {"owner": ""},
+    {"owner": None},
+    {"policies": ()},
+    {"policies": (BASIC, BASIC)},
+    {"step": ""},
+    {"step": None},
+    {"step": "\ud800"},
+    {"flow": "x" * 401},
+    {"flow": "a\0b"},
+    {"flow_run": 7},
+    {"enclosing_runs": ("r", "\ud800")},
+    {"release_key": "0" * 63},
+    {"release_key": "G" * 64},
+    {"key_text": "\udfff"},
+]
+
+
+@pytest.mark.parametrize("fields", BAD, ids=lambda fields: f"{fields!r:.40}")
+def test_a_request_that_cannot_be_kept_is_refused(
+    ledger: Ledger, path: Place, fields: dict[str, Any]
+) -> None:
+    """A database that keeps other text than was hashed would look edited for ever."""
+    before = everything(path)
+    with pytest.raises(ConfigurationError):
+        ledger.reserve(request(ledger, **fields))
+    assert before == everything(path)
+    granted(ledger)
+    audit(path)
+
+
+def test_long_names_are_kept(ledger: Ledger, path: Place) -> None:
+    """The longest that a request may have fit every column."""
+    policy = make_policy("d" * 200, odometer="{theorem: renyi, delta: 1e-6, order: 8}")
+    longest = "\N{PILE OF POO}" * 400
+    granted(
+        ledger,
+        policies=[policy],
+        reservation="r" * 200,
+        step=longest,
+        flow=longest,
+        flow_run=longest,
+    )
+    audit(path)
+    refused(ledger, "5", policies=[policy], flow=longest, flow_run=longest)
+    assert views.refusal_of_run(ledger, longest) is not None
+
+
+# Batches
+
+
+def test_a_batch_is_decided_one_after_another(ledger: Ledger, path: Place) -> None:
+    """Each may be refused or err alone; the order counts."""
+    gaussian = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    delta = ApproxDP(epsilon="0.1", delta="1e-9")
+    answers = ledger.reserve_many(
+        [
+            request(ledger, "0.6"),
+            request(ledger, "0.6", step="second"),
+            request(ledger, delta, policies=[gaussian]),
+            request(ledger, "0.4"),
+            request(ledger, "1e-12", step="late"),
+        ]
+    )
+    names = [type(answer).__name__ for answer in answers]
+    errors = ("BudgetRefused", "UnsupportedCost")
+    assert ["Granted", *errors, "Granted", errors[0]] == names
+    assert sums(path) == (0, 1)
+    assert kinds(path) == ["open", "reserve", "refuse", "reserve", "refuse"]
+    assert read(path, "SELECT book FROM term") == [("a",)]
+    audit(path)
+
+
+def statements(path: Place) -> tuple[Ledger, list[str]]:
+    """Open a ledger that writes down the statements that it runs."""
+    storage, log = faulty(path), list[str]()
+    storage.after = log.append
+    return ledger_on(storage), log
+
+
+def test_a_batch_is_one_commit(ledger: Ledger, path: Place) -> None:
+    """However many requests it has."""
+    counting, log = statements(path)
+    requests = [request(counting, "0.01") for _ in range(10)]
+    log.clear()
+    counting.reserve_many(requests)
+    begun = [sql for sql in log if sql.startswith("BEGIN")]
+    assert (len(begun), log.count("COMMIT")) == (1, 1)
+    assert sums(path) == (0, TENTH)
+    counting.close()
+
+
+def test_an_empty_batch_is_nothing(ledger: Ledger, path: Place) -> None:
+    """It has no answers and leaves nothing."""
+    before = everything(path)
+    assert ledger.reserve_many([]) == []
+    assert before == everything(path)
+
+
+def test_a_decision_costs_the_same_after_many_charges(
+    ledger: Ledger, path: Place
+) -> None:
+    """The number of statements does not depend on the history."""
+    counting, log = statements(path)
+
+    def cost_of_one_charge() -> list[int]:
+        found = []
+        asked = request(counting, "1e-5", key=f"key/{len(kinds(path))}")
+        for call in (
+            lambda: counting.reserve(asked),
+            lambda: counting.settle(asked.reservation, value="1"),
+            lambda: counting.void(granted(counting, "1e-5"), reason="test"),
+            lambda: refused(counting, "2"),
+        ):
+            log.clear()
+            call()
+            found.append(len(log))
+        return found
+
+    def charge(count: int) -> None:
+        for _ in range(count // 10):
+            many = [request(counting, "1e-5") for _ in range(10)]
+            assert {Granted} == {type(a) for a in counting.reserve_many(many)}
+
+    # The first of two may find nothing remembered.
+    charge(10)
+    _, early = cost_of_one_charge(), cost_of_one_charge()
+    charge(scaled(1990, 390))
+    _, late = cost_of_one_charge(), cost_of_one_charge()
+    assert early == late
+    assert max(early) < 40
+    counting.close()

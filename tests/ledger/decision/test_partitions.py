@@ -1,0 +1,463 @@
+"""Partitions have the budget to themselves; a person in many pays for the whole."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from fractions import Fraction
+
+import pytest
+
+from dpflow import Gaussian, PureDP, RenyiDP
+from dpflow.accounting import make_filter
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    PolicyChanged,
+    PolicyError,
+    PolicyNotApplied,
+    UnsupportedCost,
+)
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import amend, apply_policy
+from dpflow.ledger.office_records import Wish
+from dpflow.ledger.rows import Key
+from dpflow.ledger.storage.loading import Found
+from dpflow.ledger.storage.row_texts import row_text
+from dpflow.ledger.storage.sqlite_transaction import Tables
+from dpflow.ledger.views import accounts, history, terms
+from dpflow.policy import Policy
+from dpflow.policy.changes import judge
+from dpflow.rounding import number_from_text
+from dpflow.show.guarantees import term_guarantee, terms_in_words
+from tests.ledger.journals import audit
+from tests.ledger.support import granted, make_ledger, make_policy
+
+WEEKS = make_policy(unit="user-week", partition="{by: week}")
+CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
+DAYS = make_policy(unit="user-day", partition="{by: day}")
+HOURS = make_policy(unit="user-hour", partition="{by: hour, zone: Europe/Berlin}")
+REGIONS = make_policy(partition="{by: region}")
+
+
+def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:
+    """Reserve a step that touches some partitions, and settle it."""
+    found = granted(ledger, cost, policies=(policy,), partitions=weeks)
+    ledger.settle(found)
+    return found
+
+
+def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
+    """Return what is settled, by the name of the account."""
+    return {
+        view.name: number_from_text(view.spent["epsilon"])
+        for view in accounts(ledger)
+        if view.kind == kind
+    }
+
+
+def test_each_partition_has_the_budget_to_itself(ledger: Ledger) -> None:
+    """A full week refuses its own steps only, and streams go on for ever."""
+    for week in range(1, 30):
+        for _ in range(2):
+            charge(ledger, WEEKS, f"2026-W{week:02}")
+    assert set(spent(ledger).values()) == {Fraction(1)}
+    with pytest.raises(BudgetExhausted, match="partition '2026-W07'"):
+        charge(ledger, WEEKS, "2026-W07")
+    charge(ledger, WEEKS, "2026-W30")
+
+
+@pytest.mark.parametrize("by", ["Week", "WEEK", "weeks", "Months"])
+def test_a_period_in_another_spelling_is_no_id_of_a_person(by: str) -> None:
+    """It would give people a budget each week that `week` gives to their weeks."""
+    with pytest.raises(PolicyError, match=rf"'{by}' is not how a period is written"):
+        make_policy(partition=f"{{by: {by}}}")
+    assert make_policy(partition="{by: weekday}").partition
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second", "said"),
+    [
+        (DAYS, "2028-02-29", "2028-03-01", "Each day (UTC) has"),
+        (HOURS, "2026-02-01T00", "2026-02-01T23", "Each hour (Europe/Berlin) has"),
+        (WEEKS, "2026-W05", "2026-W06", "Each week has"),
+    ],
+)
+def test_each_period_has_the_budget_to_itself(
+    ledger: Ledger, policy: Policy, first: str, second: str, said: str
+) -> None:
+    """A full one refuses its own steps only; the sentence says in which zone it is."""
+    charge(ledger, policy, first, cost="1")
+    with pytest.raises(BudgetExhausted):
+        charge(ledger, policy, first)
+    charge(ledger, policy, second, cost="1")
+    assert said in policy.guarantee_sentence()
+
+
+@pytest.mark.parametrize(
+    "partition",
+    ["{by: day, zone: Berlin}", "{by: day, zone: ../x}", "{by: region, zone: UTC}"],
+)
+def test_a_zone_that_means_nothing_is_refused(partition: str) -> None:
+    """An unknown one, or one of what is no period."""
+    with pytest.raises(PolicyError, match="time zone"):
+        make_policy(unit="user-day", partition=partition)
+
+
+@pytest.mark.parametrize("other", ["region", "month"])
+def test_a_join_of_datasets_divided_otherwise_is_refused(
+    ledger: Ledger, other: str
+) -> None:
+    """A week would pass for a region, and give people of all regions a new budget."""
+    units = {"region": "customer", "month": "user-month"}
+    second = make_policy("b", unit=units[other], partition=f"{{by: {other}}}")
+    for week in ("2026-W01", "2026-W02"):
+        with pytest.raises(ConfigurationError) as caught:
+            granted(ledger, "1", policies=(WEEKS, second), partitions=(week,))
+        assert "'a' by week, 'b' by " + other in caught.value.message
+    assert not accounts(ledger)
+    # Datasets that are divided alike are joined part by part.
+    alike = make_policy("c", unit="user-week", partition="{by: week}")
+    granted(ledger, "1", policies=(WEEKS, alike), partitions=("2026-W01",))
+
+
+def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None:
+    """One full week refuses the step of four."""
+    charge(ledger, WEEKS, "2026-W02", cost="0.9")
+    before = spent(ledger)
+    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
+    with pytest.raises(BudgetRefused, match="'2026-W02'"):
+        charge(ledger, WEEKS, *weeks)
+    assert {**dict.fromkeys(weeks, Fraction(0)), **before} == {
+        **dict.fromkeys(weeks, Fraction(0)),
+        **spent(ledger),
+    }
+    charge(ledger, WEEKS, *weeks, cost="0.1")
+    assert spent(ledger) == {
+        week: Fraction(1, 10) + (Fraction(9, 10) if week == "2026-W02" else 0)
+        for week in weeks
+    }
+
+
+def test_a_lifetime_sees_a_person_in_every_partition(ledger: Ledger) -> None:
+    """A step on four weeks costs a person of all four weeks four times."""
+    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
+    charge(ledger, CAPPED, *weeks, cost="0.4")
+    assert spent(ledger, "dataset") == {"": Fraction(16, 10)}
+    assert set(spent(ledger).values()) == {Fraction(4, 10)}
+    with pytest.raises(BudgetRefused, match="filter of dataset 'a'"):
+        charge(ledger, CAPPED, "2026-W05")
+    charge(ledger, CAPPED, "2026-W05", cost="0.4")
+    assert spent(ledger, "dataset") == {"": Fraction(2)}
+
+
+def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
+    """Counting the step once for each week would undercount the cap."""
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"}
+    policy = make_policy(
+        unit="user-week", partition="{by: week}",
+        lifetime="{epsilon: 5, delta: 1e-6}", **fields,
+    )  # fmt: skip
+    step = Gaussian(sensitivity=1, sigma=50)
+    weeks = ("2026-W01", "2026-W02", "2026-W03")
+    ledger.settle(granted(ledger, step, policies=(policy,), partitions=weeks))
+    rule = make_filter("gaussian", epsilon=5, delta="1e-6")
+    (whole,) = [view for view in accounts(ledger) if view.kind == "dataset"]
+    assert whole.spent == rule.named(rule.price(Gaussian(sensitivity=3, sigma=50)))
+    one = rule.price(step)
+    assert rule.named(one + one + one) != whole.spent
+    assert number_from_text(whole.spent["mu_squared"]) == Fraction(9, 2500)
+
+
+def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
+    """Where the cap would have to guess; one week at a time it is priced."""
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "renyi"}
+    policy = make_policy(
+        unit="user-week", partition="{by: week}",
+        lifetime="{epsilon: 5, delta: 1e-6}", **fields,
+    )  # fmt: skip
+    step = RenyiDP(order=100, epsilon="0.01")
+    weeks = ("2026-W01", "2026-W02")
+    with pytest.raises(UnsupportedCost, match="one partition at a time"):
+        granted(ledger, step, policies=(policy,), partitions=weeks)
+    granted(ledger, step, policies=(policy,), partitions=weeks[:1])
+
+
+def test_persons_in_parts_of_their_own_need_no_cap(ledger: Ledger) -> None:
+    """The unit stays: each region's people are protected by the whole budget."""
+    for region in ("north", "south"):
+        charge(ledger, REGIONS, region, cost="1")
+    with pytest.raises(BudgetExhausted):
+        charge(ledger, REGIONS, "north", cost="1")
+    assert spent(ledger) == {"north": 1, "south": 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (WEEKS, "2026-w05"),
+        (WEEKS, "2026-W5"),
+        (WEEKS, "2026-W54"),
+        (WEEKS, "2025-W53"),
+        (WEEKS, "week 5"),
+        (WEEKS, "2026-05"),
+        (make_policy(unit="user-month", partition="{by: month}"), "2026-13"),
+        (make_policy(unit="user-month", partition="{by: month}"), "2026-1"),
+        (DAYS, "2026-2-01"),
+        (DAYS, "2026-02-29"),
+        (DAYS, "20260201"),
+        (DAYS, "2026-W05-1"),
+        (HOURS, "2026-02-01T24"),
+        (HOURS, "2026-02-01T9"),
+        (HOURS, "2026-02-01 09"),
+        (HOURS, "2026-02-01T09:00"),
+        (REGIONS, "north/flow/report"),
+    ],
+)
+def test_a_partition_has_one_name(ledger: Ledger, policy: Policy, name: str) -> None:
+    """A second spelling would be a second budget for the same rows."""
+    with pytest.raises(ConfigurationError, match=r"did not run|must be text"):
+        charge(ledger, policy, name)
+    assert accounts(ledger) == []
+
+
+def test_partitions_are_said_where_there_are_some_and_only_there(
+    ledger: Ledger,
+) -> None:
+    """A step that says nothing could read everything."""
+    with pytest.raises(ConfigurationError, match="partitions="):
+        charge(ledger, WEEKS)
+    with pytest.raises(ConfigurationError, match="divided"):
+        charge(ledger, make_policy(), "2026-W01")
+    with pytest.raises(ConfigurationError, match="once"):
+        charge(ledger, WEEKS, "2026-W01", "2026-W01")
+
+
+def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> None:
+    """A share is a share of a week's budget."""
+    policy = make_policy(
+        unit="user-week", partition="{by: week}", odometer="basic",
+        flows="{report: {epsilon: 0.5, halt_at_epsilon: 2}}",
+    )  # fmt: skip
+    for week in ("2026-W01", "2026-W02"):
+        found = granted(
+            ledger, "0.5", policies=(policy,), partitions=(week,), flow="report"
+        )
+        ledger.settle(found)
+    with pytest.raises(BudgetExhausted, match=r"share of flow 'report' in partition"):
+        granted(
+            ledger, "0.5", policies=(policy,), partitions=("2026-W01",), flow="report"
+        )
+    ids = {view.id for view in accounts(ledger)}
+    assert "a#1/partition/2026-W01/flow/report" in ids
+    assert "a#1/partition/2026-W02/odometer/report" in ids
+
+
+def test_the_journal_says_which_partitions(ledger: Ledger) -> None:
+    """In every entry of the step."""
+    charge(ledger, WEEKS, "2026-W01", "2026-W02")
+    entries = history(ledger, kind="partition")
+    assert {tuple(e.body["partitions"]) for e in entries if e.kind == "settle"} == {
+        ("2026-W01", "2026-W02")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": "{by: week}"}, "customer-week"),
+        ({"partition": "{by: month}", "unit": "user-week"}, "user-week-month"),
+        ({"partition": "{by: a/b c}"}, "not a usable name"),
+        ({"partition": "{by: region}", "relation": "replace-one"}, "replace: within"),
+        ({"partition": "{}"}, "missing"),
+    ],
+)
+def test_the_unit_must_follow(fields: dict[str, str], message: str) -> None:
+    """A policy that would promise something else is refused when it is read."""
+    with pytest.raises(PolicyError, match=message):
+        make_policy(**fields)
+
+
+def test_replacing_within_a_partition_is_allowed() -> None:
+    """Where the policy says that a replaced record stays."""
+    policy = make_policy(
+        relation="replace-one", partition="{by: region, replace: within}"
+    )
+    assert policy.partition is not None
+
+
+def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
+    """Never an epsilon of a week passed off as that of a person."""
+    assert "without a limit" in WEEKS.guarantee_sentence()
+    assert "a user is kept within (epsilon = 2, delta = 0)" in (
+        CAPPED.guarantee_sentence()
+    )
+    assert "belong to one region for ever" in REGIONS.guarantee_sentence()
+
+
+def test_dividing_a_charged_dataset_needs_a_new_term(ledger: Ledger) -> None:
+    """Or the charges so far would be forgotten."""
+    ledger.settle(granted(ledger, "0.5"))
+    with pytest.raises(PolicyChanged):
+        charge(ledger, make_policy(partition="{by: region}"), "north")
+
+
+def test_the_parts_budget_is_not_changed_in_place() -> None:
+    """Each part keeps what it was opened with; a new term has new parts."""
+    tighter = make_policy(
+        unit="user-week", partition="{by: week}", budget="{epsilon: 0.5}"
+    )
+    changes = judge(WEEKS.declared(), tighter.declared())
+    assert {change.verdict for change in changes} == {"other"}
+
+
+def test_terms_tell_a_parts_budget_and_the_cap(ledger: Ledger) -> None:
+    """And count the cap towards the lifetime."""
+    charge(ledger, CAPPED, "2026-W01")
+    told = terms_in_words(terms(ledger, "a"))
+    assert "(epsilon = 1, delta = 0) for user-week" in told
+    assert "all parts within (epsilon = 2, delta = 0)" in told
+    assert "tightened" not in told
+    sentence = term_guarantee(CAPPED.pinned(), terms(ledger, "a"))
+    assert sentence == CAPPED.guarantee_sentence()
+
+
+@pytest.mark.parametrize("policy", [WEEKS, CAPPED, REGIONS], ids=["weeks", "cap", "id"])
+def test_a_divided_ledger_verifies(ledger: Ledger, policy: Policy) -> None:
+    """Every account's gate is the one that its term pinned."""
+    name = "north" if policy is REGIONS else "2026-W01"
+    charge(ledger, policy, name)
+    audit(ledger)
+
+
+def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
+    """A larger true cost is charged to the whole as often as a person is touched."""
+    weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
+    made = charge(ledger, CAPPED, *weeks, cost="0.1")
+    amend(ledger, made, PureDP(epsilon="0.3"), because="found out")
+    assert set(spent(ledger).values()) == {Fraction(3, 10)}
+    assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
+    audit(ledger)
+
+
+def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
+    """Without a cap the dataset's own account holds nothing."""
+    made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
+    amend(ledger, made, PureDP(epsilon=5), because="found out")
+    assert spent(ledger) == {"2026-W01": Fraction(5)}
+    assert spent(ledger, "dataset") == {"": Fraction(0)}
+    charge(ledger, WEEKS, "2026-W02")
+
+
+def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> None:
+    """The parts may use all of it, so that two terms would break what it promises."""
+    charge(ledger, CAPPED, "2026-W01")
+    wider = make_policy(
+        unit="user-week", partition="{by: week}", lifetime="{epsilon: 3}"
+    )
+    wish = Wish(because="more", new_term=True, raise_lifetime=True)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, wider, wish, Approval(principal="ann"))
+
+
+# Further terms
+
+
+@pytest.mark.parametrize("lifetime", [None, "2", "1.5", "100"])
+def test_no_further_term_fits_beside_parts_by_time(
+    ledger: Ledger, lifetime: str | None
+) -> None:
+    """A person may be in all of them; no advice is given that would be refused, too."""
+    before = CAPPED if lifetime else WEEKS
+    charge(ledger, before, "2026-W05")
+    fields = {"lifetime": f"{{epsilon: {lifetime}}}"} if lifetime else {}
+    after = make_policy(
+        budget="{epsilon: 0.25}", unit="user-week", partition="{by: week}", **fields
+    )
+    wished = Wish(because="less", new_term=True, raise_lifetime=True)
+    for wish in (Wish(), wished):
+        with pytest.raises(
+            (PolicyChanged, PolicyNotApplied), match="no further term fits"
+        ) as caught:
+            apply_policy(ledger, after, wish, Approval(principal="ann"))
+        assert "Lower the budget" not in str(caught.value)
+        assert "or open a new term" not in str(caught.value)
+        assert "Write `lifetime" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "lifetime", "advice"),
+    [
+        ("1.5", "2", r"Lower the budget to at most \(epsilon = 1, delta = 0\)"),
+        ("0.5", "1", "no budget is low enough"),
+    ],
+)
+def test_what_a_further_term_may_have_is_said(
+    ledger: Ledger, epsilon: str, lifetime: str, advice: str
+) -> None:
+    """A budget that does fit; or that none does."""
+    charge(ledger, REGIONS, "north")
+    fields = {"partition": "{by: region}", "lifetime": f"{{epsilon: {lifetime}}}"}
+    after = make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
+    wish = Wish(because="more", new_term=True)
+    with pytest.raises(PolicyChanged, match=advice):
+        apply_policy(ledger, after, Wish(), Approval(principal="ann"))
+    with pytest.raises(PolicyNotApplied, match=advice):
+        apply_policy(ledger, after, wish, Approval(principal="ann"))
+    if lifetime == "2":
+        fitting = make_policy(budget="{epsilon: 1}", **fields)
+        done = apply_policy(ledger, fitting, wish, Approval(principal="ann"))
+        assert done.term == 2
+
+
+def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
+    ledger: Ledger,
+) -> None:
+    """Lowering the budget would not help: the term counts as it was opened."""
+    charge(ledger, CAPPED, "2026-W05")
+    lower = make_policy(
+        unit="user-week", partition="{by: week}", lifetime="{epsilon: 1.5}"
+    )
+    with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
+        apply_policy(ledger, lower, Wish(), Approval(principal="ann"))
+
+
+def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int, int]:
+    """Return how many rows an act reads and writes, and how long their texts are."""
+    rows = texts = 0
+    read = Tables._rows
+
+    def counted(tables: Tables, keys: Collection[Key]) -> list[Found]:
+        nonlocal rows, texts
+        found = read(tables, keys)
+        rows += len(found)
+        texts += sum(len(row_text(row)) for _, row, _ in found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "_rows", counted)
+        connection = ledger.storage.kept.connection
+        before = connection.total_changes
+        act()
+    return rows, connection.total_changes - before, texts
+
+
+def test_a_step_reads_and_writes_its_own_parts_only() -> None:
+    """However many others the dataset has; a look at all accounts tells them apart."""
+    regions = [f"r{number:03}" for number in range(400)]
+
+    def measured(count: int) -> Iterator[tuple[int, int, int]]:
+        ledger = make_ledger(f"memory://{uuid.uuid4().hex}")
+        for names in (regions[:count], regions[:10]):
+            charge(ledger, REGIONS, *names, cost="0.1")
+        yield _read_by(
+            ledger, lambda: charge(ledger, REGIONS, *regions[:10], cost="0.1")
+        )
+        yield _read_by(ledger, lambda: accounts(ledger))
+
+    (few, all_of_few), (many, all_of_many) = measured(10), measured(400)
+    assert few[:2] == many[:2]
+    assert abs(few[2] - many[2]) < 0.02 * few[2]
+    assert all_of_many[0] > 10 * all_of_few[0]

@@ -1,0 +1,169 @@
+"""A population pays for all its datasets: who is in two of them is seen twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    DpflowError,
+    PolicyChanged,
+    PolicyError,
+)
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import freeze, thaw
+from dpflow.ledger.records import Replayed
+from dpflow.ledger.views import accounts
+from dpflow.policy import load_policies, parse_policy
+from dpflow.policy.pinned import guarantee_in_words
+from tests.ledger.journals import audit
+from tests.ledger.support import BASIC, granted, request
+
+
+def test_a_populations_guarantee_names_its_datasets() -> None:
+    """It is no dataset itself."""
+    words = guarantee_in_words({**BASIC.declared(), "dataset": "population/customers"})
+    assert "all releases from all datasets of population 'customers' governed" in words
+    assert "'population/" not in words
+    assert "What a dataset lost before it joined is not counted." in words
+    assert "from dataset 'a' governed" in guarantee_in_words(BASIC.declared())
+
+
+# ---- populations
+
+PEOPLE = """
+population: people
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a folder with two datasets of one population."""
+    found = tmp_path / "policies"
+    found.mkdir()
+    (found / "people.yaml").write_text(PEOPLE)
+    for name in ("shop", "web"):
+        text = PEOPLE.replace("population: people", f"dataset: {name}")
+        (found / f"{name}.yaml").write_text(f"{text}population: people\n")
+    return found
+
+
+def on(ledger: Ledger, folder: Path, *names: str, cost: str = "0.3") -> str:
+    """Run a step on some datasets."""
+    policies = load_policies(folder)
+    used = [policies[name] for name in names]
+    found = granted(
+        ledger, cost, policies=used, populations=policies.populations_of(used)
+    )
+    ledger.settle(found)
+    return found
+
+
+def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) -> None:
+    """Each has room of its own, and together they have no more than the cap."""
+    for name in ("shop", "web", "shop"):
+        on(ledger, folder, name)
+    with pytest.raises(BudgetExhausted, match="population 'people'"):
+        on(ledger, folder, "web")
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
+    assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
+
+
+def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> None:
+    """It costs the population a group of two."""
+    on(ledger, folder, "shop", "web")
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger)}
+    assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
+
+
+@pytest.mark.parametrize(
+    ("by", "unit", "population"),
+    [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
+    ids=["time", "people"],
+)
+def test_a_population_sees_a_person_in_every_week(
+    ledger: Ledger, folder: Path, by: str, unit: str, population: str
+) -> None:
+    """Two weeks of one person are a group of two; of two regions a person is in one."""
+    shop = folder / "shop.yaml"
+    text = shop.read_text().replace("unit: customer", f"unit: {unit}")
+    shop.write_text(f"{text}partition: {{by: {by}}}\n")
+    policies = load_policies(folder)
+    used = [policies["shop"]]
+    both = {"policies": used, "populations": policies.populations_of(used)}
+    ledger.settle(granted(ledger, "0.3", partitions=("2026-W05", "2026-W06"), **both))
+    totals = {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
+    assert totals["population/people"] == population
+
+
+def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:
+    """Nothing of its datasets goes out, be it free; others go on."""
+    policies = load_policies(folder)
+    used = [policies["shop"]]
+    step = {"policies": used, "populations": policies.populations_of(used)}
+    ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
+    freeze(ledger, "population/people", who="ann", because="wrong sigma")
+    for key in ("week/1", "week/2"):
+        with pytest.raises(BudgetRefused, match="population 'people' is frozen by ann"):
+            granted(ledger, "0.1", key=key, **step)
+    thaw(ledger, "population/people", who="ann", because="it was right")
+    assert isinstance(
+        ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
+    )
+
+
+def test_a_request_cannot_leave_the_population_out(
+    ledger: Ledger, folder: Path
+) -> None:
+    """Nor bring one that it does not belong to."""
+    policies = load_policies(folder)
+    with pytest.raises(DpflowError, match="belong to the populations"):
+        granted(ledger, policies=(policies["shop"],))
+    with pytest.raises(DpflowError, match="belong to the populations"):
+        granted(ledger, populations=(policies["population/people"],))
+
+
+def test_leaving_a_population_is_a_changed_policy(ledger: Ledger, folder: Path) -> None:
+    """The ledger remembers who belongs to it."""
+    on(ledger, folder, "shop")
+    text = (folder / "shop.yaml").read_text().replace("population: people\n", "")
+    (folder / "shop.yaml").write_text(text)
+    with pytest.raises(PolicyChanged, match="population"):
+        on(ledger, folder, "shop")
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (("population: people", "population: persons"), "no file of the population"),
+        (("unit: customer", "unit: household"), "same people"),
+        (("add-or-remove", "replace-one"), "same relation"),
+    ],
+)
+def test_a_member_must_fit_its_population(
+    folder: Path, edit: tuple[str, str], message: str
+) -> None:
+    """Or the cap would protect somebody else."""
+    text = (folder / "shop.yaml").read_text().replace(*edit)
+    (folder / "shop.yaml").write_text(text)
+    with pytest.raises(PolicyError, match=message):
+        load_policies(folder)
+
+
+def test_a_dataset_cannot_take_a_populations_name() -> None:
+    """Its account would be the population's."""
+    with pytest.raises(PolicyError, match="begins with"):
+        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
+
+
+def test_a_ledger_with_a_population_verifies(ledger: Ledger, folder: Path) -> None:
+    """Its account included."""
+    on(ledger, folder, "shop", "web")
+    audit(ledger)

@@ -1,0 +1,299 @@
+"""Releases: one per key, claimed by the living, replayed at no cost."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReservationConflict
+from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.records import Busy, Replayed
+from dpflow.ledger.views import history
+from tests.ledger.processes import Child, Gate, die
+from tests.ledger.support import (
+    Place,
+    audit,
+    await_death,
+    granted,
+    new_ledger,
+    read,
+    request,
+    state_of,
+    sums,
+    url,
+)
+
+VALUE = '"forty-two"'
+TENTH = Fraction(1, 10)
+SQL = "SELECT state, charge, digest, value FROM release"
+
+
+def dead_claim(path: Place, cost: str, key: str = "week/1") -> str:
+    """Let another process claim a key and die in its body."""
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(open_ledger(url(path)), cost, key=key))
+        die()
+
+    child = Child(work)
+    reservation = child.line()
+    assert child.end()[0] == -9
+    await_death(path, reservation)
+    return reservation
+
+
+def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
+    """Word for word, by whoever asks, and after a restart as well."""
+    reservation = granted(ledger, key="week/1")
+    ledger.settle(reservation, value=VALUE)
+    replay = Replayed(
+        reservation=reservation,
+        value=VALUE,
+        digest=hashlib.sha256(VALUE.encode()).hexdigest(),
+    )
+    assert replay == ledger.reserve(request(ledger, key="week/1"))
+    ledger.close()
+    again = open_ledger(url(path))
+    assert replay == again.reserve(request(again, key="week/1", step="other"))
+    assert sums(path) == (TENTH, 0)
+    again.close()
+
+
+def test_another_key_is_another_release(ledger: Ledger, path: Place) -> None:
+    """It costs again."""
+    for week in ("week/1", "week/2"):
+        ledger.settle(granted(ledger, key=week), value=VALUE)
+    granted(ledger)
+    assert sums(path) == (2 * TENTH, TENTH)
+
+
+def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
+    """They are keyed by the ledger's own secret, and by all parts."""
+    (tmp_path / "other").mkdir()
+    other = new_ledger(tmp_path / "other")
+    keys = {
+        ledger.release_key("a", "b"),
+        ledger.release_key("ab"),
+        ledger.release_key("b", "a"),
+        ledger.release_key(["a", "b"]),
+        other.release_key("a", "b"),
+    }
+    assert len(keys) == 5
+    assert ledger.release_key("a", "b") in keys
+    other.close()
+
+
+def test_a_replay_needs_no_budget(ledger: Ledger) -> None:
+    """It is post-processing: an exhausted budget does not refuse it."""
+    ledger.settle(granted(ledger, "1", key="week/1"), value=VALUE)
+    with pytest.raises(BudgetExhausted):
+        granted(ledger, "1")
+    answer = ledger.reserve(request(ledger, "1", key="week/1"))
+    assert isinstance(answer, Replayed)
+
+
+def test_a_live_claim_is_waited_for(ledger: Ledger, path: Place) -> None:
+    """By others and by this process: one execution makes the release."""
+    reservation = granted(ledger, key="week/1")
+    busy = Busy(reservation=reservation, owner=ledger.owners.mine())
+    other = open_ledger(url(path))
+    for asking in (ledger, other):
+        assert busy == asking.reserve(request(asking, key="week/1"))
+    ledger.settle(reservation, value=VALUE)
+    for asking in (ledger, other):
+        assert isinstance(asking.reserve(request(asking, key="week/1")), Replayed)
+    assert sums(path) == (TENTH, 0)
+    other.close()
+
+
+def test_another_processs_claim_is_waited_for_while_it_lives(
+    ledger: Ledger, path: Place
+) -> None:
+    """Then it is killed: the key is free, and its charge stays held."""
+    gate = Gate()
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(open_ledger(url(path)), key="week/1"))
+        gate.wait()
+
+    child = Child(work)
+    first = child.line()
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Busy)
+    assert first == answer.reservation
+    child.kill()
+    await_death(path, first)
+    second = granted(ledger, key="week/1")
+    assert sums(path) == (0, 2 * TENTH)
+    ledger.settle(second, value=VALUE)
+    assert sums(path) == (TENTH, TENTH)
+    assert [("settled", second)] == [row[:2] for row in read(path, SQL)]
+    assert state_of(path, first) == "open"
+    gate.open()
+    audit(path)
+
+
+def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) -> None:
+    """The release says what it was made at: a replay at another cost is an error."""
+    dead_claim(path, "0.1")
+    second = granted(ledger, "0.2", key="week/1", step="again")
+    assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
+    ledger.settle(second, value=VALUE)
+    answer = ledger.reserve(request(ledger, "0.2", key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert second == answer.reservation
+    with pytest.raises(ReservationConflict, match=r"0\.2.*0\.1"):
+        ledger.reserve(request(ledger, "0.1", key="week/1"))
+    assert sums(path) == (2 * TENTH, TENTH)
+
+
+def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Place) -> None:
+    """A dead claim that nobody can afford stays free for a cheaper attempt."""
+    dead_claim(path, "0.1")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.95", key="week/1")
+    ledger.settle(granted(ledger, "0.3", key="week/1"), value=VALUE)
+    answer = ledger.reserve(request(ledger, "0.3", key="week/1"))
+    assert isinstance(answer, Replayed)
+
+
+def test_a_refused_attempt_leaves_a_dead_claim_alone(
+    ledger: Ledger, path: Place
+) -> None:
+    """Should the dead settle after all, its release is kept."""
+    late = dead_claim(path, "0.1")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.95", key="week/1")
+    ledger.settle(late, value=VALUE)
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert (late, VALUE) == (answer.reservation, answer.value)
+
+
+def test_a_late_settlement_does_not_take_the_key_back(
+    ledger: Ledger, path: Place
+) -> None:
+    """Who was thought dead is charged; the release is the living one's."""
+    late = dead_claim(path, "0.1")
+    second = granted(ledger, key="week/1")
+    ledger.settle(late, value='"late"')
+    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Busy)
+    ledger.settle(second, value=VALUE)
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert (second, VALUE) == (answer.reservation, answer.value)
+    ledger.settle(late, value='"late"')
+    assert sums(path) == (2 * TENTH, 0)
+
+
+def test_a_changed_cost_under_the_same_key_is_an_error(
+    ledger: Ledger, path: Place
+) -> None:
+    """It says both costs, changes nothing and charges nothing."""
+    ledger.settle(granted(ledger, "0.1", key="week/1"), value=VALUE)
+    with pytest.raises(ReservationConflict, match=r"'week/1'.*0\.1.*0\.3") as caught:
+        ledger.reserve(request(ledger, "0.3", key="week/1"))
+    assert caught.value.release_key == "week/1"
+    assert sums(path) == (TENTH, 0)
+    assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
+
+
+def test_a_failed_body_frees_its_key(ledger: Ledger, path: Place) -> None:
+    """It is charged, for an error is an output; the next execution may try."""
+    ledger.settle(granted(ledger, key="week/1"), outcome="failed", value=VALUE)
+    assert read(path, SQL) == []
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
+    assert sums(path) == (2 * TENTH, 0)
+
+
+def test_a_void_frees_its_key(ledger: Ledger, path: Place) -> None:
+    """A body that never started made no release."""
+    ledger.void(granted(ledger, key="week/1"), reason="cancelled")
+    assert read(path, SQL) == []
+    granted(ledger, key="week/1")
+    assert sums(path) == (0, TENTH)
+
+
+def test_a_forfeited_claim_is_free(ledger: Ledger, path: Place) -> None:
+    """Its owner is dead; closing its charge changes nothing for the key."""
+    first = dead_claim(path, "0.1")
+    ledger.forfeit(first, because="the machine is gone")
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
+    assert sums(path) == (2 * TENTH, 0)
+
+
+def test_what_cannot_be_replayed_is_charged_each_time(
+    ledger: Ledger, path: Place
+) -> None:
+    """A value that could not be stored: there is nothing to hand out again."""
+    for _ in range(3):
+        ledger.settle(granted(ledger, key="week/1"), value=None)
+    assert sums(path) == (3 * TENTH, 0)
+    assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
+
+
+def test_a_release_that_is_made_again_is_claimed_again(
+    ledger: Ledger, path: Place
+) -> None:
+    """At its new cost; others wait for it, and a failure frees the key."""
+    ledger.settle(granted(ledger, "0.1", key="week/1"), value=None)
+    second = granted(ledger, "0.2", key="week/1")
+    assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
+    ledger.settle(second, outcome="failed")
+    third = granted(ledger, "0.3", key="week/1")
+    ledger.settle(third, value=VALUE)
+    answer = ledger.reserve(request(ledger, "0.3", key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert third == answer.reservation
+    assert sums(path) == (6 * TENTH, 0)
+
+
+def test_a_second_settlement_does_not_change_a_release(
+    ledger: Ledger, path: Place
+) -> None:
+    """The first output was seen; it is the one."""
+    reservation = granted(ledger, key="week/1")
+    ledger.settle(reservation, value=VALUE)
+    ledger.settle(reservation, value='"other"')
+    ledger.settle(reservation, outcome="failed")
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert answer.value == VALUE
+    assert sums(path) == (TENTH, 0)
+
+
+def test_a_batch_claims_a_key_once(ledger: Ledger, path: Place) -> None:
+    """Requests of one transaction see each other's claims."""
+    first, second, third = ledger.reserve_many(
+        [request(ledger, key=week) for week in ("week/1", "week/1", "week/2")]
+    )
+    names = [type(answer).__name__ for answer in (first, second, third)]
+    assert names == ["Granted", "Busy", "Granted"]
+    assert sums(path) == (0, 2 * TENTH)
+
+
+def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
+    ledger: Ledger, path: Place
+) -> None:
+    """The old value is replayed to nobody any more."""
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    again = request(ledger, key="week/1", fresh=True)
+    ledger.reserve(again)
+    assert sums(path) == (TENTH, TENTH)
+    ledger.settle(again.reservation, value='"new"')
+    replay = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(replay, Replayed)
+    assert replay.value == '"new"'
+    assert sums(path) == (2 * TENTH, 0)
+
+
+def test_the_journal_keeps_the_digest_of_a_release(ledger: Ledger) -> None:
+    """So that a value can be told from another after it was forgotten."""
+    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
+    (entry,) = [entry for entry in history(ledger) if entry.kind == "settle"]
+    assert entry.body["digest"] == hashlib.sha256(VALUE.encode()).hexdigest()

@@ -1,0 +1,391 @@
+"""PostgreSQL under failures: nothing acknowledged is lost, nothing is charged twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from functools import partial
+
+import psycopg
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger import views
+from dpflow.ledger.journal import next_entry
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.opening import accept_server, create_ledger, open_ledger
+from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.rows import Charge
+from dpflow.ledger.storage.postgres_transaction import Trips
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, edit, granted, make_policy, read, request, sums
+from tests.postgres import PostgresServer, binaries, server
+from tests.proxy import Proxy
+from tests.sizes import scaled
+
+SMALL = PureDP(epsilon=Fraction(1, 10**6))
+UNITS = Fraction(1, 10**6)
+#: Each has two answers to lose.
+CHARGES = scaled(50, 15)
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """Give a server that a test may harm."""
+    started = PostgresServer()
+    yield started
+    started.destroy()
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Return the URL that leads to a database by way of the proxy."""
+    return url.partition("?")[0] + f"?host={proxy.folder}"
+
+
+def until_answered(call: Callable[[], object], seconds: float = 30) -> None:
+    """Repeat a call that changes nothing the second time until it is answered."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            call()
+        except LedgerUnavailable:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        else:
+            return
+
+
+def reserved(ledger: Ledger) -> str:
+    """Reserve, asking with the same id until there is an answer."""
+    made: list[Request] = []
+
+    def ask() -> None:
+        if not made:
+            made.append(request(ledger, SMALL))
+        assert isinstance(ledger.reserve(made[0]), Granted)
+
+    until_answered(ask)
+    return made[0].reservation
+
+
+# Lost answers
+
+
+def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
+    """Cut before and after the commit: exactly the charges asked for."""
+    create_ledger(postgres_url).close()
+    proxy, chance = Proxy(server().folder), random.Random(7)
+    ledger = open_ledger(through(proxy, postgres_url))
+    names: list[str] = []
+    while len(names) < CHARGES:
+        made = request(ledger, SMALL)
+        proxy.cut = chance.choice(["before", "after"])
+        assert isinstance(ledger.reserve(made), Granted)
+        names.append(made.reservation)
+        proxy.cut = chance.choice(["before", "after"])
+        ledger.settle(made.reservation)
+    assert proxy.cuts == 2 * CHARGES
+    ledger.close()
+    proxy.close()
+    assert sums(postgres_url) == (CHARGES * UNITS, 0)
+    kept = {name for (name,) in read(postgres_url, "SELECT id FROM charge")}
+    assert kept == set(names)
+    audit(postgres_url)
+
+
+def test_a_void_is_sent_again_after_a_cut(postgres_url: str) -> None:
+    """On a fresh connection: the charge is given back once, lost before or after."""
+    create_ledger(postgres_url).close()
+    proxy = Proxy(server().folder)
+    ledger = open_ledger(through(proxy, postgres_url))
+    for how in ("before", "after"):
+        name = granted(ledger, SMALL)
+        proxy.cut = how
+        ledger.void(name, reason="cancelled")
+        assert sums(postgres_url) == (0, 0)
+    ledger.close()
+    proxy.close()
+    audit(postgres_url)
+
+
+def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
+    """Four threads work while their sessions are ended again and again."""
+    create_ledger(postgres_url).close()
+    ledgers = [open_ledger(postgres_url) for _ in range(4)]
+    done, names = threading.Event(), list[str]()
+
+    def work(ledger: Ledger) -> None:
+        while not done.is_set():
+            names.append(reserved(ledger))
+            until_answered(partial(ledger.settle, names[-1]))
+
+    threads = [threading.Thread(target=work, args=[each]) for each in ledgers]
+    for thread in threads:
+        thread.start()
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
+        "= 'dpflow' AND datname = current_database() ORDER BY random() LIMIT 1"
+    )
+    killed = 0
+    while killed < scaled(40):
+        killed += len(read(postgres_url, kill))
+        time.sleep(0.005)
+    done.set()
+    for thread in threads:
+        thread.join()
+    for ledger in ledgers:
+        ledger.close()
+    settled = "SELECT id FROM charge WHERE state = 'settled'"
+    assert {name for (name,) in read(postgres_url, settled)} == set(names)
+    assert sums(postgres_url) == (len(names) * UNITS, 0)
+    audit(postgres_url)
+
+
+def test_a_killed_server_keeps_what_it_acknowledged(
+    own_server: PostgresServer,
+) -> None:
+    """Again and again kill -9 to all of it, while four processes reserve."""
+    url = own_server.new_database()
+    create_ledger(url).close()
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url)
+        while True:
+            say(reserved(ledger))
+
+    children = [Child(work) for _ in range(4)]
+    for _ in range(scaled(3, 2)):
+        time.sleep(0.5)
+        own_server.stop(signal.SIGKILL)
+        own_server.start()
+    time.sleep(0.2)
+    said = set[str]()
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+        said |= {line for line in child.end()[1] if len(line) == 32}
+    assert len(said) > 10
+    kept = {name for (name,) in read(url, "SELECT id FROM charge")}
+    assert said <= kept
+    assert len(kept - said) <= len(children)
+    assert sums(url) == (0, len(kept) * UNITS)
+    audit(url)
+
+
+# A server that may lose what it acknowledges
+
+
+def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> None:
+    """At the opening, and at the next decision if it changes meanwhile."""
+    url = own_server.new_database()
+    ledger = create_ledger(url)
+    granted(ledger, "0.1")
+    for number, setting in enumerate(("fsync", "full_page_writes"), 1):
+        own_server.run(f"ALTER SYSTEM SET {setting} = off", "SELECT pg_reload_conf()")
+        time.sleep(0.3)
+        for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
+            match = f"{setting} = off.*set it to on"
+            with pytest.raises(LedgerUnavailable, match=match):
+                call()
+        assert sums(url) == (0, Fraction(number, 10))
+        own_server.run(f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
+        time.sleep(0.3)
+        granted(ledger, "0.1")
+    ledger.close()
+
+
+@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+def test_commits_that_do_not_wait_are_refused(
+    ledger: Ledger, postgres_url: str, value: str
+) -> None:
+    """Whether the URL or the database says so; a session asks once more at a write."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    asked = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(asked)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(postgres_url)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    again = open_ledger(postgres_url)
+    granted(again, "0.1")
+    again.close()
+
+
+def test_a_standby_is_refused_and_a_promoted_one_until_it_is_accepted(
+    own_server: PostgresServer,
+) -> None:
+    """What it shows may be old; after a promotion, charges may be missing."""
+    url = own_server.new_database()
+    ledger = create_ledger(url)
+    granted(ledger, "0.25")
+    ledger.close()
+    own_server.stop()
+    standby = PostgresServer(copy_of=own_server, standby=True)
+    try:
+        moved = standby.url(url.partition("@/")[2].partition("?")[0])
+        with pytest.raises(LedgerUnavailable, match="standby in recovery"):
+            open_ledger(moved)
+        standby.run("SELECT pg_promote()")
+        promoted = open_ledger(moved)
+        assert len(views.history(promoted)) == 2
+        refused = r"timeline 1, and is on server \d+, timeline 2.*accept-server"
+        for _ in range(2):
+            with pytest.raises(LedgerCorrupt, match=refused):
+                granted(promoted, "0.1")
+        assert sums(moved) == (0, Fraction(1, 4))
+        accept_server(moved, because="compared with the witness")
+        granted(promoted, "0.1")
+        told = read(moved, "SELECT timeline, because FROM server")
+        assert told == [(2, "compared with the witness")]
+        promoted.close()
+    finally:
+        standby.destroy()
+
+
+def test_a_dump_restored_on_another_server_is_refused(
+    ledger: Ledger, postgres_url: str, own_server: PostgresServer
+) -> None:
+    """It verifies perfectly, and knows nothing of what was charged after it."""
+    granted(ledger, "0.25")
+    dump = subprocess.run(
+        [binaries() / "pg_dump", postgres_url], check=True, capture_output=True
+    )
+    url = own_server.new_database()
+    command = [binaries() / "psql", "-q", "-v", "ON_ERROR_STOP=1", url]
+    subprocess.run(command, check=True, capture_output=True, input=dump.stdout)
+    granted(ledger, "0.5")
+    restored = open_ledger(url)
+    with pytest.raises(LedgerCorrupt, match="is on server"):
+        granted(restored, "0.5")
+    assert restored.id == ledger.id
+    restored.close()
+    edit(url, "DELETE FROM server")
+    with pytest.raises(LedgerCorrupt, match="does not say which server"):
+        granted(open_ledger(url), "0.5")
+
+
+def test_a_pooler_is_refused(postgres_url: str) -> None:
+    """It hands one session to many; locks and settings would be another's."""
+    create_ledger(postgres_url).close()
+    proxy = Proxy(server().folder, hides_process=True)
+    with pytest.raises(LedgerUnavailable, match="pooler"):
+        open_ledger(through(proxy, postgres_url))
+    proxy.close()
+
+
+def test_a_database_of_another_encoding_is_refused() -> None:
+    """It could not keep every name as it was hashed."""
+    url = server().url("latin")
+    server().run(
+        "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+    )
+    try:
+        with pytest.raises(LedgerUnavailable, match=r"encoding LATIN1.*UTF8"):
+            create_ledger(url)
+    finally:
+        server().drop(url)
+
+
+def test_a_commit_that_rolled_back_is_no_commit(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL answers a COMMIT of a failed transaction without an error."""
+    commit = Trips.commit
+
+    def fail_first(self: Trips) -> None:
+        wire = vars(self)["_wire"]
+        with suppress(psycopg.errors.DivisionByZero):
+            wire.send("fail", b"SELECT 1 / 0")
+            self.wait()
+        commit(self)
+
+    made = request(ledger, "0.1")
+    monkeypatch.setattr(Trips, "commit", fail_first)
+    with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
+        ledger.reserve(made)
+    monkeypatch.undo()
+    assert sums(postgres_url) == (0, 0)
+    assert isinstance(ledger.reserve(made), Granted)
+    audit(postgres_url)
+
+
+def test_rows_that_no_book_keeps_are_written_as_they_were_read(
+    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that another book's charge claimed meanwhile is not claimed twice."""
+    other = make_policy("b")
+    key = "week/1"
+    mine = request(ledger, "0.1", key=key)
+    load, met = Trips.load, list[object]()
+
+    def overtaken(self: Trips, keys: Keys) -> object:
+        state = load(self, keys)
+        if not met:
+            met.append("once")
+            met.append(
+                ledger.reserve(request(ledger, "0.1", key=key, policies=[other]))
+            )
+        return state
+
+    monkeypatch.setattr(Trips, "load", overtaken)
+    answer = ledger.reserve(mine)
+    assert isinstance(met[1], Granted)
+    assert not isinstance(answer, Granted)
+    claims = read(postgres_url, "SELECT charge FROM release")
+    assert claims == [(met[1].reservation,)]
+    assert sums(postgres_url) == (0, 0)
+    audit(postgres_url)
+
+
+def half_a_change(ledger: Ledger, url: str, name: str) -> None:
+    """Settle a charge whose row somebody writes between the load and the store."""
+    with ledger.storage.write() as transaction:
+        state = transaction.load(Keys(charges=(name,), reach=Reach.ACCOUNTS))
+        edit(url, "UPDATE charge SET owner = owner", checked=True)
+        (row,) = [row for row in state.rows.values() if isinstance(row, Charge)]
+        entry, made = next_entry(
+            state.rows,
+            "a",
+            "settle",
+            dict(row.held),
+            {"outcome": "completed"},
+            charge=row.id,
+            at="then",
+            writer="me",
+        )
+        transaction.store(made, [entry], {})
+
+
+def test_a_change_that_finds_another_row_commits_nothing(
+    ledger: Ledger, postgres_url: str
+) -> None:
+    """Nor does what was sent with it; it is known that nothing was written."""
+    name = granted(ledger, "0.1")
+    with pytest.raises(LedgerUnavailable, match="others were faster") as caught:
+        half_a_change(ledger, postgres_url, name)
+    assert caught.value.details["raced"]
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+    ledger.settle(name)
+    audit(postgres_url)
+
+
+def test_the_test_of_half_a_change_finds_one(ledger: Ledger, postgres_url: str) -> None:
+    """Control: a store that does not check what it found."""
+    edit(
+        postgres_url,
+        "CREATE OR REPLACE FUNCTION dpflow.changed_meanwhile() RETURNS boolean "
+        "LANGUAGE sql AS 'SELECT true'",
+    )
+    half_a_change(ledger, postgres_url, granted(ledger, "0.1"))
+    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
+    assert sums(postgres_url) == (Fraction(1, 10), 0)

@@ -1,0 +1,25 @@
+"""A ledger in a file that nobody has open, and the same opened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import open_ledger
+from tests.ledger.support import new_ledger, url
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Give the place of a new, empty ledger that nobody has open."""
+    new_ledger(tmp_path).close()
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    """Give an open ledger."""
+    opened = open_ledger(url(path))
+    yield opened
+    opened.close()

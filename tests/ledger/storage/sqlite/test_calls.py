@@ -1,0 +1,287 @@
+"""What the surroundings do to calls: locks, cut commits, clock jumps, versions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import BudgetRefused, LedgerUnavailable
+from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
+from dpflow.ledger.office_records import Wish
+from dpflow.ledger.records import Replayed
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.views.releases import releases
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, Gate, holding
+from tests.ledger.support import (
+    BASIC,
+    audit,
+    edit,
+    granted,
+    kinds,
+    ledger_on,
+    make_policy,
+    request,
+    sums,
+    url,
+)
+from tests.signing import key_of
+
+SHORT = 0.4
+TENTH = Fraction(1, 10)
+
+
+# Locks
+
+
+def test_the_holder_of_the_lock_is_named(path: Path) -> None:
+    """Also one that is stopped; when it goes on, so does everyone else."""
+    gate = Gate()
+
+    def hold(say: Callable[[str], None]) -> None:
+        with open_ledger(url(path)).storage.write():
+            say("held")
+            gate.wait()
+
+    child = Child(hold)
+    assert child.line() == "held"
+    os.kill(child.pid, signal.SIGSTOP)
+    impatient = SqliteStorage(path, lock_seconds=SHORT)
+    try:
+        with pytest.raises(LedgerUnavailable, match="another process") as caught:
+            ledger_on(impatient)
+        name = Path(f"/proc/{child.pid}/comm").read_text("utf-8").strip()
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+        gate.open()
+        assert child.end() == (0, [])
+    assert caught.value.waited == SHORT
+    assert caught.value.holder == f"{child.pid} ({name})"
+    assert f"another process, {child.pid} ({name}), holds" in caught.value.message
+    granted(ledger_on(impatient))
+    impatient.close()
+
+
+def test_a_holder_that_nobody_names_can_be_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without /proc the text says how."""
+    for text in (None, "1: FLOCK\n", "1: FLOCK  ADVISORY  WRITE x y 0 EOF\n"):
+        locks = tmp_path / "locks"
+        if text is not None:
+            locks.write_text(text, "utf-8")
+        monkeypatch.setattr("dpflow.ledger.storage.sqlite_files._LOCKS", locks)
+        with holding(path), pytest.raises(LedgerUnavailable, match="fuser"):
+            ledger_on(SqliteStorage(path, lock_seconds=0.05))
+
+
+def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:
+    """By the name that the program gave it."""
+    database = SqliteStorage(path, lock_seconds=SHORT)
+    ledger = ledger_on(database)
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with database.write():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold, name="the slow one")
+    thread.start()
+    inside.wait()
+    try:
+        with pytest.raises(LedgerUnavailable, match="of this process, the slow one"):
+            granted(ledger)
+    finally:
+        leave.set()
+        thread.join()
+    granted(ledger)
+    ledger.close()
+
+
+# An unknown COMMIT
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["applied", "lost"])
+def test_a_settlement_whose_commit_was_cut_is_looked_up(
+    path: Path, after: bool
+) -> None:
+    """It is found settled, or settled then: once, with its release."""
+    database = FaultySqlite(path)
+    ledger = ledger_on(database)
+    reservation = granted(ledger, key="week/1")
+    cuts = iter([True])
+
+    def cut(sql: str) -> None:
+        if sql == "COMMIT" and next(cuts, False):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    setattr(database, "after" if after else "before", cut)
+    ledger.settle(reservation, value='"the value"')
+    assert list(cuts) == []
+    assert kinds(path) == ["open", "reserve", "settle"]
+    assert sums(path) == (TENTH, 0)
+    answer = ledger.reserve(request(ledger, key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert answer.value == '"the value"'
+    audit(path)
+    ledger.close()
+
+
+def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
+    """Then the charge stays held, and a later call may settle it."""
+    database = FaultySqlite(path)
+    ledger = ledger_on(database)
+    reservation, commits = granted(ledger), list[str]()
+
+    def cut(sql: str) -> None:
+        if sql == "COMMIT":
+            commits.append(sql)
+            raise sqlite3.OperationalError("disk I/O error")
+
+    database.before = cut
+    with pytest.raises(LedgerUnavailable):
+        ledger.settle(reservation)
+    assert len(commits) == 2
+    assert sums(path) == (0, TENTH)
+    database.before = lambda _: None
+    ledger.settle(reservation)
+    assert sums(path) == (TENTH, 0)
+    audit(path)
+    ledger.close()
+
+
+def test_a_settlement_waits_for_the_lock_once(path: Path) -> None:
+    """Nothing was sent, so there is nothing to look up."""
+    ledger = ledger_on(SqliteStorage(path, lock_seconds=SHORT))
+    reservation = granted(ledger)
+    with holding(path):
+        since = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match="another process"):
+            ledger.settle(reservation)
+        assert time.monotonic() - since < 2 * SHORT
+    ledger.settle(reservation)
+    ledger.close()
+
+
+# Clocks
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Give a way to set the ledger's clock to a year."""
+
+    def set_year(year: int) -> None:
+        then = SimpleNamespace(now=lambda _: datetime(year, 6, 1, tzinfo=UTC))
+        monkeypatch.setattr("dpflow.ledger.ledger.datetime", then)
+
+    return set_year
+
+
+YEARS = (2026, 1970, 2999, 2026, 1970, 1970, 2999, 2026)
+
+
+def test_clock_jumps_hide_nothing(
+    ledger: Ledger, path: Path, clock: Callable[[int], None]
+) -> None:
+    """An account's journal is in the order of its making, however it is cut."""
+    made: dict[str, list[str]] = {"a": [], "b": []}
+    for number, year in enumerate((*YEARS, *YEARS)):
+        clock(year)
+        name = "ab"[number // 2 % 2]
+        policy = make_policy(name)
+        made[name].append(granted(ledger, "0.05", policies=[policy]))
+    everything = views.history(ledger)
+    assert {entry.at[:4] for entry in everything} == {"2026", "1970", "2999"}
+    for name, reservations in made.items():
+        mine = views.history(ledger, name)
+        assert [entry.seq for entry in mine] == list(range(len(mine), 0, -1))
+        told = [entry.reservation for entry in mine if entry.kind == "reserve"]
+        assert told == reservations[::-1]
+        assert mine == [e for e in everything if e.account == f"{name}#1"]
+        for limit in range(1, len(mine) + 1):
+            assert views.history(ledger, name, limit=limit) == mine[:limit]
+            # Beside others' entries fewer fit, but none is left out between two.
+            cut = views.history(ledger, limit=limit)
+            shown = [entry for entry in cut if entry.account == f"{name}#1"]
+            assert shown == mine[: len(shown)]
+            assert len(cut) == limit
+    # No lease runs out in 2999, and nothing is forgotten in 1970.
+    for year in (1970, 2999):
+        clock(year)
+        with pytest.raises(BudgetRefused):
+            granted(ledger, "0.61")
+    assert sums(path) == sums(path, "b#1") == (0, Fraction(4, 10))
+    for reservation in made["a"] + made["b"]:
+        clock(1970)
+        ledger.settle(reservation)
+    assert sums(path) == (Fraction(4, 10), 0)
+    audit(path)
+
+
+def test_the_first_refusal_of_a_run_is_told_whatever_the_clock(
+    ledger: Ledger, clock: Callable[[int], None]
+) -> None:
+    """The one that ended the flow, not the one with the oldest label."""
+    for year, step in ((2999, "first"), (1970, "second")):
+        clock(year)
+        with pytest.raises(BudgetRefused):
+            granted(ledger, "2", step=step, flow="f", flow_run="r")
+    found = views.refusal_of_run(ledger, "r")
+    assert found is not None
+    assert found.step == "first"
+    told = [refusal.body["step"] for refusal in views.refusals(ledger)]
+    assert told == ["second", "first"]
+
+
+# Versions
+
+
+def test_a_newer_schema_is_refused_inside_each_write(
+    ledger: Ledger, path: Path
+) -> None:
+    """A ledger may be migrated while this process has it open."""
+    ledger.settle(granted(ledger, key="made"), value="1")
+    made = releases(ledger)[0].id
+    reservation, asked = granted(ledger), request(ledger)
+    # A newer schema that this version may still write is no reason to stop.
+    edit(path, "UPDATE ledger SET schema_version = 99")
+    granted(ledger)
+    edit(path, "UPDATE ledger SET min_writer = 99")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ledger.reserve(asked),
+        lambda: ledger.reserve_many([asked]),
+        lambda: ledger.settle(reservation),
+        lambda: ledger.void(reservation, reason="test"),
+        lambda: ledger.forfeit(reservation, because="test"),
+        lambda: open_ledger(url(path)),
+        lambda: amend(ledger, reservation, PureDP(epsilon=1), because="test"),
+        lambda: apply_policy(ledger, BASIC, Wish(), Approval(principal="me")),
+        lambda: freeze(ledger, "a", who="me", because="test"),
+        lambda: forget_release(ledger, made),
+        lambda: verify(ledger, key=key_of("k"), sign_new=True),
+        lambda: reconcile(ledger, {}, because="test"),
+    )
+    before = kinds(path), sums(path)
+    for call in calls:
+        with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+            call()
+    assert (kinds(path), sums(path)) == before
+    edit(path, "UPDATE ledger SET min_writer = 1")
+    ledger.settle(reservation)
+    audit(path)

@@ -1,0 +1,160 @@
+"""Damaged rows, one by one: what is read is checked before it moves anything."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger import Ledger
+from dpflow.ledger.model import Keys
+from dpflow.ledger.rows import Claim, Run
+from dpflow.ledger.storage import loading
+from dpflow.ledger.storage.row_texts import key_text
+from tests.ledger.support import UNIT, edit, granted, kinds, new_ledger, sums
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Give a new, open ledger."""
+    opened = new_ledger(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_a_charge_whose_entry_was_damaged_is_not_given_back(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Voiding it would give back what others hold."""
+    path = tmp_path / "ledger.db"
+    mine = granted(ledger, "0.1")
+    granted(ledger, "0.5")
+    edit(
+        path,
+        f"UPDATE entry SET postings = replace(postings, '{UNIT // 10}', '{UNIT // 2}') "
+        f"WHERE charge = '{mine}'",
+    )
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ledger.void(mine, reason="test"),
+        lambda: ledger.settle(mine),
+    )
+    for call in calls:
+        with pytest.raises(LedgerCorrupt, match="not what was hashed"):
+            call()
+    assert sums(path) == (0, Fraction(6, 10))
+
+
+def test_a_secret_that_cannot_be_read_is_damage(ledger: Ledger, tmp_path: Path) -> None:
+    """No key is made of it, and so no step is asked for."""
+    edit(tmp_path / "ledger.db", "UPDATE ledger SET release_secret = 'no number'")
+    with pytest.raises(LedgerCorrupt, match="cannot be read"):
+        ledger.release_key("week/1")
+
+
+@pytest.mark.parametrize(
+    "column", ["places = '[\"a#1\"'", "places = '5'", "held = '{'", "held = '[]'"]
+)
+def test_what_cannot_be_read_is_damage(
+    ledger: Ledger, tmp_path: Path, column: str
+) -> None:
+    """In dpflow's words, so that a step's value survives its settlement."""
+    path = tmp_path / "ledger.db"
+    mine = granted(ledger)
+    edit(path, f"UPDATE charge SET {column}")
+    with pytest.raises(LedgerCorrupt, match="damaged"):
+        ledger.settle(mine)
+    assert kinds(path) == ["open", "reserve"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("account", "is not as entry 3 left it"), ("book", "is as it was before account")],
+)
+def test_a_row_as_it_was_before_is_damage(
+    ledger: Ledger, tmp_path: Path, kind: str, told: str
+) -> None:
+    """A page of before a charge, beside pages of after it, moves nothing."""
+    path = tmp_path / "ledger.db"
+    granted(ledger, "0.5")
+    with closing(sqlite3.connect(path)) as database:
+        before = database.execute(
+            "SELECT value, key FROM row WHERE key LIKE ?", [f"{kind}:%"]
+        ).fetchall()
+    granted(ledger, "0.25")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("UPDATE row SET value = ? WHERE key = ?", before)
+    with pytest.raises(LedgerCorrupt, match=told):
+        granted(ledger, "0.25")
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("charges", "x"),
+        ("releases", "x"),
+        ("runs", "x"),
+        ("claims", "x"),
+        ("books", "b"),
+        ("granted", ("a", "x")),
+    ],
+)
+def test_another_row_than_was_asked_for_is_damage(
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    asked: Any,
+) -> None:
+    """In swapped pages, SQLite's search ends at some other row and returns that."""
+    mine = granted(ledger, key="week/1")
+    with ledger.storage.write() as within:
+        within.store({("run", "r"): Run("r"), ("claim", "s"): Claim("s", {})}, (), {})
+    there: dict[str, Any] = {
+        "charges": mine,
+        "releases": ledger.release_key("week/1"),
+        "runs": "r",
+        "claims": "s",
+        "books": "a",
+        "granted": ("a", "count"),
+    }
+    named = loading._named(Keys(**{field: (there[field],)}))
+    with ledger.storage.read() as reading:
+        assert reading.load(Keys(**{field: (there[field],)}))
+        real = reading.connection
+
+        class Swapped:
+            """A database that answers as if other keys were asked for."""
+
+            def execute(self, sql: str, values: Any = ()) -> Any:
+                """Ask for what is there."""
+                texts = [key_text(key) for key in named][: len(values)]
+                return real.execute(sql, texts)
+
+        monkeypatch.setattr(reading, "connection", Swapped())
+        with pytest.raises(LedgerCorrupt, match=r"another [a-z]+ came"):
+            reading.load(Keys(**{field: (asked,)}))
+
+
+def test_another_entry_than_was_asked_for_is_damage(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is an entry taken for another one."""
+    granted(ledger)
+    with ledger.storage.read() as reading:
+        real = reading.connection
+
+        class Swapped:
+            """A database that answers with the next entry."""
+
+            def execute(self, sql: str, _: Any = ()) -> Any:
+                """Ask for another entry."""
+                return real.execute(sql, ("a", 2))
+
+        monkeypatch.setattr(reading, "connection", Swapped())
+        with pytest.raises(LedgerCorrupt, match="another entry came"):
+            reading.entries([("a", 1)])

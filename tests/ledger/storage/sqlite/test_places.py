@@ -1,0 +1,305 @@
+"""Where a ledger lies: network file systems are refused, passing ones are told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.storage import file_systems
+from dpflow.ledger.storage.file_systems import Mount, mount_of, parse_mounts
+from tests.ledger.processes import told_by_child
+from tests.ledger.storage.sqlite.mounting import mounted, small_disk, unmount
+from tests.ledger.support import granted, new_ledger, url
+
+LINES = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+36 27 0:40 / /home/a\\040b rw,noatime shared:7 master:1 - nfs4 host:/export rw,vers=4.2
+37 27 0:41 /x /data rw - fuse.sshfs me@host:/ - x rw
+no mount at all
+38 27 0:42 / /half
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test be the first that warns."""
+    monkeypatch.setattr(file_systems, "_told", set[str]())
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder on a disk: what is in memory is told of."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Give the place of a new, empty ledger that nobody has open."""
+    new_ledger(tmp_path).close()
+    # The folder for tests may itself be one to warn of.
+    file_systems._told.clear()
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """Give the warnings of dpflow, as they come."""
+    found: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    handler = Keep(logging.WARNING)
+    logging.getLogger("dpflow").addHandler(handler)
+    yield found
+    logging.getLogger("dpflow").removeHandler(handler)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    """Let the kernel say that a folder's file system is of another type."""
+    number = number_of(folder)
+    lines = []
+    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        if int(line.split(" ")[0]) == number:
+            after = " ".join((kind, *after.split(" ")[1:]))
+        lines.append(f"{before} - {after}\n")
+    text = folder.parent / f"mountinfo-{kind}"
+    text.write_text("".join(lines), "utf-8")
+    monkeypatch.setattr(file_systems, "_MOUNTINFO", text)
+
+
+def number_of(folder: Path) -> int:
+    """Return the id of the mount that a folder is on."""
+    found = mount_of(folder)
+    assert found is not None
+    return found.number
+
+
+def test_the_kernels_list_is_read() -> None:
+    """Blanks are escaped in it, and lines that are none are no mounts."""
+    found = parse_mounts(LINES)
+    assert found == {
+        22: Mount(22, "/proc", "proc"),
+        27: Mount(27, "/", "ext4"),
+        36: Mount(36, "/home/a b", "nfs4"),
+        37: Mount(37, "/data", "fuse.sshfs"),
+    }
+    assert [n for n, mount in found.items() if mount.network] == [36, 37]
+
+
+def test_a_mount_is_the_kernels_own() -> None:
+    """Not the longest path that fits: another mount may cover that."""
+    proc = mount_of(Path("/proc/self"))
+    assert proc is not None
+    assert (proc.point, proc.kind) == ("/proc", "proc")
+
+
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "lustre", "glusterfs")
+NETWORK += (
+    "virtiofs",
+    "vboxsf",
+    "fuse",
+    "fuse.sshfs",
+    "fuse.rclone",
+    "fuse.unheard-of",
+)
+
+
+@pytest.mark.parametrize("kind", NETWORK)
+def test_a_network_file_system_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """For an old ledger and for a new one, of which nothing is made."""
+    opened = open_ledger(url(path))
+    pretend(monkeypatch, tmp_path, kind)
+    with pytest.raises(LedgerUnavailable, match="local disk") as caught:
+        open_ledger(url(path))
+    assert caught.value.file_system == kind
+    assert f"on {kind}, mounted at" in caught.value.message
+    names = sorted(tmp_path.iterdir())
+    with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
+        create_ledger(url(tmp_path / "new.db"))
+    assert sorted(tmp_path.iterdir()) == names
+    # One that is connected had been checked; each new connection is checked again.
+    opened.storage.close()
+    with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
+        granted(opened)
+    monkeypatch.undo()
+    granted(opened)
+    opened.close()
+
+
+def test_a_link_does_not_hide_a_network(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is where the file lies, and where its log is."""
+    with small_disk(tmp_path / "local", "24m") as disk:
+        link = disk.folder / "link.db"
+        link.symlink_to(path)
+        pretend(monkeypatch, tmp_path, "nfs4")
+        with pytest.raises(LedgerUnavailable, match="on nfs4"):
+            open_ledger(url(link))
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "apfs", "fuseblk"])
+def test_a_local_disk_is_fine(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[str],
+    kind: str,
+) -> None:
+    """Without a word."""
+    pretend(monkeypatch, tmp_path, kind)
+    opened = open_ledger(url(path))
+    granted(opened)
+    opened.close()
+    assert told == []
+
+
+@pytest.mark.parametrize("kind", ["overlay", "fuse.fuse-overlayfs", "tmpfs", "ramfs"])
+def test_a_passing_file_system_is_told_once(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[str],
+    kind: str,
+) -> None:
+    """In one line for each place, and the ledger works."""
+    pretend(monkeypatch, tmp_path, kind)
+    for _ in range(3):
+        opened = open_ledger(url(path))
+        granted(opened, "0.01")
+        opened.close()
+    create_ledger(url(tmp_path / "new.db")).close()
+    assert len(told) == 2
+    assert str(path) in told[0]
+    assert str(tmp_path / "new.db") in told[1]
+    assert f"on {kind}, gone with" in told[0]
+    assert all("\n" not in line for line in told)
+    # A forked worker has been told by its parent.
+    told_by_child(lambda: open_ledger(url(path)).close())
+
+
+STATUS = """
+import sys
+from dpflow.ledger import open_ledger
+for _ in range(2):
+    open_ledger(sys.argv[1]).close()
+"""
+
+
+def test_a_real_disk_in_memory_is_told(tmp_path: Path, told: list[str]) -> None:
+    """As people see it: one line on standard error, from a process of its own."""
+    with (
+        small_disk(tmp_path / "memory", "24m") as disk,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as shared,
+    ):
+        folder = disk.folder if disk.real else Path(shared)
+        path = folder / "ledger.db"
+        new_ledger(folder).close()
+        assert len(told) == 1
+        assert f"the ledger {path} is on tmpfs" in told[0]
+        done = subprocess.run(
+            [sys.executable, "-c", STATUS, url(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert done.stderr.splitlines() == told
+
+
+def test_a_system_that_does_not_tell_is_told(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
+) -> None:
+    """A sandbox may hide the list, or not say which mount a file is on."""
+    monkeypatch.setattr(file_systems, "_MOUNTINFO", tmp_path / "none")
+    open_ledger(url(path)).close()
+    (line,) = told
+    assert "cannot tell which file system" in line
+    monkeypatch.setattr(file_systems, "_FDINFO", tmp_path)
+    assert mount_of(tmp_path) is None
+
+
+def test_a_ledger_mounted_as_a_single_file_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log, with the newest charges, would lie in the container's own layer."""
+    alone = tmp_path / "container"
+    alone.mkdir()
+    place = alone / "ledger.db"
+    place.touch()
+    real = bind(path, place)
+    if not real:
+        # The same as the kernel would say, by another number for the file.
+        found = Mount(10**6, str(place), "ext4")
+        monkeypatch.setattr(
+            file_systems,
+            "mount_of",
+            lambda each: found if each == place else mount_of(each),
+        )
+    try:
+        with pytest.raises(LedgerUnavailable, match="Mount the folder"):
+            open_ledger(url(place))
+        assert [item.name for item in alone.iterdir() if "wal" in item.name] == []
+    finally:
+        if real:
+            unmount(place)
+    granted(open_ledger(url(path)))
+
+
+def bind(path: Path, at: Path) -> bool:
+    """Mount one file over another."""
+    at.unlink()
+    at.mkdir()
+    allowed = mounted("-t", "tmpfs", "dpflow-test", at=at)
+    if allowed:
+        unmount(at)
+    at.rmdir()
+    at.touch()
+    if allowed:
+        subprocess.run(["mount", "--bind", str(path), str(at)], check=True)
+    return allowed
+
+
+def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:
+    """Opening and closing the file by hand would drop SQLite's locks on it."""
+    opened = open_ledger(url(path))
+    with opened.storage.read():
+        before = locks_on(path)
+        mount_of(path)
+        assert before == locks_on(path) != []
+        # The same by hand: this test can fail.
+        path.read_bytes()
+        assert locks_on(path) == []
+    opened.close()
+
+
+def locks_on(path: Path) -> list[str]:
+    """Return the record locks on a file, as the kernel lists them."""
+    inode = f":{path.stat().st_ino}"
+    lines = Path("/proc/locks").read_text("utf-8").splitlines()
+    # The first word only numbers the lines, over the locks of all processes.
+    parts = [line.split()[1:] for line in lines]
+    return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
+
+
+def test_a_place_without_folder_is_an_error(tmp_path: Path) -> None:
+    """Nothing is assumed of what is not there."""
+    with pytest.raises(LedgerError):
+        open_ledger(url(tmp_path / "none" / "ledger.db"))
+    with pytest.raises(FileNotFoundError):
+        mount_of(tmp_path / "none")

@@ -1,0 +1,451 @@
+"""The ledger file: durable, exclusive, never made or replaced behind one's back."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.storage.base import check_writer
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from tests.ledger.processes import Child, told_by_child
+from tests.ledger.support import (
+    audit,
+    check_acknowledged,
+    edit,
+    fill,
+    granted,
+    kinds,
+    ledger_on,
+    new_ledger,
+    owners_of,
+    read,
+    refusal,
+    request,
+    sums,
+    url,
+    write_a_row,
+)
+
+NOBODY = 65534
+SHORT = 0.4
+TENTH = Fraction(1, 10)
+
+
+def pragmas(ledger: Ledger) -> dict[str, object]:
+    """Read settings back on the live connection."""
+    database = ledger.storage
+    assert isinstance(database, SqliteStorage)
+    connection = database._connection
+    assert connection is not None
+    names = ("journal_mode", "synchronous", "fullfsync")
+    return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of what lies in a folder."""
+    return sorted(item.name for item in folder.iterdir())
+
+
+# Durability
+
+
+DURABLE = {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}
+
+
+def test_the_live_connection_is_durable(ledger: Ledger) -> None:
+    """WAL and synchronous=FULL hold on the connection that writes, not on another."""
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+
+
+def test_the_connection_after_an_error_is_durable_too(ledger: Ledger) -> None:
+    """Each new connection is set up again."""
+    with pytest.raises(ZeroDivisionError), ledger.storage.write():
+        _ = 1 / 0
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+
+
+class Forgetful(sqlite3.Connection):
+    """A driver that says yes to FULL and stays at NORMAL."""
+
+    def execute(self, sql: str) -> sqlite3.Cursor:  # type: ignore[override]
+        """Run a statement, a weaker one if it asks for durability."""
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = 1"))
+
+
+def test_a_connection_that_is_not_durable_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are read back: what cannot be made durable is not used."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Forgetful)
+    )
+    with pytest.raises(LedgerUnavailable, match="synchronous=1"):
+        open_ledger(url(path))
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (ValueError, ValueError),
+        (KeyboardInterrupt, KeyboardInterrupt),
+        (OSError, LedgerUnavailable),
+        (sqlite3.OperationalError, LedgerUnavailable),
+        (sqlite3.DatabaseError, LedgerCorrupt),
+    ],
+)
+def test_an_error_in_a_block_leaves_nothing(
+    ledger: Ledger,
+    path: Path,
+    error: type[BaseException],
+    seen: type[BaseException],
+) -> None:
+    """A transaction that does not end well did not happen, whatever the error."""
+
+    def write_and_fail() -> None:
+        with ledger.storage.write() as session:
+            write_a_row(session)
+            raise error
+
+    with pytest.raises(seen):
+        write_and_fail()
+    assert read(path, "SELECT count(*) FROM claim") == [(0,)]
+    granted(ledger)
+
+
+# Never made, never replaced
+
+
+@pytest.mark.parametrize("folder", ["", "missing/"])
+def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
+    """Opening makes no file, not even a lock: a new ledger forgets what was spent."""
+    with pytest.raises(LedgerMissing, match="dpflow ledger init"):
+        open_ledger(url(tmp_path / f"{folder}ledger.db"))
+    assert files_in(tmp_path) == []
+
+
+def test_a_ledger_that_vanishes_while_it_is_opened_is_not_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even between the last look at it and the driver's."""
+
+    def vanish(_: Path) -> SimpleNamespace:
+        path.unlink()
+        return SimpleNamespace(free=2**30)
+
+    monkeypatch.setattr(shutil, "disk_usage", vanish)
+    with pytest.raises(LedgerUnavailable):
+        open_ledger(url(path))
+    assert not path.exists()
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    """Something else at the place is not overwritten either."""
+    (tmp_path / "ledger.db").mkdir()
+    with pytest.raises(LedgerMissing):
+        open_ledger(url(tmp_path / "ledger.db"))
+    assert files_in(tmp_path) == ["ledger.db"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
+)
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty or foreign file is damage, not an invitation."""
+    place = tmp_path / "ledger.db"
+    place.write_bytes(content)
+    with pytest.raises(LedgerCorrupt):
+        open_ledger(url(place))
+    with pytest.raises(ConfigurationError):
+        create_ledger(url(place))
+    assert read_tables(place) == []
+
+
+def read_tables(path: Path) -> list[tuple[Any, ...]]:
+    """Return the tables of a database; a file that is none has none."""
+    try:
+        return read(path, "SELECT name FROM sqlite_master")
+    except sqlite3.DatabaseError:
+        return []
+
+
+def test_another_database_is_no_ledger(tmp_path: Path) -> None:
+    """Nothing is added to a database that belongs to someone else."""
+    place = tmp_path / "ledger.db"
+    edit(place, "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)")
+    with pytest.raises(LedgerCorrupt, match="no such table"):
+        open_ledger(url(place))
+    assert read_tables(place) == [("theirs",)]
+
+
+def test_a_ledger_without_identity_is_refused(path: Path) -> None:
+    """Tables alone are no ledger."""
+    edit(path, "DELETE FROM ledger")
+    with pytest.raises(LedgerCorrupt, match="identity"):
+        open_ledger(url(path))
+
+
+def test_an_existing_ledger_is_not_made_again(ledger: Ledger, path: Path) -> None:
+    """What was spent survives a second `init`."""
+    granted(ledger)
+    with pytest.raises(ConfigurationError, match="never overwritten"):
+        create_ledger(url(path))
+    assert sums(path) == (0, TENTH)
+
+
+def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
+    ledger: Ledger, path: Path
+) -> None:
+    """Also when it was migrated while this process had it open."""
+    edit(path, "UPDATE ledger SET min_writer = 99")
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        ledger.reserve(request(ledger))
+    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
+        open_ledger(url(path))
+    assert kinds(path) == []
+    # Bytes that were damaged may read so; the table would not take it.
+    with pytest.raises(LedgerCorrupt, match="damaged: it says that it needs"):
+        check_writer(str(path), None)
+
+
+FIRST_EDITION = """
+CREATE TABLE ledger (one INTEGER PRIMARY KEY, ledger_id TEXT, schema_version INTEGER,
+    min_writer INTEGER, epoch INTEGER, release_secret TEXT, created_at TEXT);
+CREATE TABLE account (id TEXT PRIMARY KEY, settled TEXT);
+INSERT INTO ledger VALUES (1, 'x', 7, 6, 0, '00', '2026-11-01');
+INSERT INTO account VALUES ('a#1', '[5]');
+"""
+
+
+def test_a_ledger_of_the_first_edition_is_refused_and_kept(tmp_path: Path) -> None:
+    """It is told what to do, and what was spent there stays readable as evidence."""
+    place = tmp_path / "ledger.db"
+    edit(place, *filter(str.strip, FIRST_EDITION.split(";")))
+    before = place.read_bytes()
+    with pytest.raises(LedgerUnavailable, match="first edition") as caught:
+        open_ledger(url(place))
+    for word in ("schema 7", "dpflow ledger init", "import-prior"):
+        assert word in caught.value.message
+    assert read(place, "SELECT settled FROM account") == [("[5]",)]
+    assert len(place.read_bytes()) == len(before)
+
+
+def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
+    """A grant into a file that nobody can find again would be no grant."""
+    granted(ledger)
+    for item in path.parent.glob("ledger.db*"):
+        if item.is_file():
+            item.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerMissing, match="removed"):
+            ledger.reserve(request(ledger))
+
+
+@pytest.mark.parametrize("same_id", [True, False])
+def test_a_replaced_ledger_is_refused_for_good(
+    ledger: Ledger, path: Path, tmp_path: Path, same_id: bool
+) -> None:
+    """Not only once: the next call does not take the new file for the old one."""
+    copy = tmp_path / "copy.db"
+    if same_id:
+        ledger.storage.close()
+        shutil.copy(path, copy)
+    else:
+        create_ledger(url(copy)).close()
+    granted(ledger, "0.9")
+    ledger.storage._drop()  # type: ignore[attr-defined]
+    copy.replace(path)
+    for _ in range(3):
+        with pytest.raises(LedgerCorrupt, match="replaced"):
+            ledger.reserve(request(ledger, "0.9"))
+    assert kinds(path) == []
+
+
+def test_a_reopened_ledger_is_still_the_one_that_was_opened(
+    ledger: Ledger, path: Path, tmp_path: Path
+) -> None:
+    """Its id was checked when it was opened, and so it is in each transaction."""
+    ledger.storage.close()
+    create_ledger(url(tmp_path / "copy.db")).close()
+    (tmp_path / "copy.db").replace(path)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ledger.reserve(request(ledger)),
+        lambda: ledger.settle("any"),
+        lambda: ledger.void("any", reason="test"),
+        lambda: ledger.forfeit("any", because="test"),
+    )
+    for call in calls:
+        with pytest.raises(LedgerCorrupt, match="another ledger"):
+            call()
+    assert kinds(path) == []
+
+
+def test_a_file_replaced_while_it_is_opened_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at the path and opening it, somebody may be quick."""
+    create_ledger(url(tmp_path / "copy.db")).close()
+    connect = sqlite3.connect
+
+    def slow(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        if (tmp_path / "copy.db").exists():
+            (tmp_path / "copy.db").replace(path)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", slow)
+    with pytest.raises(LedgerCorrupt, match="replaced"):
+        open_ledger(url(path))
+
+
+def test_a_relative_ledger_stays_where_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that changes its working directory keeps its ledger and its name."""
+    monkeypatch.chdir(path.parent)
+    ledger = open_ledger("sqlite:///ledger.db")
+    reservation = granted(ledger)
+    owner = ledger.owners.mine()
+    monkeypatch.chdir("/")
+    granted(ledger)
+    assert sums(path) == (0, 2 * TENTH)
+    assert told_by_child(lambda: owners_of(path).alive(owner)) == "True"
+    assert ledger.owners.alive(owner)
+    ledger.settle(reservation)
+    assert sums(path) == (TENTH, TENTH)
+    ledger.close()
+
+
+# Read-only, full
+
+
+@pytest.mark.parametrize("lock_mode", [0o600, 0o666])
+def test_a_ledger_that_cannot_be_written_grants_nothing(lock_mode: int) -> None:
+    """Another user, or a read-only place: an error, and the file as it was."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    ledger = new_ledger(folder)
+    path = folder / "ledger.db"
+    granted(ledger)
+    asked = request(ledger)
+    ledger.close()
+    (folder / "ledger.db.lock").chmod(lock_mode if os.geteuid() == 0 else 0o444)
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    before = path.read_bytes()
+
+    def attempt() -> str:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        return refusal(lambda: open_ledger(url(path)).reserve(asked))
+
+    assert told_by_child(attempt) == "LedgerUnavailable"
+    assert path.read_bytes() == before
+    folder.chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)
+
+
+class Cramped(SqliteStorage):
+    """A ledger file that may not grow beyond some pages."""
+
+    pages: int | None = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        if self.pages is not None:
+            connection.execute(f"PRAGMA max_page_count = {self.pages}")
+        return connection
+
+
+def test_a_full_database_refuses_and_keeps_everything(path: Path) -> None:
+    """What was acknowledged stays; when there is space again, it works again."""
+    database = Cramped(path)
+    ledger = ledger_on(database)
+    told = [f"reserved {granted(ledger, '1e-6')}"]
+    database.close()
+    ((pages,),) = read(path, "PRAGMA page_count")
+    database.pages = pages + 4
+    assert fill(ledger, told.append) == "LedgerUnavailable"
+    assert len(told) >= 3
+    check_acknowledged(path, told)
+    assert refusal(lambda: fill(ledger, told.append)) == "none"
+    check_acknowledged(path, told)
+    database.close()
+    database.pages = None
+    ledger.settle(granted(ledger))
+    audit(path)
+    ledger.close()
+
+
+def test_a_file_size_limit_refuses_and_keeps_everything(path: Path) -> None:
+    """A quota: the same, in the process that met it."""
+
+    def meet(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        ledger.owners.mine()
+        size = max(item.stat().st_size for item in path.parent.iterdir())
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 60_000, hard))
+        say(f"error {fill(ledger, say)}")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        reservation = granted(ledger, "1e-6")
+        say(f"reserved {reservation}")
+        ledger.settle(reservation)
+        say(f"settled {reservation}")
+
+    code, lines = Child(meet).end()
+    assert code == 0, lines
+    errors = [line for line in lines if line.startswith("error")]
+    assert errors == ["error LedgerUnavailable"]
+    told = [line for line in lines if not line.startswith("error")]
+    assert len(told) >= 4
+    check_acknowledged(path, told)
+
+
+def test_little_space_is_noticed_before_it_is_too_late(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below 16 MiB the ledger is not opened."""
+    space = SimpleNamespace(free=16 * 2**20 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
+    with pytest.raises(LedgerUnavailable, match="16 MiB"):
+        open_ledger(url(path))
+    space.free += 1
+    open_ledger(url(path)).close()
+
+
+def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
+    ledger: Ledger, path: Path
+) -> None:
+    """What went into a file that is not there any more is not acknowledged."""
+
+    def write() -> None:
+        with ledger.storage.write() as session:
+            write_a_row(session)
+            (path.parent / "ledger.db-wal").unlink()
+
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        write()
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        ledger.reserve(request(ledger))

@@ -1,0 +1,241 @@
+"""What the surroundings do to a ledger's files: full, read-only, moved, half deleted.
+
+Each row of the table of failures has a test: here, in `test_environment_calls.py`
+(locks, cut commits, clocks, versions), in `test_environment_places.py` (file systems)
+or in `test_environment_damage.py` (bytes). Forks, restarts and kills are in
+`test_sqlite.py`, `tests/crash` and `tests/races`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from tests.ledger.processes import Child, die, told_by_child
+from tests.ledger.storage.sqlite.mounting import read_only_view, small_disk
+from tests.ledger.support import (
+    audit,
+    check_acknowledged,
+    fill,
+    granted,
+    new_ledger,
+    refusal,
+    request,
+    state_of,
+    sums,
+    url,
+)
+
+NOBODY = 65534
+TENTH = Fraction(1, 10)
+
+
+# Space
+
+
+def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
+    """Refused while it is full; what was acknowledged stays; and then it goes on."""
+    with small_disk(tmp_path / "disk", "24m") as disk:
+        path = disk.folder / "ledger.db"
+        new_ledger(disk.folder).close()
+
+        def meet(say: Callable[[str], None]) -> None:
+            ledger = open_ledger(url(path))
+            reservation = granted(ledger, "1e-6")
+            say(f"reserved {reservation}")
+            disk.fill(leave=200_000)
+            ledger.settle(reservation)
+            say(f"settled {reservation}")
+            say(f"error {fill(ledger, say)}")
+            say(f"error {refusal(lambda: granted(ledger, '1e-6'))}")
+            if disk.real:
+                with pytest.raises(LedgerUnavailable, match="16 MiB"):
+                    open_ledger(url(path))
+            disk.free()
+            reservation = granted(ledger, "1e-6")
+            say(f"reserved {reservation}")
+            ledger.settle(reservation)
+            say(f"settled {reservation}")
+
+        code, lines = Child(meet).end()
+        assert code == 0, lines
+        errors = [line for line in lines if line.startswith("error")]
+        assert errors[0] == "error LedgerUnavailable"
+        assert errors[1] == "error LedgerUnavailable" or not disk.real
+        told = [line for line in lines if not line.startswith("error")]
+        assert len(told) >= 6
+        check_acknowledged(path, told)
+
+
+def test_a_new_ledger_without_space_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a ledger would stand in the way of a whole one."""
+    space = SimpleNamespace(free=16 * 2**20 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
+    with pytest.raises(LedgerUnavailable, match="16 MiB"):
+        new_ledger(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    space.free += 1
+    new_ledger(tmp_path).close()
+
+
+# Who may not write
+
+
+def become_nobody() -> None:
+    """Give up root's rights, for good."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Give a folder that other users may look into."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    for each in (folder, *folder.rglob("*")):
+        each.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_mount_grants_nothing(public: Path) -> None:
+    """An error, nothing written, and the ledger works where it can be written."""
+    folder = public / "disk"
+    folder.mkdir()
+    ledger = new_ledger(folder)
+    granted(ledger)
+    asked = request(ledger)
+    ledger.storage.close()
+    path = folder / "ledger.db"
+    before = path.read_bytes()
+    names = sorted(folder.iterdir())
+    with read_only_view(folder, public / "view") as view:
+        if view is None:
+            for item in folder.iterdir():
+                item.chmod(0o555 if item.is_dir() else 0o444)
+            folder.chmod(0o555)
+        place = (view or folder) / "ledger.db"
+
+        def attempt() -> str:
+            if view is None:
+                become_nobody()
+            return refusal(lambda: open_ledger(url(place)).reserve(asked))
+
+        assert told_by_child(attempt) == "LedgerUnavailable"
+    assert (path.read_bytes(), sorted(folder.iterdir())) == (before, names)
+    folder.chmod(0o755)
+    ledger.reserve(asked)
+    ledger.close()
+
+
+def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> None:
+    """Told apart from no ledger, for which the advice is to make one."""
+    new_ledger(public).close()
+    path = public / "ledger.db"
+    for item in public.glob("ledger.db*"):
+        item.chmod(0o000)
+    public.chmod(0o777)
+
+    def attempt() -> str:
+        become_nobody()
+        opened = refusal(lambda: open_ledger(url(path)))
+        mine = str(public / "witnesses")
+        made = refusal(lambda: create_ledger(url(path), witness=mine))
+        return f"{opened} {made}"
+
+    names = sorted(public.iterdir())
+    assert told_by_child(attempt) == "LedgerUnavailable ConfigurationError"
+    assert sorted(public.iterdir()) == names
+
+
+# Moved
+
+
+def test_a_renamed_ledger_is_noticed_until_it_is_back(
+    ledger: Ledger, path: Path
+) -> None:
+    """Also between BEGIN and COMMIT: what is not at its place is not acknowledged."""
+    granted(ledger)
+    away = path.with_name("away.db")
+    asked = request(ledger)
+
+    def move() -> None:
+        with ledger.storage.write():
+            path.rename(away)
+
+    with pytest.raises(LedgerMissing, match="removed while in use"):
+        move()
+    with pytest.raises(LedgerMissing):
+        ledger.reserve(asked)
+    assert not path.exists()
+    away.rename(path)
+    ledger.reserve(asked)
+    assert sums(path) == (0, 2 * TENTH)
+    audit(path)
+
+
+def crashed(path: Path) -> str:
+    """Let a process be granted a step and die; its charge is in the -wal only."""
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(open_ledger(url(path))))
+        die()
+
+    code, lines = Child(work).end()
+    assert code == -signal.SIGKILL
+    return lines[0]
+
+
+def test_a_log_deleted_after_a_crash_is_noticed(path: Path) -> None:
+    """SQLite would open the ledger without its newest charges, and find it sound."""
+    reservation = crashed(path)
+    wal, kept = path.with_name("ledger.db-wal"), path.with_name("kept")
+    wal.rename(kept)
+    shutil.copy(path, path.with_name("alone.db"))
+    assert sums(path.with_name("alone.db")) == (0, 0)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="newest charges"):
+            open_ledger(url(path))
+        assert not wal.exists()
+    kept.rename(wal)
+    open_ledger(url(path)).close()
+    assert state_of(path, reservation) == "open"
+    audit(path)
+
+
+def test_a_log_without_its_ledger_is_not_deleted(path: Path) -> None:
+    """SQLite deletes one beside no ledger, or an empty one; it may be all there is."""
+    crashed(path)
+    wal, away = path.with_name("ledger.db-wal"), path.with_name("away.db")
+    before = wal.read_bytes()
+    path.rename(away)
+    with pytest.raises(ConfigurationError, match="-wal is there"):
+        create_ledger(url(path))
+    with pytest.raises(LedgerMissing):
+        open_ledger(url(path))
+    path.touch()
+    with pytest.raises(LedgerCorrupt, match="is empty"):
+        open_ledger(url(path))
+    assert wal.read_bytes() == before
+    away.replace(path)
+    open_ledger(url(path)).close()
+    assert sums(path) == (0, TENTH)

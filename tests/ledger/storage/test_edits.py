@@ -1,0 +1,202 @@
+"""Edits of the database by hand are noticed at the next decision, and nothing moves."""
+
+from __future__ import annotations
+
+import sqlite3
+from fractions import Fraction
+
+import psycopg
+import pytest
+
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys
+from tests.ledger.processes import killed
+from tests.ledger.support import (
+    UNIT,
+    Place,
+    audit,
+    chain,
+    edit,
+    everything,
+    granted,
+    kinds,
+    refused,
+    request,
+    sums,
+)
+
+TENTH = Fraction(1, 10)
+DATASET = "a#1"
+
+# The journal
+
+
+def test_the_hash_chain_is_what_it_says(ledger: Ledger, path: Place) -> None:
+    """Recomputed from the columns by other code, over every kind of entry."""
+    ledger.settle(granted(ledger, "0.1", key="k"), value="1")
+    ledger.void(granted(ledger, "0.1", flow="f", flow_run="r"), reason="test")
+    ledger.forfeit(killed(path), because="test")
+    refused(ledger, "0.95", flow="f", flow_run="r")
+    assert set(kinds(path)) == {
+        "open",
+        "reserve",
+        "settle",
+        "void",
+        "forfeit",
+        "refuse",
+    }
+    hashes = chain(path, "a")
+    assert len(hashes) == len(kinds(path)) == len({stored for stored, _ in hashes})
+    assert [stored for stored, _ in hashes] == [computed for _, computed in hashes]
+    audit(path)
+
+
+@pytest.mark.parametrize(
+    "column", ["kind", "charge", "postings", "body", "at", "writer", "hash"]
+)
+def test_an_edited_old_entry_breaks_the_chain(
+    ledger: Ledger, path: Place, column: str
+) -> None:
+    """Any column, however long ago: this is what `verify` will look for."""
+    for _ in range(3):
+        ledger.settle(granted(ledger))
+    values = {"kind": "'refuse'", "postings": "'{}'", "body": "'{}'"}
+    value = values.get(column, "substr(hash, 1, 63) || 'x'")
+    edit(path, f"UPDATE entry SET {column} = {value} WHERE number = 3")
+    assert [n for n, pair in enumerate(chain(path, "a"), 1) if len({*pair}) == 2]
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        audit(path)
+
+
+NOUGHT = "replace(postings, '0,0', '1,0')"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE account SET settled = '[0,0]'",
+        "UPDATE account SET held = '[0,0]'",
+        f"UPDATE book SET hash = '{'0' * 64}'",
+        "UPDATE book SET number = number - 1",
+        "UPDATE book SET number = number + 1",
+        "UPDATE account SET entry = entry - 1",
+        f"UPDATE entry SET postings = {NOUGHT} WHERE number = 4",
+        "UPDATE entry SET postings = '{}' WHERE number = 4",
+        "UPDATE entry SET body = '{}' WHERE number = 4",
+        "UPDATE entry SET at = 'then' WHERE number = 4",
+        "UPDATE entry SET writer = 'me' WHERE number = 4",
+        "UPDATE entry SET kind = 'settle' WHERE number = 4",
+        f"UPDATE entry SET hash = '{'0' * 64}' WHERE number = 3",
+        "DELETE FROM entry WHERE number = 4",
+        "DELETE FROM entry WHERE number = 3",
+        "UPDATE entry SET body = replace(body, 'epsilon', 'delta') WHERE number = 1",
+        "UPDATE account SET entry = 3, settled = '[{0},0]', held = '[0,0]'",
+        "DELETE FROM account",
+    ],
+)
+def test_an_edit_by_hand_is_noticed_at_the_next_decision(
+    ledger: Ledger, path: Place, statement: str
+) -> None:
+    """The step does not run, and the damage is left as it is for whoever looks."""
+    ledger.settle(granted(ledger, "0.8"))
+    running = granted(ledger, "0.1")
+    edit(path, statement.replace("{0}", str(8 * UNIT // 10)))
+    before = everything(path)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt):
+            ledger.reserve(request(ledger, "0.05"))
+    assert before == everything(path)
+    if "number = 1" not in statement:
+        # A settlement in full needs no term.
+        with pytest.raises(LedgerCorrupt):
+            ledger.settle(running)
+        assert before == everything(path)
+
+
+@pytest.mark.parametrize("column", ["held", "key", "covers", "state", "places"])
+def test_a_charge_that_was_edited_by_hand_is_not_ended(
+    ledger: Ledger, path: Place, column: str
+) -> None:
+    """Its entries say what it holds, and for which release."""
+    running = granted(ledger, "0.1", key="k")
+    value = {
+        "held": f"""'{{"{DATASET}":[0,0]}}'""",
+        "state": "'void'",
+        "places": """'{"a":[1,0]}'""",
+    }.get(column, "'other'")
+    edit(path, f"UPDATE charge SET {column} = {value}")
+    before = everything(path)
+    with pytest.raises(LedgerCorrupt, match="Someone edited the ledger"):
+        ledger.settle(running)
+    assert before == everything(path)
+
+
+def test_sums_edited_on_both_sides_are_noticed(ledger: Ledger, path: Place) -> None:
+    """Row and newest entry may agree, but the entry is not what was hashed."""
+    ledger.settle(granted(ledger, "0.8"))
+    edit(
+        path,
+        "UPDATE account SET settled = '[0,0]'",
+        "UPDATE entry SET postings = replace(postings, '],[', '],[0,0],[') "
+        "WHERE number = 3",
+    )
+    with pytest.raises(LedgerCorrupt):
+        ledger.reserve(request(ledger, "0.8"))
+
+
+def test_an_account_that_is_gone_is_missed_where_a_whole_book_is_read(
+    ledger: Ledger, path: Place
+) -> None:
+    """Nobody asks for it by its name there; the newest entry moved it."""
+    granted(ledger, "0.8")
+    edit(path, "DELETE FROM account")
+    gone = pytest.raises(LedgerCorrupt, match="account 'a#1' is not there")
+    with ledger.storage.read() as reading, gone:
+        reading.load(Keys(whole=("a",)))
+
+
+def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
+    """The control of the tests above: dropping the triggers alone changes nothing."""
+    ledger.settle(granted(ledger, "0.8"))
+    edit(path)
+    granted(ledger, "0.05")
+    audit(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entry SET postings = '{}'",
+        "UPDATE entry SET at = at",
+        "DELETE FROM entry",
+        "DELETE FROM entry WHERE number = 2",
+    ],
+)
+def test_the_journal_is_append_only(
+    ledger: Ledger, path: Place, statement: str
+) -> None:
+    """The database itself refuses, whoever asks."""
+    granted(ledger)
+    before = everything(path)
+    errors = (sqlite3.IntegrityError, psycopg.IntegrityError)
+    with pytest.raises(errors, match="append-only"):
+        edit(path, statement, locked=True)
+    assert before == everything(path)
+
+
+def test_a_charge_that_was_opened_again_by_hand_ends_once(
+    ledger: Ledger, path: Place
+) -> None:
+    """Whether its account holds nothing any more, or another charge of that size."""
+    name = granted(ledger)
+    ledger.settle(name)
+    edit(path, f"UPDATE charge SET state = 'open' WHERE id = '{name}'")
+    before = kinds(path), sums(path)
+    with pytest.raises(LedgerCorrupt, match="not what its entries say"):
+        ledger.settle(name)
+    granted(ledger)
+    with pytest.raises(LedgerCorrupt):
+        ledger.settle(name)
+    assert kinds(path) == [*before[0], "reserve"]
+    assert sums(path) == (TENTH, TENTH)

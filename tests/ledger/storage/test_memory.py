@@ -1,0 +1,97 @@
+"""A ledger in memory: one process, no file, no witness; the rest is as in a file.
+
+The tests of the ledger that take the fixture `path` run on it too, but for those that
+`NOT_IN_MEMORY` of tests/conftest.py names.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
+from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.rows import Claim
+from dpflow.ledger.storage.memory import forget_memory
+from tests import conftest
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, granted, read, refusal
+from tests.projects import ROOT
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    """Give the URL of a ledger in memory that is not there yet."""
+    url = f"memory://{uuid.uuid4().hex}"
+    yield url
+    forget_memory(url)
+
+
+def test_it_is_never_made_by_itself(place: str) -> None:
+    """Nor twice, nor without a name."""
+    with pytest.raises(LedgerMissing, match="ends with its process"):
+        open_ledger(place)
+    create_ledger(place)
+    with pytest.raises(ConfigurationError, match="already"):
+        create_ledger(place)
+    with pytest.raises(ConfigurationError, match="no name"):
+        create_ledger("memory://")
+
+
+def test_all_objects_of_a_process_share_it(place: str) -> None:
+    """And its budget."""
+    one, two = create_ledger(place), open_ledger(place)
+    granted(one, "0.5")
+    granted(two, "0.5")
+    with pytest.raises(BudgetRefused):
+        granted(one, "0.1")
+    audit(place)
+    assert verify(one).bad == []
+
+
+def test_a_forked_child_is_refused(place: str) -> None:
+    """Its copy would spend the same budget again."""
+    ledger = create_ledger(place)
+    granted(ledger)
+    told = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
+    assert told == (0, ["LedgerUnavailable"])
+    granted(ledger)
+
+
+def test_threads_take_turns(place: str) -> None:
+    """Ten fit, whoever asks."""
+    ledger = create_ledger(place)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(refusal, lambda: granted(ledger)) for _ in range(16)]
+    answers = [each.result() for each in asked]
+    assert sorted(answers) == ["BudgetExhausted"] * 6 + ["none"] * 10
+    audit(place)
+
+
+def test_an_error_leaves_no_transaction_open(place: str) -> None:
+    """The next one begins anew, and what was half done is gone."""
+    ledger = create_ledger(place)
+
+    def broken(problem: type[BaseException]) -> None:
+        with ledger.storage.write() as within:
+            within.store({("claim", "x"): Claim("x", {})}, (), {})
+            raise problem
+
+    for problem in (ValueError, KeyboardInterrupt):
+        with pytest.raises(problem):
+            broken(problem)
+    assert read(place, "SELECT * FROM claim") == []
+    granted(ledger)
+
+
+def test_the_tests_that_memory_is_spared_exist() -> None:
+    """A name that nobody bears would hide nothing, and tell of a list that is stale."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests/ledger").rglob("*.py")]
+    for name in conftest.NOT_IN_MEMORY:
+        assert sum(f"def {name}(" in text for text in texts) == 1, name
+    for room in conftest.OF_A_WITNESS | conftest.OF_DATABASES:
+        assert (ROOT / f"{room.replace('.', '/')}.py").exists(), room

@@ -1,0 +1,350 @@
+"""Who lives is known by a lock that the operating system drops, and by nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.ledger.storage.owners import Owners
+from tests.ledger.processes import Child, Gate, told_by_child
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Iterator[Owners]:
+    """Give the owners of a ledger in a folder."""
+    found = Owners(tmp_path / "owners")
+    yield found
+    found.close()
+
+
+def seen_from_outside(owners: Owners, name: str) -> bool:
+    """Ask another process whether an owner lives."""
+    return told_by_child(lambda: Owners(owners._folder).alive(name)) == "True"
+
+
+class Worker:
+    """Another process that owns something."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._gate = Gate()
+
+        def work(say: Callable[[str], None]) -> None:
+            say(owners.mine())
+            self._gate.wait()
+
+        self.child = Child(work)
+        self.name = self.child.line()
+
+    def finish(self) -> None:
+        """Let the process end by itself."""
+        self._gate.open()
+        self.child.end()
+
+
+def test_a_name_is_kept(owners: Owners) -> None:
+    """All reservations of a process have one owner."""
+    assert len({owners.mine() for _ in range(3)}) == 1
+
+
+def test_threads_get_one_name(owners: Owners) -> None:
+    """However many ask for it first at the same time."""
+    names: list[str] = []
+    start = threading.Barrier(8)
+
+    def ask() -> None:
+        start.wait()
+        names.append(owners.mine())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(names), len(set(names))) == (8, 1)
+
+
+def test_this_process_is_alive_to_all(owners: Owners) -> None:
+    """To itself, to another object of the same process, and to other processes."""
+    name = owners.mine()
+    assert owners.alive(name)
+    assert Owners(owners._folder).alive(name)
+    assert seen_from_outside(owners, name)
+
+
+def test_asking_does_not_end_a_life(owners: Owners) -> None:
+    """Closing a file drops all locks of a process on it: its own is never opened."""
+    name = owners.mine()
+    for _ in range(3):
+        Owners(owners._folder).alive(name)
+        owners.alive(name)
+    assert seen_from_outside(owners, name)
+
+
+def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
+    """SIGKILL runs no handler; the lock is gone all the same."""
+    worker = Worker(owners)
+    assert owners.alive(worker.name)
+    worker.child.kill()
+    assert not owners.alive(worker.name)
+
+
+def test_a_worker_lives_until_it_ends(owners: Owners) -> None:
+    """Without closing anything."""
+    worker = Worker(owners)
+    assert owners.alive(worker.name)
+    worker.finish()
+    assert not owners.alive(worker.name)
+
+
+def test_a_fresh_interpreter_lives_and_dies(owners: Owners) -> None:
+    """Not only forks of this process."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from dpflow.ledger.storage.owners import Owners\n"
+        "print(Owners(Path(sys.argv[1])).mine(), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(owners._folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        assert owners.alive(name)
+        process.kill()
+        process.wait()
+    assert not owners.alive(name)
+
+
+def test_a_forked_child_is_another_owner(owners: Owners) -> None:
+    """Its parent's charges are not its own; both see the other as what it is."""
+    mine = owners.mine()
+    worker = Worker(owners)
+    assert worker.name != mine
+    assert owners.alive(worker.name)
+    assert told_by_child(lambda: owners.alive(mine)) == "True"
+    worker.finish()
+    assert not owners.alive(worker.name)
+    assert mine == owners.mine()
+    assert seen_from_outside(owners, mine)
+
+
+def test_a_childs_child_does_not_take_its_grandparents_name(owners: Owners) -> None:
+    """Names belong to processes and not to process numbers, which come again."""
+
+    def names() -> str:
+        first = owners.mine()
+        return f"{first} {told_by_child(owners.mine)}"
+
+    found = {owners.mine(), *told_by_child(names).split()}
+    assert len(found) == 3
+
+
+def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
+    """A child inherits the open file, and must not keep its parent alive by it."""
+    gate = Gate()
+
+    def parent(say: Callable[[str], None]) -> None:
+        say(owners.mine())
+        if os.fork() == 0:
+            gate.wait()
+            os._exit(0)
+
+    child = Child(parent)
+    name = child.line()
+    os.waitpid(child.pid, 0)
+    assert not owners.alive(name)
+    gate.open()
+
+
+def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
+    """The child does not wait for a thread that it does not have."""
+    from dpflow.ledger.storage import owners as module
+
+    children: list[Child] = []
+    fork = lambda: children.append(Child(lambda say: say(owners.mine())))
+
+    def fork_meanwhile() -> None:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+
+    module._here.lock.run(fork_meanwhile, 60)
+    (child,) = children
+    spoke = child.speaks(10)
+    os.kill(child.pid, signal.SIGKILL)
+    assert spoke
+    assert len(child.end()[1][0]) == 32
+
+
+def test_closing_gives_the_name_up(owners: Owners) -> None:
+    """Its open reservations are then nobody's, and the next name is a new one."""
+    first = owners.mine()
+    owners.close()
+    assert not owners.alive(first)
+    assert not seen_from_outside(owners, first)
+    assert list(owners._folder.iterdir()) == []
+    assert first != owners.mine()
+    owners.close()
+    owners.close()
+
+
+def test_closing_one_object_leaves_the_other(owners: Owners) -> None:
+    """Two ledger objects on one file have two names."""
+    other = Owners(owners._folder)
+    first, second = owners.mine(), other.mine()
+    assert first != second
+    other.close()
+    assert owners.alive(first)
+    assert not owners.alive(second)
+    assert seen_from_outside(owners, first)
+
+
+def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
+    """The name that it inherited is not its own to give up."""
+    name = owners.mine()
+    told_by_child(owners.close)
+    assert owners.alive(name)
+    assert seen_from_outside(owners, name)
+
+
+def test_a_relative_folder_stays_where_it_was(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that changes its working directory does not declare others dead."""
+    monkeypatch.chdir(owners._folder.parent)
+    relative = Owners(Path(owners._folder.name))
+    worker = Worker(owners)
+    monkeypatch.chdir("/")
+    assert relative.alive(worker.name)
+    worker.finish()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "0" * 31, "0" * 32, "../../etc/passwd", "x" * 32, "0" * 32 + "\n"]
+)
+def test_an_unknown_name_is_dead(owners: Owners, name: str) -> None:
+    """No path can be smuggled in as one either."""
+    owners.mine()
+    assert not owners.alive(name)
+
+
+def test_a_name_that_cannot_be_asked_about_lives(owners: Owners) -> None:
+    """Another user's file, say: the answer that frees nothing."""
+    owners.mine()
+    name = "f" * 32
+    loop = owners._folder / name
+    loop.symlink_to(loop)
+    assert owners.alive(name)
+
+
+def test_two_who_ask_about_the_dead_both_hear_so(owners: Owners) -> None:
+    """One who asks must not look like the owner to the other."""
+    worker = Worker(owners)
+    worker.child.kill()
+    gate = Gate()
+
+    def ask(say: Callable[[str], None]) -> None:
+        file = os.open(owners._folder / worker.name, os.O_RDWR)
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        say("asking")
+        gate.wait()
+
+    asking = Child(ask)
+    assert asking.line() == "asking"
+    assert not owners.alive(worker.name)
+    gate.open()
+    asking.end()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Who has no name may not reserve."""
+    (tmp_path / "owners").write_text("a file")
+    with pytest.raises(OSError, match="owners"):
+        Owners(tmp_path / "owners").mine()
+
+
+def names_in(owners: Owners) -> set[str]:
+    """Return the names of all owner files."""
+    return {item.name for item in owners._folder.iterdir()}
+
+
+def test_the_files_of_the_dead_are_swept(owners: Owners) -> None:
+    """By the next process that takes a name; nobody's life changes by it."""
+    dead, living = Worker(owners), Worker(owners)
+    dead.child.kill()
+    other = Owners(owners._folder)
+    mine = other.mine()
+    assert names_in(owners) == {living.name, mine}
+    # Sweeping opens files, and must not drop this process's own locks.
+    another = owners.mine()
+    assert names_in(owners) == {living.name, mine, another}
+    for name in (living.name, mine, another):
+        assert owners.alive(name)
+        assert seen_from_outside(owners, name)
+    assert not owners.alive(dead.name)
+    assert not seen_from_outside(owners, dead.name)
+    other.close()
+    living.finish()
+
+
+def test_a_forked_child_does_not_sweep_its_parent(owners: Owners) -> None:
+    """It holds none of its parent's locks."""
+    name = owners.mine()
+    child = told_by_child(owners.mine)
+    assert name in names_in(owners)
+    assert seen_from_outside(owners, name)
+    assert child != name
+
+
+def test_a_name_is_never_seen_without_its_lock(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a sweep at that moment would take the newborn for dead."""
+    lock, seen = fcntl.lockf, list[set[str]]()
+
+    def watched(descriptor: int, operation: int) -> None:
+        seen.append({name for name in names_in(owners) if len(name) == 32})
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", watched)
+    name = owners.mine()
+    assert seen == [set()]
+    assert names_in(owners) == {name}
+
+
+def test_a_sweep_looks_at_so_many_files_and_never_fails(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may take its name whatever lies in the folder."""
+    workers = [Worker(owners) for _ in range(4)]
+    for worker in workers:
+        worker.child.kill()
+    (owners._folder / ("f" * 32)).mkdir()
+    (owners._folder / "a note").touch()
+    before = names_in(owners)
+    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 0)
+    name = owners.mine()
+    assert names_in(owners) == before | {name}
+    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 1000)
+    Owners(owners._folder).mine()
+    assert {"f" * 32, "a note", name} <= names_in(owners)
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert owners.alive(Owners(owners._folder).mine())

@@ -1,0 +1,383 @@
+"""What people read: spent, reserved and forfeited apart, the journal, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from dpflow import Gaussian
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.ledger.office import freeze
+from dpflow.ledger.records import AccountView, UnusualSteps
+from tests.ledger.processes import Child, die
+from tests.ledger.support import Place, await_death, granted, make_policy, request, url
+
+FLOWS = make_policy(
+    budget="{epsilon: 3, delta: 1e-6}",
+    filter="gaussian",
+    odometer="{theorem: renyi, delta: 1e-6}",
+    flows="{weekly: {epsilon: 2, delta: 1e-7, halt_at_epsilon: 3}}",
+    other_flows="allow",
+)
+NOISY = Gaussian(sensitivity=1, sigma=20)
+
+
+def dead_charge(path: Place, cost: str) -> str:
+    """Let another process reserve and die."""
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(open_ledger(url(path)), cost, step="crashed"))
+        die()
+
+    child = Child(work)
+    reservation = child.line()
+    child.end()
+    await_death(path, reservation)
+    return reservation
+
+
+def only(ledger: Ledger) -> AccountView:
+    """Return the view of the only account."""
+    (view,) = views.accounts(ledger)
+    return view
+
+
+def amounts(view: AccountView) -> dict[str, str]:
+    """Return a view's epsilons by what became of them."""
+    assert view.left is not None
+    return {
+        "spent": view.spent["epsilon"],
+        "reserved": view.reserved["epsilon"],
+        "forfeited": view.forfeited["epsilon"],
+        "left": view.left["epsilon"],
+    }
+
+
+def test_nothing_is_nothing(ledger: Ledger) -> None:
+    """A ledger without charges has no accounts, no history and no refusals."""
+    assert (views.accounts(ledger), views.history(ledger)) == ([], [])
+    assert (views.usage(ledger, "a"), views.open_reservations(ledger)) == ({}, [])
+    assert views.refusal_of_run(ledger, "run") is None
+
+
+def test_spent_reserved_and_forfeited_are_told_apart(
+    ledger: Ledger, path: Place
+) -> None:
+    """By whether a charge was settled, is in progress, or will never be settled."""
+    ledger.settle(granted(ledger, "0.1"))
+    granted(ledger, "0.2")
+    dead = dead_charge(path, "0.4")
+    told = {"spent": "0.1", "reserved": "0.2", "forfeited": "0.4", "left": "0.3"}
+    assert told == amounts(only(ledger))
+    ledger.forfeit(dead, because="closed by an operator")
+    assert told == amounts(only(ledger))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.31")
+    assert told == amounts(only(ledger))
+    granted(ledger, "0.3")
+    full = {"spent": "0.1", "reserved": "0.5", "forfeited": "0.4", "left": "0"}
+    assert full == amounts(only(ledger))
+
+
+def test_another_object_of_this_process_sees_the_same(
+    ledger: Ledger, path: Place
+) -> None:
+    """A status page in the process that works does not count its work as lost."""
+    granted(ledger, "0.2")
+    other = open_ledger(url(path))
+    assert amounts(only(other)) == amounts(only(ledger))
+    assert amounts(only(ledger))["reserved"] == "0.2"
+    other.close()
+
+
+def test_a_closed_ledger_leaves_its_charges_forfeited(
+    ledger: Ledger, path: Place
+) -> None:
+    """Nobody will settle them."""
+    granted(ledger, "0.2")
+    ledger.close()
+    other = open_ledger(url(path))
+    assert amounts(only(other))["forfeited"] == "0.2"
+    other.close()
+
+
+def test_an_account_says_what_it_is(ledger: Ledger) -> None:
+    """Dataset, share and odometer of a flow, each with its own numbers."""
+    granted(ledger, NOISY, policies=[FLOWS], flow="weekly", flow_run="r")
+    dataset, share, odometer = sorted(views.accounts(ledger), key=lambda v: v.kind)
+    assert (dataset.kind, share.kind, odometer.kind) == ("dataset", "flow", "odometer")
+    assert (dataset.name, share.name, odometer.name) == ("", "weekly", "weekly")
+    assert {"a"} == {view.dataset for view in (dataset, share, odometer)}
+    assert (dataset.epsilon, share.epsilon, odometer.epsilon) == ("3", "2", None)
+    deltas = [Decimal(view.delta) for view in (dataset, share, odometer)]
+    assert deltas == [Decimal("1e-6"), Decimal("1e-7"), Decimal("1e-6")]
+    assert (odometer.budget, odometer.left) == (None, None)
+    assert odometer.used_fraction is not None
+    assert 0 < odometer.used_fraction < 0.01 < (odometer.reading or 0) / 3
+    assert (dataset.opened, odometer.opened) == (
+        {"epsilon": "3", "delta": "0.000001"},
+        None,
+    )
+    assert odometer.halt_at == "3"
+    assert odometer.reading is not None
+    assert 0 < odometer.reading < 3
+    assert (dataset.reading, dataset.halt_at) == (None, None)
+    assert dataset.reserved == {"mu_squared": "0.0025"}
+    assert share.reserved == {"mu_squared": "0.0025"}
+    assert odometer.reserved["uncovered"] == "0"
+
+
+def test_accounts_of_one_dataset(ledger: Ledger) -> None:
+    """Others are left out."""
+    granted(ledger, policies=[make_policy("a"), make_policy("b")])
+    assert [v.id for v in views.accounts(ledger)] == ["a#1", "b#1"]
+    assert [v.id for v in views.accounts(ledger, "b")] == ["b#1"]
+    assert views.accounts(ledger, "c") == []
+
+
+def test_used_fraction_includes_everything(ledger: Ledger, path: Place) -> None:
+    """What nobody settled counts in full."""
+    ledger.settle(granted(ledger, "0.25"))
+    dead_charge(path, "0.25")
+    granted(ledger, "0.25")
+    assert only(ledger).used_fraction == 0.75
+
+
+def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
+    """With amounts in the theorem's own words."""
+    first = granted(ledger, "0.1", body={"task_run": "t1"})
+    ledger.settle(first, body={"noise": "opendp"})
+    ledger.void(granted(ledger, "0.2"), reason="cancelled")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.95")
+    entries = views.history(ledger)
+    told = ["refuse", "void", "reserve", "settle", "reserve", "open"]
+    assert told == [entry.kind for entry in entries]
+    assert [entry.seq for entry in entries] == [6, 5, 4, 3, 2, 1]
+    settle = entries[3]
+    assert settle.reservation == first
+    assert settle.amount == {"epsilon": "0.1", "delta": "0"}
+    assert settle.settled_after == {"epsilon": "0.1", "delta": "0"}
+    assert settle.held_after == {"epsilon": "0", "delta": "0"}
+    facts = ("task_run", "noise", "outcome", "step")
+    told_facts = [settle.body[name] for name in facts]
+    assert told_facts == ["t1", "opendp", "completed", "count"]
+    assert entries[1].body["reason"] == "cancelled"
+    assert len(views.history(ledger, limit=2)) == 2
+
+
+def test_history_by_dataset_and_kind(ledger: Ledger) -> None:
+    """A charge posts to several accounts; by default only the dataset's are shown."""
+    granted(ledger, NOISY, policies=[FLOWS], flow="weekly")
+    granted(ledger, policies=[make_policy("b")])
+    kinds = [(e.account, e.kind) for e in views.history(ledger, "a")]
+    assert kinds == [("a#1", "reserve"), ("a#1", "open")]
+    every = {e.account for e in views.history(ledger, kind=None)}
+    assert every == {"a#1", "a#1/flow/weekly", "a#1/odometer/weekly", "b#1"}
+    odometers = {e.account for e in views.history(ledger, kind="odometer")}
+    assert odometers == {"a#1/odometer/weekly"}
+
+
+def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
+    """After each entry of the newest term's dataset account."""
+    ledger.settle(granted(ledger, "0.25", key="week/1"), value="1")
+    ledger.void(granted(ledger, "0.5", step="other"), reason="cancelled")
+    points = views.usage(ledger, "a")["a#1"]
+    told = [(p.kind, p.used_fraction, p.step, p.release_key) for p in points]
+    assert told == [
+        ("reserve", 0.25, "count", "week/1"),
+        ("settle", 0.25, "count", "week/1"),
+        ("reserve", 0.75, "other", None),
+        ("void", 0.25, "other", None),
+    ]
+    assert views.usage(ledger, "b") == {}
+
+
+def test_open_reservations_say_who_lives(ledger: Ledger, path: Place) -> None:
+    """An operator closes the dead ones."""
+    live = granted(ledger, "0.1", body={"task_run": "t"})
+    dead = dead_charge(path, "0.2")
+    ledger.settle(granted(ledger, "0.3"))
+    found = {r.reservation: r for r in views.open_reservations(ledger)}
+    assert {live: True, dead: False} == {k: r.alive for k, r in found.items()}
+    assert (found[live].step, found[dead].step) == ("count", "crashed")
+    assert found[live].accounts == ("a#1",)
+    assert found[live].cost == {"mechanism": "PureDP", "epsilon": "0.1"}
+    assert found[live].body["task_run"] == "t"
+
+
+def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
+    """As the same error, with the same numbers."""
+    runs = ("inner", "outer")
+    with pytest.raises(BudgetRefused) as caught:
+        granted(ledger, "1.5", flow="f", flow_run="outer", enclosing_runs=runs)
+    for run in runs:
+        found = views.refusal_of_run(ledger, run)
+        assert found is not None
+        assert type(found) is BudgetRefused
+        assert found.message == caught.value.message
+        expected = {**caught.value.details, "flow_run": run}
+        assert expected == found.details
+    assert views.refusal_of_run(ledger, "another") is None
+
+
+def test_an_exhausted_budget_comes_before_a_refused_step(ledger: Ledger) -> None:
+    """For it ends the flow, and a mistyped sigma does not."""
+    granted(ledger, "0.6", flow="f", flow_run="r")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "5", flow="f", flow_run="r", step="typo")
+    found = views.refusal_of_run(ledger, "r")
+    assert type(found) is BudgetRefused
+    with pytest.raises(BudgetExhausted):
+        granted(ledger, "0.6", flow="f", flow_run="r")
+    found = views.refusal_of_run(ledger, "r")
+    assert type(found) is BudgetExhausted
+    assert found.step == "count"
+
+
+def test_views_of_a_missing_value_do_not_change_the_ledger(
+    ledger: Ledger, path: Place
+) -> None:
+    """Reading charges nothing and journals nothing."""
+    granted(ledger, "0.1", key="week/1", flow="f", flow_run="r")
+    before = views.history(ledger, kind=None)
+    for _ in range(2):
+        views.accounts(ledger)
+        views.usage(ledger, "a")
+        views.open_reservations(ledger)
+        views.refusal_of_run(ledger, "r")
+    assert before == views.history(ledger, kind=None)
+    ledger.reserve(request(ledger, "0.1", key="week/1"))
+    assert before == views.history(ledger, kind=None)
+
+
+def test_a_frozen_account_is_shown_as_such(ledger: Ledger) -> None:
+    """Its numbers stay what they are."""
+    granted(ledger, "0.1")
+    freeze(ledger, "a", who="someone", because="it looks wrong")
+    assert only(ledger).state == "frozen"
+    assert amounts(only(ledger))["reserved"] == "0.1"
+
+
+def test_what_is_read_often_reads_no_whole_journal(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `status` shows of a dataset comes from rows, and rare entries."""
+    for _ in range(5):
+        ledger.settle(granted(ledger, "0.1"))
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.9", flow_run="r")
+    with ledger.storage.read() as reading:
+        kind = type(reading)
+
+    def read(*_: object) -> None:
+        raise AssertionError
+
+    for name in ("after", "newest"):
+        monkeypatch.setattr(kind, name, read)
+    assert amounts(only(ledger))["spent"] == "0.5"
+    assert len(views.terms(ledger, "a")) == len(views.refusals(ledger)) == 1
+    assert views.refusal_of_run(ledger, "r") is not None
+    assert [each.threshold for each in views.alerts(ledger, "a")] == ["0.5"]
+    assert views.open_reservations(ledger) == []
+    with pytest.raises(AssertionError):
+        views.history(ledger)  # the control
+
+
+def test_a_long_journal_is_thinned_out_and_keeps_its_newest(ledger):
+    """So are refusals, of which as many are kept."""
+    for _ in range(12):
+        ledger.settle(granted(ledger, NOISY, policies=[FLOWS]))
+    whole = views.usage(ledger, "a")["a#1"]
+    some = views.usage(ledger, "a", most=5)["a#1"]
+    assert len(whole) == 24
+    assert [point.seq for point in some] == [5, 9, 13, 17, 21, 25]
+    assert some == [point for point in whole if point.seq in (5, 9, 13, 17, 21, 25)]
+
+
+def test_a_clock_that_jumps_hides_no_entry(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of a dataset come first, whatever their labels say."""
+
+    def at(text: str) -> None:
+        told = {"at": text, "writer": "w", "facts": {}}
+        monkeypatch.setattr(Ledger, "label", lambda _: told)
+
+    made = []
+    for time in ("2999-01-01", "1970-01-01", "2026-01-01"):
+        at(time)
+        made.append(granted(ledger))
+    entries = views.history(ledger, "a")
+    assert [entry.reservation for entry in entries] == [*made[::-1], None]
+    labels = [entry.at for entry in entries]
+    # The control: the labels are in another order.
+    assert sorted(labels, reverse=True) != labels
+    for time, cost in (("2026-01-01", "5"), ("1900-01-01", "6")):
+        at(time)
+        with pytest.raises(BudgetRefused):
+            granted(ledger, cost)
+    asked = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
+    assert asked == ["6", "5"]
+
+
+def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
+    """Those that drew their own noise, that failed, and that nobody settles."""
+    assert views.unusual_steps(ledger, "a") == UnusualSteps()
+    for noise in ("opendp", "own", "self-declared"):
+        ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
+    ledger.settle(granted(ledger, "0.1"), outcome="failed")
+    ledger.void(granted(ledger, "0.1"), reason="not started")
+    granted(ledger, "0.1")  # it runs
+    dead = dead_charge(path, "0.1")
+    expected = UnusualSteps(own_noise=2, failed=1, forfeited=1)
+    assert views.unusual_steps(ledger, "a") == expected
+    ledger.forfeit(dead, because="closed by an operator")
+    assert views.unusual_steps(ledger, "a") == expected
+    few = views.unusual_steps(ledger, "a", most=2)
+    assert few == UnusualSteps(forfeited=1, older=True)
+
+
+def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
+    ledger: Ledger,
+) -> None:
+    """A mistyped step halts nothing, and another flow's grant is none of this one's."""
+    policy = make_policy(other_flows="allow")
+
+    def ask(cost: str, flow: str | None) -> str:
+        return granted(ledger, cost, policies=[policy], flow=flow, step=f"of {flow}")
+
+    first = ask("0.9", "weekly")
+    with pytest.raises(BudgetRefused):
+        ask("5", "daily")
+    assert views.halts(ledger, "a") == {}
+    with pytest.raises(BudgetExhausted):
+        ask("0.9", "weekly")
+    ask("0.01", "daily")
+    ask("0.01", None)
+    (halt,) = views.halts(ledger, "a").values()
+    assert (halt.flow, halt.refusal.account, halt.current) == ("weekly", "a#1", True)
+    ledger.void(first, reason="not started")
+    assert list(views.halts(ledger, "a")) == ["weekly"]
+    ask("0.5", "weekly")
+    assert views.halts(ledger, "a") == {}
+
+
+def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> None:
+    """The odometer journals what the dataset's budget refused before it."""
+    policy = make_policy(
+        budget="{epsilon: 1, delta: 1e-6}",
+        filter="gaussian",
+        odometer="{theorem: renyi, delta: 1e-6}",
+        flows="{weekly: {halt_at_epsilon: 1.1}}",
+    )
+    asked = {"policies": [policy], "flow": "weekly", "flow_run": "r"}
+    with pytest.raises(BudgetRefused):
+        granted(ledger, Gaussian(sensitivity=1, sigma=1), **asked)
+    entries = [e for e in views.history(ledger, kind=None) if e.kind == "refuse"]
+    assert {entry.account for entry in entries} == {"a#1", "a#1/odometer/weekly"}
+    (told,) = views.refusals(ledger)
+    assert (told.account, told.term) == ("a#1", 1)

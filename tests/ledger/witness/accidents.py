@@ -1,0 +1,244 @@
+"""Hosts, and accidents after which their ledgers have forgotten charges."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpflow.exceptions import LedgerError
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.audit.fold import Fold
+from dpflow.ledger.entry import Columns, entry_of
+from dpflow.ledger.storage.row_texts import key_text, row_text
+from tests.ledger.processes import Child, die
+from tests.ledger.support import COLUMNS, edit, granted, make_policy, read, request, url
+
+POLICY = make_policy(budget="{epsilon: 100}")
+OTHER = make_policy("b", budget="{epsilon: 100}")
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a database as SQLite does, into the same file if there is one."""
+    with (
+        closing(sqlite3.connect(source)) as old,
+        closing(sqlite3.connect(target)) as to,
+    ):
+        old.backup(to)
+
+
+@dataclass
+class Host:
+    """A machine with a ledger, and perhaps a witness."""
+
+    folder: Path
+    witness: str
+    chance: random.Random
+    path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.path = self.folder / "ledger.db"
+        create_ledger(url(self.path), witness=self.witness).close()
+
+    def open(self) -> Ledger:
+        """Open the ledger as a new process would."""
+        return open_ledger(url(self.path), witness=self.witness)
+
+    def work(self, ledger: Ledger | None = None, least: int = 1) -> None:
+        """Make some charges; some are settled, some voided, the rest left open."""
+        opened = ledger or self.open()
+        for _ in range(self.chance.randint(least, 6)):
+            policy = self.chance.choice([POLICY, POLICY, OTHER])
+            name = granted(opened, "0.25", policies=[policy])
+            end = self.chance.choice(["settle", "settle", "void", "leave"])
+            if end == "settle":
+                opened.settle(name)
+            elif end == "void":
+                opened.void(name, reason="test")
+        # The last thing that happened is a charge.
+        granted(opened, "0.25", policies=[POLICY])
+        if ledger is None:
+            opened.close()
+
+    def copy(self, name: str = "copy") -> Path:
+        """Copy the ledger as a good backup tool does."""
+        target = self.folder / name
+        copy_database(self.path, target)
+        return target
+
+    def replace_by(self, copy: Path) -> None:
+        """Put a file in the ledger's place, without what belonged to the old one."""
+        for end in ("-wal", "-shm"):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+        shutil.copyfile(copy, self.path)
+
+
+def backup_restored(host: Host) -> None:
+    """A backup takes the ledger's place."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+
+
+def log_deleted(host: Host) -> None:
+    """A process dies, and someone tidies its -wal file away."""
+
+    def crash(say: Callable[[str], None]) -> None:
+        host.work()
+        host.work(host.open())
+        die()
+
+    assert Child(crash).end()[0] < 0
+    for end in ("-wal", "-shm"):
+        Path(f"{host.path}{end}").unlink()
+
+
+def copied_without_log(host: Host) -> None:
+    """The file alone is copied while a process uses it, and put back later."""
+
+    def crash(say: Callable[[str], None]) -> None:
+        host.work(host.open())
+        die()
+
+    Child(crash).end()
+    copy = host.folder / "copy"
+    shutil.copyfile(host.path, copy)
+    host.work()
+    host.replace_by(copy)
+
+
+def created_anew(host: Host) -> None:
+    """An image brings the ledger as it was when the image was made: empty."""
+    edit(host.path, "DELETE FROM entry", "DELETE FROM row")
+
+
+def fit_rows(path: Path) -> None:
+    """Make every row what the journals say, as someone who knows the schema could."""
+    fold = Fold()
+    for (book,) in read(path, "SELECT DISTINCT book FROM entry"):
+        previous = ""
+        names = ", ".join([*COLUMNS.split(), "hash"])
+        sql = f"SELECT {names} FROM entry WHERE book = ? ORDER BY number"
+        for *columns, told in read(path, sql, book):
+            fold.add(book, [entry_of(previous, Columns(*columns), told)])
+            previous = told
+    fold.end()
+    assert fold.bad == {}
+    edit(path, "DELETE FROM row")
+    with closing(sqlite3.connect(path)) as connection:
+        for key, row in fold.rows.items():
+            values = key_text(key), row_text(row)
+            connection.execute("INSERT INTO row (key, value) VALUES (?, ?)", values)
+        connection.commit()
+
+
+def cloned_to_another_host(host: Host) -> None:
+    """Two hosts go on from one copy; the first was faster."""
+    copy = host.copy()
+    host.work()
+    host.path = host.folder / "second.db"
+    shutil.copyfile(copy, host.path)
+
+
+def snapshot_of_the_disk(host: Host) -> None:
+    """Every file of the ledger is as it was a while ago."""
+    kept = host.folder / "disk"
+    kept.mkdir()
+
+    def crash(say: Callable[[str], None]) -> None:
+        host.work(host.open())
+        die()
+
+    Child(crash).end()
+    for name in host.folder.glob("ledger.db*"):
+        if name.is_file():
+            shutil.copyfile(name, kept / name.name)
+    host.work()
+    for end in ("-wal", "-shm"):
+        Path(f"{host.path}{end}").unlink(missing_ok=True)
+    for name in kept.iterdir():
+        shutil.copyfile(name, host.folder / name.name)
+
+
+def restored_into_the_open_file(host: Host) -> None:
+    """`sqlite3 ledger.db ".restore copy"`: the file stays the same one."""
+    copy = host.copy()
+    host.work()
+    copy_database(copy, host.path)
+
+
+def charges_taken_back(host: Host, book: str = "a") -> None:
+    """Someone who knows the schema removes the newest entries and fits the rest."""
+    host.work()
+    sql = "SELECT max(number) FROM entry WHERE book = ? AND kind = 'reserve'"
+    ((number,),) = read(host.path, sql, book)
+    edit(host.path, f"DELETE FROM entry WHERE book = '{book}' AND number >= {number}")
+    fit_rows(host.path)
+
+
+def gone_another_way(host: Host) -> None:
+    """A backup is used on a machine without the witness, and then brought here."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    elsewhere = open_ledger(url(host.path), witness="none")
+    for _ in range(host.chance.randint(1, 12)):
+        elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICY]))
+    elsewhere.close()
+
+
+def project_moved_with_an_old_copy(host: Host) -> None:
+    """The project moves to another folder, its ledger comes from a backup."""
+    copy = host.copy()
+    host.work()
+    new = host.folder / "moved"
+    new.mkdir()
+    host.path = new / "ledger.db"
+    shutil.copyfile(copy, host.path)
+
+
+ACCIDENTS = [
+    backup_restored,
+    log_deleted,
+    copied_without_log,
+    created_anew,
+    cloned_to_another_host,
+    snapshot_of_the_disk,
+    restored_into_the_open_file,
+    charges_taken_back,
+    gone_another_way,
+    project_moved_with_an_old_copy,
+]
+
+
+def next_step(host: Host, dataset: str = "a") -> object:
+    """Ask for the next step and return the answer or the error."""
+    ledger = host.open()
+    policy = POLICY if dataset == "a" else OTHER
+    try:
+        return ledger.reserve(request(ledger, "0.25", policies=[policy]))
+    except LedgerError as error:
+        return error
+    finally:
+        ledger.close()
+
+
+def after(
+    accident: Callable[[Host], None],
+    folder: Path,
+    seed: int,
+    *,
+    w: bool,
+    kept: str | None = None,
+) -> Host:
+    """Return a host to which an accident has happened."""
+    folder.mkdir()
+    witness = (kept or str(folder / "state")) if w else "none"
+    host = Host(folder, witness, random.Random(seed))
+    host.work()
+    accident(host)
+    return host

@@ -1,0 +1,200 @@
+"""Accidents after which a ledger has forgotten charges.
+
+Without a witness each of them is silent: hashes, sums and SQLite's own checks are all
+right, and the next step is granted as if nothing had been spent. With one, the next
+step is refused. Nothing else may be: the second half is what only looks like one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.ledger.records import Granted
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.file import FileLog
+from tests.ledger.support import audit, granted, read, sums
+from tests.ledger.witness.accidents import (
+    ACCIDENTS,
+    OTHER,
+    POLICY,
+    Host,
+    after,
+    charges_taken_back,
+    copy_database,
+    next_step,
+)
+from tests.ledger.witness.harmless import HARMLESS, OF_FILES
+from tests.postgres import server
+from tests.sizes import scaled
+
+EACH = scaled(5, push=2)
+FEW = scaled(2, push=1)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """Give a database that keeps the witnesses of all hosts, each apart."""
+    url = server().new_database()
+    yield url
+    server().drop(url)
+
+
+@pytest.fixture(params=["file", "postgres"])
+def kept(request: pytest.FixtureRequest) -> str | None:
+    """Give the place of the witness; None: a folder of each host's own."""
+    if request.param == "file":
+        return None
+    found: str = request.getfixturevalue("database")
+    return found
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
+    """The step is refused, nothing is charged, and the way out is named."""
+    for seed in range(EACH if kept is None else FEW):
+        host = after(accident, tmp_path / str(seed), seed, w=True, kept=kept)
+        before = read(host.path, "SELECT * FROM entry ORDER BY book, number")
+        answer = next_step(host)
+        assert isinstance(answer, LedgerRolledBack), (seed, answer)
+        assert "dpflow ledger reconcile" in answer.message
+        assert before == read(host.path, "SELECT * FROM entry ORDER BY book, number")
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_every_accident_is_silent_without_one(tmp_path, accident):
+    """The control: the ledger agrees with itself and grants the step."""
+    for seed in range(FEW):
+        host = after(accident, tmp_path / str(seed), seed, w=False)
+        assert isinstance(next_step(host), Granted), seed
+        audit(host.path)
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_steps_on_other_datasets_are_refused_too(tmp_path, accident):
+    """A ledger that forgot something is not asked anything any more."""
+    host = after(accident, tmp_path / "host", 7, w=True)
+    assert isinstance(next_step(host, "b"), LedgerRolledBack)
+
+
+def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
+    """The file is overwritten in place; nothing else tells of it."""
+    for seed in range(FEW):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        witness = kept or str(folder / "state")
+        host = Host(folder, witness, random.Random(seed))
+        ledger = host.open()
+        host.work(ledger)
+        copy = host.copy()
+        host.work(ledger)
+        copy_database(copy, host.path)
+        with pytest.raises(LedgerRolledBack):
+            granted(ledger, "0.25", policies=[POLICY])
+        ledger.close()
+
+
+def test_an_account_that_was_not_charged_last_is_compared_too(tmp_path, kept):
+    """Someone takes back charges of a dataset that no later step used."""
+    host = Host(tmp_path, kept or str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    granted(ledger, "0.25", policies=[OTHER])
+    granted(ledger, "0.25", policies=[OTHER])
+    granted(ledger, "0.25", policies=[POLICY])
+    ledger.close()
+    host.work = lambda: None  # type: ignore[method-assign,assignment]
+    charges_taken_back(host, "b")
+    assert isinstance(next_step(host), LedgerRolledBack)
+
+
+@pytest.mark.parametrize(
+    "event", [event for event in HARMLESS if event not in OF_FILES]
+)
+def test_nothing_else_is_taken_for_an_accident_in_a_database(tmp_path, event, database):
+    """The same with a witness on PostgreSQL."""
+    for seed in range(FEW):
+        host = after(event, tmp_path / str(seed), seed, w=True, kept=database)
+        assert isinstance(next_step(host), Granted), seed
+        host.work()
+        audit(host.path)
+
+
+@pytest.mark.parametrize("event", HARMLESS)
+def test_nothing_else_is_taken_for_an_accident(tmp_path, event):
+    """The next steps run, and what they charge is witnessed again."""
+    for seed in range(FEW):
+        host = after(event, tmp_path / str(seed), seed, w=True)
+        assert isinstance(next_step(host), Granted), seed
+        host.work()
+        audit(host.path)
+
+
+# A witness that is missing or damaged
+
+
+def witness_file(host: Host) -> Path:
+    """Return the witness of a host."""
+    (file,) = Path(host.witness).iterdir()
+    return file
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that has charged something."""
+    found = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    found.work()
+    return found
+
+
+def test_a_missing_witness_fails_closed(host: Host) -> None:
+    """And says how a new machine is enrolled."""
+    witness_file(host).unlink()
+    answer = next_step(host)
+    assert isinstance(answer, LedgerUnwitnessed)
+    assert "dpflow ledger trust" in answer.message
+
+
+def test_a_witness_that_goes_missing_fails_closed_in_an_open_process(
+    host: Host,
+) -> None:
+    """It is asked for at every decision."""
+    ledger = host.open()
+    granted(ledger, "0.25", policies=[POLICY])
+    witness_file(host).unlink()
+    with pytest.raises(LedgerUnwitnessed):
+        granted(ledger, "0.25", policies=[POLICY])
+
+
+@pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
+def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
+    """Whole lines that do not fit their checksums are not skipped."""
+    file = witness_file(host)
+    data = file.read_bytes()
+    lines = data.splitlines(keepends=True)
+    at = len(data) // 2
+    damaged = {
+        "flip": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
+        "empty": b"",
+        "foreign": data.replace(file.stem.encode(), b"f" * 32),
+        "half": b"".join([lines[0], lines[1][:50], b"\n", *lines[2:]]),
+    }[damage]
+    file.write_bytes(damaged)
+    answer = next_step(host)
+    assert isinstance(answer, LedgerError)
+    assert not isinstance(answer, LedgerRolledBack)
+    assert str(file) in answer.message
+
+
+def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
+    """The newest line of an account is its use after its newest charge."""
+    ledger = host.open()
+    granted(ledger, "0.25", policies=[POLICY])
+    file = witness_file(host)
+    lines = Witness(FileLog(file), ledger.id).all_lines()
+    newest = [line for line in lines if line.book == "a"][-1]
+    assert Fraction(newest.used["a#1"][0], 10**36) == sum(sums(host.path))

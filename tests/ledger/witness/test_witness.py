@@ -1,0 +1,434 @@
+"""The witness file: what is told is there, whoever tells it and whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.records import Granted
+from dpflow.ledger.witness import file as witness_module
+from dpflow.ledger.witness.base import Witness, WitnessAt
+from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.lines import Header, Line
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.processes import Child, Gate
+from tests.ledger.support import (
+    edit,
+    granted,
+    kinds,
+    make_policy,
+    new_ledger,
+    owners_of,
+    read,
+    request,
+    state_of,
+    sums,
+    url,
+)
+from tests.ledger.witness.witness_contract import line
+
+ID = "0" * 31 + "1"
+
+
+def fresh(witness: Witness) -> Witness:
+    """Return the same witness as another process would make it."""
+    return Witness(FileLog(file_of(witness)), witness.ledger)
+
+
+def file_of(witness: Witness | None) -> Path:
+    """Return the file of a witness."""
+    assert witness is not None
+    return Path(witness.place)
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    """Return a witness that has seen nothing."""
+    found = Witness(FileLog(tmp_path / "state" / f"{ID}.witness"), ID)
+    found.enrol(0, [])
+    return found
+
+
+# The file
+
+
+NAMES = st.text(min_size=1, max_size=30)
+
+
+@given(NAMES, NAMES | st.none(), NAMES | st.none())
+def test_any_name_survives_in_one_line(book, charge, run):
+    """Blanks, newlines and letters of every script."""
+    told = line(3, book, charge=charge, run=run)
+    text = told.to_text(ID)
+    assert (text.count("\n"), text[-1]) == (1, "\n")
+    assert Line.from_text(text[:-1], ID) == told
+    assert Line.from_text(text[:-1], "f" * 32) is None
+
+
+@given(st.integers(0, 200), st.integers(1, 255))
+def test_any_damage_to_a_line_is_noticed(at, flip):
+    """The checksum is over the whole line."""
+    data = bytearray(line(3).to_text(ID)[:-1].encode())
+    data[at % len(data)] ^= flip
+    assert Line.from_text(data.decode("latin-1"), ID) is None
+
+
+def test_a_header_is_read_as_it_was_written():
+    """Epoch and completeness."""
+    header = Header(ledger=ID, epoch=3, whole=False)
+    assert Header.from_text(header.to_text()[:-1]) == header
+    assert Header.from_text(line(1).to_text(ID)[:-1]) is None
+
+
+def test_what_is_told_is_read_by_others(witness):
+    """Once by each: what was compared is not read again."""
+    other = fresh(witness)
+    witness.append([line(1), line(2)])
+    first = other.unseen()
+    assert first.lines == (line(1), line(2))
+    assert other.unseen().lines == first.lines
+    other.accept(first)
+    assert other.unseen().lines == ()
+    witness.append([line(3)])
+    assert other.unseen().lines == (line(3),)
+
+
+def test_what_a_process_told_itself_is_not_read_again(witness):
+    """Unless another one was faster."""
+    other = fresh(witness)
+    witness.accept(witness.unseen())
+    witness.append([line(1)])
+    assert witness.unseen().lines == ()
+    other.append([line(2)])
+    witness.append([line(3)])
+    assert witness.unseen().lines == (line(2), line(3))
+
+
+def test_another_file_with_the_same_number_is_read_from_its_beginning(
+    witness, monkeypatch
+):
+    """File systems use the number of a file that is gone for the next one."""
+    real = witness_module.signature
+    monkeypatch.setattr(
+        witness_module, "signature", lambda status: (1, 1, *real(status)[2:])
+    )
+    witness.accept(witness.unseen())
+    witness.enrol(0, [line(seq) for seq in range(1, 4)], anew=True)
+    assert len(witness.unseen().lines) == 3
+
+
+def test_part_of_a_line_is_ignored_and_cut(witness):
+    """Also one that is longer than a block."""
+    witness.append([line(1)])
+    for length in (1, 40, 9000):
+        with file_of(witness).open("ab") as file:
+            file.write(b"x" * length)
+        assert fresh(witness).unseen().lines[-1].number >= 1
+        witness.append([line(length)])
+        assert fresh(witness).unseen().lines[-1].number == length
+
+
+def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
+    """What was witnessed is never lost."""
+    witness.append([line(1)])
+    told = file_of(witness).read_text()
+    with pytest.raises(ConfigurationError):
+        witness.enrol(0, [])
+    witness.enrol(1, [line(2)], anew=True)
+    other = fresh(witness)
+    assert other.unseen().lines == (line(2),)
+    assert other.epoch == 1
+    assert file_of(witness).with_name(f"{ID}.witness.1").read_text() == told
+
+
+def test_the_file_is_for_its_owner_only(witness):
+    """It tells which datasets there are."""
+    assert file_of(witness).stat().st_mode & 0o077 == 0
+    assert file_of(witness).parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
+    """And some of the others, and says that it is not whole any more."""
+    monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
+    witness.append([line(7, "old")])
+    witness.append([line(1, used={"a#1/flow/weekly": (3,)})])
+    witness.append([line(number) for number in range(2, 49)])
+    witness.accept(witness.unseen())
+    witness.log._large = 1
+    witness.append([line(49)])
+    other = fresh(witness)
+    seen = [(each.book, each.number) for each in other.unseen().lines]
+    assert seen == [("old", 7), ("a", 1), *(("a", n) for n in range(45, 50))]
+    assert not other.whole
+    witness.append([line(50)])
+    assert other.unseen().lines[-1].number == 50
+
+
+def test_lines_that_nobody_compared_are_never_dropped(witness):
+    """Another process told them meanwhile."""
+    witness.accept(witness.unseen())
+    fresh(witness).append([line(1)])
+    witness.log._large = 1
+    witness.append([line(2)])
+    assert witness.unseen().lines == (line(1), line(2))
+    assert witness.whole
+
+
+def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatch):
+    """By who knows all of it; should that fail, it was told all the same."""
+    monkeypatch.setattr("dpflow.ledger.witness.file.KEPT", 5)
+    witness.accept(witness.unseen())
+    witness.log._large = 2000
+    witness.append([line(number) for number in range(1, 9)])
+    assert witness.whole
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _full)
+        witness.append([line(number) for number in range(9, 30)])
+    assert len(fresh(witness).unseen().lines) == 29
+    witness.append([line(30)])
+    found = fresh(witness)
+    assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
+    assert not found.whole
+    witness.append([line(31)])
+    assert [each.number for each in witness.unseen().lines] == [*range(26, 32)]
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_is_open_is_noticed_when_it_is_gone_or_another(witness, tmp_path):
+    """Nothing is told to one that nobody will read."""
+    witness.accept(witness.unseen())
+    witness.append([line(1)])
+    kept = tmp_path / "kept"
+    file_of(witness).rename(kept)
+    with pytest.raises(LedgerUnwitnessed):
+        witness.append([line(2)])
+    shutil.copy(kept, file_of(witness))
+    witness.append([line(2)])
+    assert witness.unseen().lines == (line(2),)
+    assert fresh(witness).unseen().lines == (line(1), line(2))
+    assert kept.read_text().count("\n") == 2
+
+
+def test_a_child_forked_meanwhile_does_not_keep_the_file_locked(witness, monkeypatch):
+    """Not even if its parent is killed before it unlocks it."""
+    witness.append([line(1)])
+    children, real, gate = list[Child](), witness_module.sync, Gate()
+
+    def forks(descriptor: int) -> None:
+        children.append(Child(lambda _: gate.wait()))
+        # What the parent's death would do: it gives up what it has, not what others do.
+        os.close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(witness_module, "sync", forks)
+    with pytest.raises(LedgerUnavailable):
+        witness.append([line(2)])
+    monkeypatch.setattr(witness_module, "sync", real)
+    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.5)
+    fresh(witness).append([line(3)])
+    gate.open()
+    assert [child.end()[0] for child in children] == [0]
+
+
+def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
+    """Every line of each account that was told last is there."""
+    gate = Gate()
+
+    def teller(number: int) -> Child:
+        def tell(say) -> None:
+            mine = fresh(witness)
+            gate.wait()
+            for seq in range(1, 60):
+                mine.accept(mine.unseen())
+                mine.log._large = 2000
+                mine.append([line(seq, f"a{number}")])
+
+        return Child(tell)
+
+    children = [teller(number) for number in range(4)]
+    gate.open()
+    assert [child.end() for child in children] == [(0, [])] * 4
+    newest = {each.book: each.number for each in fresh(witness).all_lines()}
+    assert newest == {f"a{number}": 59 for number in range(4)}
+
+
+# The ledger and its witness
+
+
+def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
+    """Whoever asks the file then finds the charge in it."""
+    ledger = new_ledger(tmp_path)
+    name = granted(ledger)
+    witness = ledger.watch.witness
+    assert witness is not None
+    (told,) = fresh(witness).unseen().lines
+    (row,) = read(
+        Path(ledger.place),
+        "SELECT book, number, hash, charge FROM entry WHERE kind = 'reserve'",
+    )
+    assert (*told.place, told.hash, told.charge) == row
+    assert told.used == told.amounts
+    ledger.settle(name)
+    assert fresh(witness).unseen().lines == (told,)
+
+
+def test_a_refusal_is_not_told(tmp_path):
+    """It charged nothing."""
+    ledger = new_ledger(tmp_path)
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "5")
+    assert ledger.watch.witness is not None
+    assert fresh(ledger.watch.witness).unseen().lines == ()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_witness_that_cannot_be_told_gives_the_charge_back(
+    tmp_path, monkeypatch, call
+):
+    """No body started; the next step, with room again, runs."""
+    ledger = new_ledger(tmp_path)
+    first = granted(ledger)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"dpflow.ledger.witness.file.{call}", _full)
+        with pytest.raises(LedgerUnavailable, match="No space left"):
+            granted(ledger)
+    path = Path(ledger.place)
+    assert kinds(path) == ["open", "reserve", "reserve", "void"]
+    assert state_of(path, first) == "open"
+    granted(ledger)
+    opened = open_ledger(url(path))
+    granted(opened)
+    assert sums(path)[1] * 10 == 3
+
+
+def test_a_witness_that_cannot_be_read_fails_closed(tmp_path):
+    """Its folder is another file."""
+    ledger = new_ledger(tmp_path)
+    (tmp_path / "file").touch()
+    place = url(Path(ledger.place))
+    opened = open_ledger(place, witness=str(tmp_path / "file"))
+    with pytest.raises(LedgerUnavailable, match="cannot read the witness"):
+        granted(opened)
+    with pytest.raises(LedgerUnavailable, match="cannot read the witness"):
+        create_ledger(f"{place}2", witness=str(tmp_path / "file"))
+    # No ledger is made that would lack its witness.
+    assert not Path(f"{ledger.place}2").exists()
+
+
+def test_the_witness_of_another_ledger_is_refused(tmp_path):
+    """A file that was renamed tells nothing of this ledger."""
+    one = create_ledger(url(tmp_path / "1.db"), witness=str(tmp_path / "w"))
+    two = create_ledger(url(tmp_path / "2.db"), witness=str(tmp_path / "w"))
+    assert one.watch.witness is not None
+    assert two.watch.witness is not None
+    file_of(two.watch.witness).replace(file_of(one.watch.witness))
+    with pytest.raises(LedgerCorrupt, match=two.id):
+        granted(one)
+
+
+def test_a_forked_child_tells_too(tmp_path):
+    """Whatever its parent had open, and the parent goes on."""
+    ledger = new_ledger(tmp_path)
+    granted(ledger)
+    code, (name,) = Child(lambda say: say(granted(ledger))).end()
+    assert (code, state_of(Path(ledger.place), name)) == (0, "open")
+    granted(ledger)
+    assert ledger.watch.witness is not None
+    assert len(fresh(ledger.watch.witness).unseen().lines) == 3
+
+
+# What the check costs, and what it sees besides
+
+
+def test_a_check_with_nothing_new_asks_nothing_more(tmp_path: Path) -> None:
+    """The entries that it needs come with those that are read anyway."""
+    path = tmp_path / "ledger.db"
+    place, counts = url(path), list[int]()
+    create_ledger(place).close()
+    ledger = open_ledger(place)
+    for witness in (None, ledger.watch.witness):
+        storage, log = FaultySqlite(path), list[str]()
+        alone = Ledger(
+            storage, owners_of(path), None if witness is None else _is(witness)
+        )
+        alone.settle(granted(alone))
+        granted(alone)
+        storage.after = log.append
+        granted(alone)
+        counts.append(len(log))
+        alone.close()
+    assert counts[0] == counts[1]
+
+
+def _is(witness: Witness) -> WitnessAt:
+    return lambda _: witness
+
+
+def test_many_lines_are_compared_all_the_same(tmp_path: Path) -> None:
+    """More than are loaded with a decision; and one of them is missing."""
+    ledger = new_ledger(tmp_path)
+    names = [granted(ledger, "1e-6") for _ in range(30)]
+    path = Path(ledger.place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpflow.ledger.witness.rollback_check._AT_ONCE", 7)
+        granted(open_ledger(url(path)), "1e-6")
+        sql = "DELETE FROM entry WHERE charge = "
+        edit(path, f"{sql}'{names[20]}'")
+        with pytest.raises((LedgerRolledBack, LedgerCorrupt)):
+            granted(open_ledger(url(path)), "1e-6")
+
+
+def test_an_account_that_was_put_back_is_noticed(tmp_path: Path) -> None:
+    """Its row agrees with an entry of its own, only not with the newest one."""
+    policy = make_policy(flows="{weekly: {epsilon: 0.5}}", other_flows="allow")
+    ledger = new_ledger(tmp_path)
+    path, share = Path(ledger.place), "a#1/flow/weekly"
+    granted(ledger, policies=[policy], flow="weekly")
+    ((entry, held),) = read(path, "SELECT entry, held FROM account WHERE id = ?", share)
+    granted(ledger, policies=[policy], flow="weekly")
+    granted(ledger, policies=[policy])
+    edit(
+        path,
+        f"UPDATE account SET entry = {entry}, held = '{held}' WHERE id = '{share}'",
+    )
+    with pytest.raises(LedgerCorrupt, match=f"{share}.* is as entry 2 left it"):
+        granted(ledger, policies=[policy], flow="weekly")
+    with pytest.raises(LedgerCorrupt, match=f"{share}.* is as entry 2 left it"):
+        granted(
+            open_ledger(url(path), witness="none"), policies=[policy], flow="weekly"
+        )
+
+
+def test_what_is_found_granted_is_told_again(tmp_path: Path) -> None:
+    """Who asks again after an answer was lost cannot know whether it was told."""
+    ledger = new_ledger(tmp_path)
+    asked = request(ledger)
+    witness = ledger.watch.witness
+    assert isinstance(witness, Witness)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness, "append", lambda _: None)
+        assert isinstance(ledger.reserve(asked), Granted)
+    assert witness.all_lines() == ()
+    assert isinstance(ledger.reserve(asked), Granted)
+    (told,) = witness.all_lines()
+    assert told.charge == asked.reservation

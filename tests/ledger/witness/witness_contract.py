@@ -1,0 +1,215 @@
+"""What every shared place of a witness must do, for the tests of each place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.lines import Line
+from dpflow.ledger.witness.log import Found, Log, LogError
+from dpflow.ledger.witness.places import witness_at
+from tests.ledger.processes import Child, Gate
+from tests.ledger.support import granted, kinds, make_policy, read, sums, url
+from tests.ledger.witness.accidents import copy_database
+
+
+def fresh_witness(setting: str, ledger: str) -> Witness:
+    """Return the witness as another process would make it."""
+    made = witness_at(setting, "sqlite:///ledger.db")
+    assert made is not None
+    return made(ledger)
+
+
+def log_of(ledger: Ledger) -> Log:
+    """Return the log of a ledger's witness."""
+    assert ledger.watch.witness is not None
+    return ledger.watch.witness.log
+
+
+def made_at(setting: str, folder: Path) -> Ledger:
+    """Make a ledger in a folder with its witness at a place."""
+    return create_ledger(url(folder / "ledger.db"), witness=setting)
+
+
+def tells_before_the_body_starts(setting: str, folder: Path) -> None:
+    """Whoever asks the place then finds the charge in it, and no settlement."""
+    ledger = made_at(setting, folder)
+    name = granted(ledger)
+    (told,) = fresh_witness(setting, ledger.id).unseen().lines
+    (row,) = read(
+        Path(ledger.place),
+        "SELECT book, number, hash, charge FROM entry WHERE kind = 'reserve'",
+    )
+    assert (*told.place, told.hash, told.charge) == row
+    ledger.settle(name)
+    assert fresh_witness(setting, ledger.id).all_lines() == (told,)
+
+
+def refuses_a_ledger_that_was_never_enrolled(setting: str, folder: Path) -> None:
+    """A missing witness fails closed; `trust` begins it, once."""
+    path = url(folder / "ledger.db")
+    create_ledger(path, witness="none").close()
+    ledger = open_ledger(path, witness=setting)
+    with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+        granted(ledger)
+    assert kinds(folder / "ledger.db") == []
+    trust(ledger)
+    granted(ledger)
+    with pytest.raises(ConfigurationError, match="already"):
+        trust(ledger)
+
+
+def gives_back_what_it_could_not_be_told(setting: str, folder: Path) -> None:
+    """No body started; the step after it runs."""
+    ledger = made_at(setting, folder)
+    log = log_of(ledger)
+    real = log.append
+
+    def fails(*_: object) -> None:
+        msg = "gone"
+        raise LogError(msg)
+
+    log.append = fails  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailable, match=r"cannot write the witness .* gone"):
+        granted(ledger)
+    log.append = real  # type: ignore[method-assign]
+    granted(ledger)
+    assert kinds(folder / "ledger.db") == ["open", "reserve", "void", "reserve"]
+
+
+def refuses_when_it_cannot_be_read(setting: str, folder: Path) -> None:
+    """The step does not run and nothing is charged."""
+    ledger = made_at(setting, folder)
+    log = log_of(ledger)
+
+    def fails(*_: object) -> Found:
+        msg = "gone"
+        raise LogError(msg)
+
+    log.read = fails  # type: ignore[method-assign]
+    with pytest.raises(LedgerUnavailable, match=r"cannot read the witness .* gone"):
+        granted(ledger)
+    assert kinds(folder / "ledger.db") == []
+
+
+def goes_on_after_a_repair(setting: str, folder: Path) -> None:
+    """A new epoch begins; a copy from before it is refused for its epoch alone."""
+    ledger = made_at(setting, folder)
+    policy = make_policy(budget="{epsilon: 10}")
+    path = folder / "ledger.db"
+    granted(ledger, policies=[policy])
+    copy_database(path, folder / "copy")
+    granted(ledger, "0.5", policies=[policy])
+    copy_database(folder / "copy", path)
+    with pytest.raises(LedgerRolledBack):
+        granted(ledger, policies=[policy])
+    assert len(compare(ledger).losses) == 1
+    reconcile(ledger, {"a": policy}, because="test")
+    assert compare(ledger).agrees
+    assert sum(sums(path)) * 10 == 6
+    granted(ledger, policies=[policy])
+    other = open_ledger(url(path), witness=setting)
+    granted(other, policies=[policy])
+    granted(ledger, policies=[policy])
+    copy_database(folder / "copy", path)
+    with pytest.raises(LedgerRolledBack, match=r"repaired 0 times, .* of 1 repair"):
+        granted(other, policies=[policy])
+
+
+def serves_processes_that_fork(setting: str, folder: Path) -> None:
+    """Whatever the parent had open, and the parent goes on."""
+    ledger = made_at(setting, folder)
+    granted(ledger)
+    assert Child(lambda say: say(granted(ledger))).end()[0] == 0
+    granted(ledger)
+    assert len(fresh_witness(setting, ledger.id).unseen().lines) == 3
+
+
+def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
+    """Readers that come in between skip none."""
+    ledger = made_at(setting, folder)
+    gate = Gate()
+
+    def teller(number: int) -> Child:
+        def tell(say: Callable[[str], None]) -> None:
+            mine = fresh_witness(setting, ledger.id)
+            gate.wait()
+            for n in range(1, 9):
+                mine.append([_line(n, f"a{number}"), _line(n, f"b{number}")])
+
+        return Child(tell)
+
+    children = [teller(number) for number in range(3)]
+    gate.open()
+    reader, found = fresh_witness(setting, ledger.id), list[Line]()
+    while len(found) < 48:
+        new = reader.unseen()
+        reader.accept(new)
+        found += new.lines
+    assert [child.end() for child in children] == [(0, [])] * 3
+    assert reader.unseen().lines == ()
+    for name in ("a0", "b0", "a1", "b1", "a2", "b2"):
+        mine = [line.number for line in found if line.book == name]
+        assert sorted(mine) == list(range(1, 9))
+
+
+def notices_damage(setting: str, folder: Path) -> None:
+    """A line that does not fit its checksum is no line."""
+    ledger = made_at(setting, folder)
+    log_of(ledger).append(ledger.id, [("a", "no line at all")], None)
+    with pytest.raises(Exception, match="does not fit its checksum"):
+        granted(ledger)
+
+
+def lets_the_first_ledger_have_a_source(setting: str, folder: Path) -> None:
+    """Whoever asks later hears of it."""
+    made_at(setting, folder)
+    source = f"warehouse.{folder.name}"
+    first = fresh_witness(setting, "1" * 32)
+    assert first.claim(source) == "1" * 32
+    assert fresh_witness(setting, "2" * 32).claim(source) == "1" * 32
+    assert first.claim(source) == "1" * 32
+    assert fresh_witness(setting, "2" * 32).claim(f"{source}2") == "2" * 32
+
+
+def _line(number: int, book: str) -> Line:
+    amounts = {f"{book}#1": (1,)}
+    return Line(book, number, f"{number:064x}", "reserve", "r", amounts, amounts)
+
+
+CONTRACT = [
+    tells_before_the_body_starts,
+    refuses_a_ledger_that_was_never_enrolled,
+    gives_back_what_it_could_not_be_told,
+    refuses_when_it_cannot_be_read,
+    goes_on_after_a_repair,
+    serves_processes_that_fork,
+    loses_no_line_of_many_writers,
+    notices_damage,
+    lets_the_first_ledger_have_a_source,
+]
+
+
+def line(number: int, book: str = "a", **fields: Any) -> Line:
+    """Make a line."""
+    values = {
+        "hash": f"{number:064x}",
+        "kind": "reserve",
+        "charge": None,
+        "used": {f"{book}#1": (number,)},
+        "amounts": {f"{book}#1": (1,)},
+    }
+    return Line(book=book, number=number, **{**values, **fields})

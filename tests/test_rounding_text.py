@@ -1,0 +1,141 @@
+"""Numbers as text: exact, canonical, and short on the safe side."""
+
+from __future__ import annotations
+
+import operator
+from decimal import Context, localcontext
+from fractions import Fraction
+from functools import reduce
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dpflow.rounding import (
+    exact,
+    number_from_text,
+    number_text,
+    short_down,
+    short_up,
+)
+from tests.fractions_of_all_sizes import fractions_of_all_sizes
+
+# -- text --------------------------------------------------------------------------
+
+
+@given(
+    st.one_of(
+        fractions_of_all_sizes,
+        st.integers(-(10**60), 10**60).map(Fraction),
+        st.builds(
+            lambda n, places: Fraction(n, 10**places),
+            st.integers(-(10**40), 10**40),
+            st.integers(0, 60),
+        ),
+    )
+)
+@example(Fraction(0))
+@example(Fraction(10**23))
+@example(Fraction(10**24))
+@example(Fraction(-(10**30)))
+@example(Fraction(1, 10**24))
+@example(Fraction(-1, 3))
+@example(Fraction(1, 2**80))
+def test_number_text_survives_a_round_trip(value):
+    """Text names the number exactly and holds no space, whatever the number."""
+    text = number_text(value)
+    assert value == number_from_text(text) == Fraction(text)
+    assert " " not in text
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 40))
+def test_a_decimal_is_written_as_a_decimal(numerator, places):
+    """A number that terminates is never written as a quotient and can be re-read."""
+    value = Fraction(numerator, 10**places)
+    assert exact(number_text(value), name="x") == value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Fraction(0), "0"),
+        (Fraction(1, 10), "0.1"),
+        (Fraction(-5, 4), "-1.25"),
+        (Fraction(2000), "2000"),
+        (Fraction(1, 10**6), "0.000001"),
+        (Fraction(1, 3), "1/3"),
+        (Fraction(1, 10**35), "1e-35"),
+        (Fraction(10**30), "1e30"),
+        (Fraction(-125, 10**40), "-1.25e-38"),
+    ],
+)
+def test_number_text_is_canonical(value, expected):
+    """Journals and pins compare texts, so each number has this one."""
+    assert expected == number_text(value)
+
+
+def test_text_does_not_depend_on_the_decimal_context():
+    """A program that lowers decimal precision cannot change what is written or read."""
+    value = Fraction(123456789, 10**9)
+    with localcontext(Context(prec=2)):
+        assert number_text(value) == "0.123456789"
+        assert number_from_text("0.123456789") == value
+        assert exact("0.123456789", name="x") == value
+        assert exact(0.123456789, name="x") == value
+
+
+def check_short(value: Fraction, digits: int) -> None:
+    """Assert that both short texts enclose the value, one digit apart at most."""
+    low, high = Fraction(short_down(value, digits)), Fraction(short_up(value, digits))
+    assert low <= value <= high
+    assert high - low <= abs(value) / Fraction(10) ** (digits - 1)
+    for text in (short_down(value, digits), short_up(value, digits)):
+        mantissa = text.partition("e")[0].strip("-").replace(".", "")
+        assert len(mantissa.strip("0")) <= digits
+
+
+@given(fractions_of_all_sizes, st.integers(1, 15))
+@example(Fraction(99999, 10**9), 4)
+@example(Fraction(-99999), 4)
+@example(Fraction(10**12), 4)
+@example(Fraction(10**13) + 1, 4)
+@example(Fraction(999_999_999_999_9), 4)
+def test_short_texts_are_never_on_the_wrong_side(value, digits):
+    """The short text up is not below, down is not above, and both are close."""
+    check_short(value, digits)
+
+
+@pytest.mark.parametrize("digits", [27, 28, 29, 40])
+@pytest.mark.parametrize("value", [Fraction(2, 3), Fraction(1, 3), Fraction(-2, 3)])
+def test_short_texts_hold_their_side_at_any_number_of_digits(value, digits):
+    """Asking for more digits than a decimal context has moves nothing inward."""
+    check_short(value, digits)
+
+
+def test_short_texts_ignore_the_decimal_context():
+    """A program that lowers decimal precision cannot move a shown number inward."""
+    with localcontext(Context(prec=2)):
+        check_short(Fraction(12344, 10**4), 4)
+        check_short(Fraction(12356, 10**4), 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "down", "up"),
+    [
+        (Fraction(0), "0", "0"),
+        (Fraction(1, 3), "0.3333", "0.3334"),
+        (Fraction(1, 2), "0.5", "0.5"),
+        (Fraction(1, 10**6), "1e-6", "1e-6"),
+        (Fraction(123456), "123400", "123500"),
+        (Fraction(-1, 3), "-0.3334", "-0.3333"),
+    ],
+)
+def test_short_texts_read_well(value, down, up):
+    """People see plain decimals in the usual range and no trailing zeros."""
+    assert (down, up) == (short_down(value), short_up(value))
+
+
+def test_ten_tenths_are_one():
+    """The sum that floats get wrong is exact."""
+    tenth = exact(0.1, name="x")
+    assert reduce(operator.add, [tenth] * 10) == 1
