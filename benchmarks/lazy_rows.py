@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import duckdb
 
@@ -46,8 +47,8 @@ qualify row_number() over (partition by person order by day, amount, shop) <= 5
 TOTALS = "shop, count(*) as rows, sum(amount) as amount"
 
 
-def measure(kind: str, path: str) -> dict[str, object]:
-    """Return the seconds, the memory and the sum of one way."""
+def measure(kind: str, path: str) -> dict[str, Any]:
+    """Return the seconds of the clock and the processors, memory and sum of one way."""
     with duckdb.connect(path, read_only=True) as connection:
         connection.execute("set memory_limit = '1500MB'")
         connection.execute(f"set temp_directory = '{path}.spill'")
@@ -56,9 +57,11 @@ def measure(kind: str, path: str) -> dict[str, object]:
         bound = connection.sql(BY_HAND) if kind == "by-hand" else LIMITS.bound(sales)
         totals = bound.aggregate(TOTALS, "shop").fetchall()
         seconds = time.perf_counter() - before
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    peak, work = used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime
     sums = [sum(row[place] for row in totals) for place in (1, 2)]
-    return {"seconds": seconds, "gib": peak, "sums": [int(each) for each in sums]}
+    sums = [int(each) for each in sums]
+    return {"seconds": seconds, "work": work, "gib": peak, "sums": sums}
 
 
 def main() -> None:
@@ -82,7 +85,7 @@ def main() -> None:
 
 def report(path: str, rows: int, rounds: int) -> None:
     """Take turns, so that a busy machine is busy for both."""
-    found: dict[str, list[dict[str, object]]] = {"by-hand": [], "dpflow": []}
+    found: dict[str, list[dict[str, Any]]] = {"by-hand": [], "dpflow": []}
     for _ in range(rounds):
         for kind, runs in found.items():
             command = [sys.executable, __file__, "--measure", kind, path]
@@ -91,13 +94,18 @@ def report(path: str, rows: int, rounds: int) -> None:
     sums = [run["sums"] for runs in found.values() for run in runs]
     if any(each != sums[0] for each in sums):
         sys.exit("the two ways keep other rows")
-    medians = {}
     for kind, runs in found.items():
-        seconds = [run["seconds"] for run in runs]
-        medians[kind] = statistics.median(seconds)
+        clock, work = (_median(runs, name) for name in ("seconds", "work"))
         peak = max(run["gib"] for run in runs)
-        print(f"{rows:.0e} rows, {kind}: {medians[kind]:.1f} s, {peak:.2f} GiB")
-    print(f"ratio {medians['dpflow'] / medians['by-hand']:.2f}")
+        told = f"{clock:.1f} s, {work:.1f} s of processors, {peak:.2f} GiB"
+        print(f"{rows:.0e} rows, {kind}: {told}")
+    for name, of in (("seconds", "the clock"), ("work", "the processors")):
+        ours, theirs = (_median(found[kind], name) for kind in ("dpflow", "by-hand"))
+        print(f"ratio by {of} {ours / theirs:.2f}")
+
+
+def _median(runs: list[dict[str, float]], name: str) -> float:
+    return statistics.median([run[name] for run in runs])
 
 
 if __name__ == "__main__":

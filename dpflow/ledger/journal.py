@@ -54,6 +54,7 @@ from dpflow.ledger.rows import (
     epoch_of,
     flow_mark,
     key_of,
+    name_in_part,
     name_of_term,
     run_of,
 )
@@ -326,18 +327,16 @@ def _draw(rows: Rows, preflight: str, amounts: Sums, changes: Changes) -> None:
 def _note_granted(
     rows: Rows, book: str, step: str, amounts: Sums, changes: Changes
 ) -> None:
-    key = ("granted", book, step)
-    known = rows.get(key)
-    most = known.most if isinstance(known, MostGranted) else _NONE
-    higher = {}
     for name, amount in amounts.items():
+        kept = name_in_part(step, name)
+        key = ("granted", book, kept)
+        known = changes.get(key, rows.get(key))
+        most = known.most if isinstance(known, MostGranted) else _NONE
         before = most.get(name)
         if before is None or before != amount:
             highest = amount if before is None else tuple(map(max, before, amount))
             if highest != before:
-                higher[name] = highest
-    if higher:
-        changes[key] = MostGranted(book, step, {**most, **higher})
+                changes[key] = MostGranted(book, kept, {**most, name: highest})
 
 
 def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:

@@ -22,6 +22,7 @@ from dpflow.ledger.journal import next_entry
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import (
     Account,
+    Amounts,
     Book,
     Changes,
     Charge,
@@ -35,6 +36,7 @@ from dpflow.ledger.rows import (
     Run,
     Sums,
     Term,
+    name_in_part,
     name_of_term,
 )
 from dpflow.policy import Policy
@@ -66,7 +68,7 @@ class Keys(NamedTuple):
         charges: Ids of charges.
         releases: Release keys, with the charges that made them and their entries.
         runs: Flow runs, with their preflights.
-        granted: What a step was granted before, as (book, step).
+        granted: What a step was granted before, as (book, `name_in_part`).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
         entries: Further entries, as (book, number), without their bodies; one that is
@@ -182,10 +184,11 @@ class State:
         found = self.rows.get(("run", name or ""))
         return found if isinstance(found, Run) else Run(name or "")
 
-    def granted(self, book: str, step: str) -> Sums:
-        """Return the most that a step was ever granted, by account."""
-        found = self.rows.get(("granted", book, step))
-        return found.most if isinstance(found, MostGranted) else {}
+    def granted(self, step: str, account: str) -> Amounts | None:
+        """Return the most that a step was ever granted on an account."""
+        book, _, _ = account.partition("#")
+        found = self.rows.get(("granted", book, name_in_part(step, account)))
+        return found.most.get(account) if isinstance(found, MostGranted) else None
 
     def claim(self, name: str) -> Claim | None:
         """Return who used a name; None if nobody did."""
@@ -286,7 +289,13 @@ class Reserve(Command):
             charges=(request.reservation,),
             releases=() if request.release_key is None else (request.release_key,),
             runs=tuple(dict.fromkeys(run for run in around if run is not None)),
-            granted=tuple((book, request.step) for book in sorted(gates)),
+            granted=tuple(
+                dict.fromkeys(
+                    (book, name_in_part(request.step, f"{book}#0/{place}"))
+                    for book in sorted(gates)
+                    for place in gates[book]
+                )
+            ),
             claims=tuple(f"source {source}" for source in sources),
             # A new preflight may end the one before.
             reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,

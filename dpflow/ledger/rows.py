@@ -134,7 +134,11 @@ class Run(NamedTuple):
 
 
 class MostGranted(NamedTuple):
-    """The most that a step was ever granted, by account."""
+    """The most that a step was ever granted, by account.
+
+    A divided dataset has one for each part, so that a step reads its own parts' only:
+    `step` is then `name_in_part`.
+    """
 
     book: str
     step: str
@@ -217,6 +221,13 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     if not kind:
         kind = "population" if book.startswith("population/") else "dataset"
     return book, int(number), kind, name, partition
+
+
+def name_in_part(step: str, account: str) -> str:
+    """Return the name under which the most is kept that a step had on an account."""
+    part = split(account)[4]
+    # Should two such names be the same text, one row has the accounts of both.
+    return f"{part}/{step}" if part else step
 
 
 @lru_cache(maxsize=10_000)

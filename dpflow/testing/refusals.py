@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpflow.accounting.costs.base import Cost
@@ -11,7 +11,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.model import Command, Decision, Reserve, State
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Amounts, MostGranted, Term
+from dpflow.ledger.rows import MostGranted, Term, name_in_part
 
 _Decide = Callable[[State, Command], Decision]
 _GatesOf = Callable[[State, Request, Sequence[Term]], list[Gate]]
@@ -110,13 +110,12 @@ def _granted_before(
     Without that, a step is refused and not more.
     """
     step, rows = command.request.step, dict(state.rows)
-    most: dict[str, dict[str, Amounts]] = {}
     for gate, amount in charges_of(asked):
-        known: Mapping[str, Amounts] = state.granted(gate.dataset, step)
-        highest = amount
-        if gate.id in known:
-            highest = amount.highest(Tally(known[gate.id]))
-        most.setdefault(gate.dataset, {**known})[gate.id] = highest.amounts
-    for book, amounts in most.items():
-        rows["granted", book, step] = MostGranted(book, step, amounts)
+        known = state.granted(step, gate.id)
+        highest = amount if known is None else amount.highest(Tally(known))
+        book, name = gate.dataset, name_in_part(step, gate.id)
+        before = rows.get(("granted", book, name))
+        most = before.most if isinstance(before, MostGranted) else {}
+        most = {**most, gate.id: highest.amounts}
+        rows["granted", book, name] = MostGranted(book, name, most)
     return replace(state, rows=rows)

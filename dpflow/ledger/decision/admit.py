@@ -283,7 +283,7 @@ def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | 
         factor=None if never or halted or case.drawn else fitting_factor(case.asked),
         ended=ended,
     )
-    most = state.granted(gate.dataset, request.step).get(gate.id)
+    most = state.granted(request.step, gate.id)
     exhausted = not never and most is not None and amount.fits_within(Tally(most))
     error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
     _journal_refusal(pen, request, refusing, {**body, **journaled(error)})

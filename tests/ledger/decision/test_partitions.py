@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
 
 import pytest
@@ -21,13 +23,17 @@ from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, apply_policy
 from dpflow.ledger.office_records import Wish
+from dpflow.ledger.rows import Key
+from dpflow.ledger.storage.loading import Found
+from dpflow.ledger.storage.row_texts import row_text
+from dpflow.ledger.storage.sqlite_transaction import Tables
 from dpflow.ledger.views import accounts, history, terms
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
-from tests.ledger.support import granted, make_policy
+from tests.ledger.support import granted, make_ledger, make_policy
 
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
@@ -416,3 +422,42 @@ def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
     )
     with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
         apply_policy(ledger, lower, Wish(), Approval(principal="ann"))
+
+
+def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int, int]:
+    """Return how many rows an act reads and writes, and how long their texts are."""
+    rows = texts = 0
+    read = Tables._rows
+
+    def counted(tables: Tables, keys: Collection[Key]) -> list[Found]:
+        nonlocal rows, texts
+        found = read(tables, keys)
+        rows += len(found)
+        texts += sum(len(row_text(row)) for _, row, _ in found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "_rows", counted)
+        connection = ledger.storage.kept.connection
+        before = connection.total_changes
+        act()
+    return rows, connection.total_changes - before, texts
+
+
+def test_a_step_reads_and_writes_its_own_parts_only() -> None:
+    """However many others the dataset has; a look at all accounts tells them apart."""
+    regions = [f"r{number:03}" for number in range(400)]
+
+    def measured(count: int) -> Iterator[tuple[int, int, int]]:
+        ledger = make_ledger(f"memory://{uuid.uuid4().hex}")
+        for names in (regions[:count], regions[:10]):
+            charge(ledger, REGIONS, *names, cost="0.1")
+        yield _read_by(
+            ledger, lambda: charge(ledger, REGIONS, *regions[:10], cost="0.1")
+        )
+        yield _read_by(ledger, lambda: accounts(ledger))
+
+    (few, all_of_few), (many, all_of_many) = measured(10), measured(400)
+    assert few[:2] == many[:2]
+    assert abs(few[2] - many[2]) < 0.02 * few[2]
+    assert all_of_many[0] > 10 * all_of_few[0]
