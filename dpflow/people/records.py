@@ -11,6 +11,7 @@ from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.people.files import digest, replace_file
+from dpflow.people.shards import Shard
 from dpflow.people.slots import DIGEST_BYTES, Slots
 from dpflow.people.state import PrivateTally
 
@@ -58,7 +59,7 @@ class People:
     step: int
     token: str
     previous: str
-    shard: str
+    shard: Shard
 
     def __repr__(self) -> str:
         """Name the store and nothing of its contents."""
@@ -79,7 +80,7 @@ def write_people(path: Path, people: People) -> None:
         "step": people.step,
         "token": people.token,
         "previous": people.previous,
-        "shard": people.shard,
+        "shard": str(people.shard),
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
         "people": len(left) // _FLOAT_BYTES,
@@ -113,6 +114,7 @@ def read_people(path: Path) -> People:
     return People(
         tally=PrivateTally.from_store(bound, left),
         slots=None if key is None else Slots(bytes.fromhex(key), bytes(names)),
+        shard=Shard.read(header["shard"]),
         **{name: header[name] for name in _PLAIN},
     )
 
@@ -136,7 +138,9 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 _PLAIN = tuple(
-    field.name for field in fields(People) if field.name not in ("tally", "slots")
+    field.name
+    for field in fields(People)
+    if field.name not in ("tally", "slots", "shard")
 )
 
 

@@ -41,6 +41,12 @@ class Shard:
         """Say whether a person belongs here."""
         return self.of == 1 or shard_of(person, self.of) == self.number
 
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Return the part that a text names, as `str` wrote it."""
+        number, _, of = text.partition(" of ")
+        return cls(int(number), int(of))
+
     def __str__(self) -> str:
         """Name it, for files and errors."""
         return f"{self.number} of {self.of}"

@@ -97,7 +97,6 @@ class PersonStore(Withheld):
         witness: Path,
         *,
         people: People,
-        shard: Shard,
         position: Position,
         locks: ExitStack,
     ) -> None:
@@ -111,7 +110,7 @@ class PersonStore(Withheld):
         self.bound = people.tally.bound
         self.position = position
         self.reservation = people.reservation
-        self.shard = shard
+        self.shard = people.shard
 
     @property
     def forfeited(self) -> int:
@@ -139,7 +138,7 @@ class PersonStore(Withheld):
         self._check_process()
         with self._lock:
             before = self._usable()
-            following, active = _charged(before, self.shard, costs, people)
+            following, active = _charged(before, costs, people)
             following = replace(
                 following,
                 step=before.step + 1,
@@ -243,7 +242,7 @@ class PersonStore(Withheld):
 
 
 def _charged(
-    before: People, shard: Shard, costs: Floats, people: Sequence[Any] | None
+    before: People, costs: Floats, people: Sequence[Any] | None
 ) -> tuple[People, PrivateMask]:
     """Charge the people, or those whose ids are given, and say who takes part."""
     if (people is None) != (before.slots is None):
@@ -253,7 +252,8 @@ def _charged(
         return before, before.tally.admit(costs)
     check_costs(costs, (len(people),))
     # A person who came to two shards would have two budgets.
-    slots, places = before.slots.placed(p if shard.has(p) else None for p in people)
+    has = before.shard.has
+    slots, places = before.slots.placed(p if has(p) else None for p in people)
     placed = places >= 0
     if len(np.unique(places[placed])) != placed.sum():
         msg = "people= must name each person once: sum what they have first"
@@ -324,19 +324,14 @@ def create_store(
                 step=0,
                 token=token,
                 previous="",
-                shard=str(shard),
+                shard=shard,
             )
             position = Position(store=store, step=0, token=token, settled=0)
             # The witness first: people's tallies without one would be of no use.
             write_witness(witness, position)
             write_people(path, contents)
             return PersonStore(
-                path,
-                witness,
-                people=contents,
-                shard=shard,
-                position=position,
-                locks=locks.pop_all(),
+                path, witness, people=contents, position=position, locks=locks.pop_all()
             )
         except OSError as error:
             raise unavailable(path, error) from error
@@ -384,12 +379,7 @@ def open_store(
             if position != seen:
                 write_witness(witness, position)
             return PersonStore(
-                path,
-                witness,
-                people=people,
-                shard=shard,
-                position=position,
-                locks=locks.pop_all(),
+                path, witness, people=people, position=position, locks=locks.pop_all()
             )
         except OSError as error:
             raise unavailable(path, error) from error
@@ -413,7 +403,7 @@ def _check(
             "ledger reserved. Open it with its own bound."
         )
         raise LedgerCorrupt(msg, ledger=str(path))
-    if people.shard != str(shard):
+    if people.shard != shard:
         msg = (
             f"{path} keeps shard {people.shard} of the people, and {shard} was asked "
             "for. Their number never changes: who moved would have two budgets."
