@@ -118,7 +118,7 @@ JOURNAL = [
     ),
     Mutant(
         "what was granted is forgotten",
-        "changes[key] = MostGranted(book, step, {**most, **higher})",
+        "changes[key] = MostGranted(book, kept, {**most, name: highest})",
         "pass",
         ("law", "decisions"),
     ),

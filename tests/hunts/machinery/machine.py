@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -286,9 +287,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def kill(self, worker: int) -> None:
         """End a worker; another one takes its place."""
         ledger = self.workers[worker]
-        self.model.dead.add(ledger.owners.mine())
+        name = ledger.owners.mine()
+        self.model.dead.add(name)
         ledger.close()
         self.workers[worker] = self.worker()
+        # A server hears of a session's end a moment later.
+        end = time.monotonic() + 60
+        while self.workers[worker].owners.alive(name):
+            assert time.monotonic() < end, "a session does not end"
+            time.sleep(0.005)
 
     @rule(worker=WORKER, cost=COST, key=KEY, fault=FAULT)
     def break_reserve(
