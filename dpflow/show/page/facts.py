@@ -319,7 +319,7 @@ def _at_most(budget: Mapping[str, str]) -> str:
 
 def _data(value: Any) -> Any:
     """Return a value for JSON: what is infinite is null, pictures are left out."""
-    if isinstance(value, Outlook):
+    if isinstance(value, Outlook | Stamp):
         return value.as_json()
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
