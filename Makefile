@@ -14,7 +14,7 @@ export OMP_NUM_THREADS := 1
 
 # What waits for servers, disks and killed processes, and what computes.
 LEDGER := tests/ledger tests/crash tests/races tests/hunts
-RULES := $(addprefix tests/,accounting accuracy adversaries bounding forecast mechanisms noise)
+RULES := $(addprefix tests/,accounting adversaries forecast mechanisms)
 TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 # What computes takes what the others leave: servers are late beside too much at once.
 PATIENT := nice -n 5
