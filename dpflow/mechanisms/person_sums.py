@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -30,10 +31,12 @@ class PrivateTotal:
     Attributes:
         numbers: float64[columns], whole numbers of the grid's steps.
         counted: Whether the rows were single numbers.
+        once: The draw that it was charged for.
     """
 
     numbers: Floats = field(repr=False)
     counted: bool
+    once: str
 
 
 def noisy_person_sum(
@@ -65,8 +68,14 @@ def noisy_person_sum(
         LedgerError: If the charges could not be made durable; nothing is drawn.
     """
     clip = NormClip.to(norm, shards=len(stores))
-    job = partial(shard_total, read=read, clip=clip, sigma=sigma)
+    # Another argument at each draw: an executor that remembers what it was asked, as
+    # Dask's does, would else answer two draws with sums that were paid for once.
+    once = secrets.token_hex(16)
+    job = partial(shard_total, read=read, clip=clip, sigma=sigma, once=once)
     totals = list((map if executor is None else executor.map)(job, stores))
+    if any(each.once != once for each in totals):
+        msg = "the executor answered with the sums of another draw; nothing is drawn"
+        raise ReleaseError(msg)
     if len({(each.counted, each.numbers.shape) for each in totals}) > 1:
         msg = "the rows of all shards must have as many columns, or none"
         raise ReleaseError(msg)
@@ -76,7 +85,12 @@ def noisy_person_sum(
 
 
 def shard_total(
-    place: StorePlace, *, read: Callable[[int], Rows], clip: NormClip, sigma: Number
+    place: StorePlace,
+    *,
+    read: Callable[[int], Rows],
+    clip: NormClip,
+    sigma: Number,
+    once: str,
 ) -> PrivateTotal:
     """Charge the people of a shard, and sum up who can pay; in any process.
 
@@ -98,7 +112,7 @@ def shard_total(
         costs = gaussian_costs(store.bound, clipped.squares(), sigma=sigma)
         total = clipped.total(store.reserve(costs, ids))
         store.settle()
-    return PrivateTotal(total, rows.ndim == 1)
+    return PrivateTotal(total, rows.ndim == 1, once)
 
 
 def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:

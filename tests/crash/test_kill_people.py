@@ -23,25 +23,15 @@ import opendp.measurements  # noqa: F401 (here once, and not by every process)
 import pytest
 
 from dpflow import PersonBudgets, guarded, sharded_person_sum
-from dpflow.accounting import make_filter
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.people import PersonStore, shard_of, store
 from flows import data
+from tests.mechanisms.test_person_sums import BOUND, POLICY
 from tests.projects import make_project
 from tests.sizes import scaled, spread
 
-POLICY = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-version: "1"
-budget: {epsilon: 1, delta: 1e-6}
-filter: {theorem: individual, measure: gaussian}
-"""
-RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
-BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
 #: Everybody can come so often, killed runs included.
 VISITS = 6
 SIGMA = Fraction(float(BOUND / VISITS) ** -0.5 * (1 + 1e-12))

@@ -186,6 +186,34 @@ def test_one_shard_from_a_backup_stops_the_step(folder: Path) -> None:
         visits(3)
 
 
+class Remembering(Executor):
+    """Answers what it was asked before, by its arguments, or whatever it is asked."""
+
+    def __init__(self, *, looks: bool) -> None:
+        self.looks = looks
+        self.known: dict[str, Any] = {}
+
+    def map(self, fn: Any, *iterables: Any, **_: Any) -> Iterator[Any]:
+        """Run what is not known yet."""
+        for each in iterables[0]:
+            asked = repr((fn.keywords if self.looks else "", each))
+            if asked not in self.known:
+                self.known[asked] = fn(each)
+            yield self.known[asked]
+
+
+def test_an_executor_that_remembers_sells_no_sum_twice(folder: Path) -> None:
+    """Dask's remembers by arguments; of one that does not look nothing is drawn."""
+    once = {"sigma": SIGMA / 2}
+    looks, does_not = Remembering(looks=True), Remembering(looks=False)
+    with no_noise():
+        assert visits(1, executor=looks, **once) == len(VISITORS)
+        assert visits(2, executor=looks, **once) == 0
+        visits(3, executor=does_not, **once)
+        with pytest.raises(DPStepFailed, match="ReleaseError"):
+            visits(4, executor=does_not, **once)
+
+
 def test_a_worker_that_dies_loses_no_charge(folder: Path) -> None:
     """Nothing is released; who was charged stays charged; the next run goes on."""
     once = {"sigma": SIGMA / 2}
