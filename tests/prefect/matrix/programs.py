@@ -22,7 +22,7 @@ from prefect.task_worker import serve as serve_tasks
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.prefect import flow as ends
-from tests.prefect.matrix.support import execute, mark, run_again
+from tests.prefect.matrix.support import execute, mark, run_again, wait_until
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -303,15 +303,32 @@ def worker() -> None:
     serve_tasks(first, endless)
 
 
+def from_background(number: int) -> Any:
+    """Have a worker run a step, and return what it returned.
+
+    The server names a run's new state before it has written it, so that a future that
+    asks between the two meets a run without a state, and raises.
+    """
+    future = first.delay(number)
+    with get_client(sync_client=True) as client:
+
+        def is_over() -> bool:
+            state = client.read_task_run(future.task_run_id).state
+            return state is not None and state.is_final()
+
+        wait_until(is_over, "the worker")
+    return future.result()
+
+
 def delay() -> dict[str, Any]:
     """Have one background step run to its end, and start one to be killed."""
-    value = first.delay(1).result(timeout=900)
+    value = from_background(1)
     return {"value": value, "task_run": str(endless.delay(1).task_run_id)}
 
 
 def delay_again() -> dict[str, Any]:
     """Have another one run by the next worker."""
-    return {"value": first.delay(2).result(timeout=900)}
+    return {"value": from_background(2)}
 
 
 def deployments(name: str) -> None:
