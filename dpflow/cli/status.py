@@ -29,6 +29,18 @@ _Details = Annotated[
     bool,
     typer.Option("--details", help="Show every account, and what limits each run."),
 ]
+_PartsFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--parts-from",
+        metavar="PART",
+        help="Of a dataset with many parts, read from this one on, down the alphabet.",
+    ),
+]
+_AllParts = Annotated[
+    bool,
+    typer.Option("--all-parts", help="Read every part, however many; it takes long."),
+]
 _Written = Annotated[
     str | None,
     typer.Option("--format", help="prometheus: gauges for a system that watches."),
@@ -39,6 +51,8 @@ def status(
     dataset: AnyDataset = None,
     *,
     details: _Details = False,
+    parts_from: _PartsFrom = None,
+    all_parts: _AllParts = False,
     written: _Written = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,14 +63,16 @@ def status(
 
     Example: `dpflow status sales`
     """
+    from dpflow.ledger.views.parts import ALL_PARTS, PAGE_OF_PARTS
     from dpflow.show.gauges import prometheus
     from dpflow.show.status import status_of
 
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"
         raise typer.BadParameter(msg, param_hint="--format")
+    parts = ALL_PARTS if all_parts else PAGE_OF_PARTS._replace(first=parts_from)
     with project_ledger() as (found, ledger):
-        record = status_of(found, ledger, dataset)
+        record = status_of(found, ledger, dataset, parts)
         if as_json:
             say_json(record.as_json())
             return
@@ -116,7 +132,12 @@ def _print_overview(known: DatasetStatus) -> None:
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.decision.refusal import frozen_text
-    from dpflow.ledger.views.words import kept_lines, people_lines, percent_text
+    from dpflow.ledger.views.words import (
+        kept_lines,
+        parts_lines,
+        people_lines,
+        percent_text,
+    )
     from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 
     standing, found, terms = known.standing, known.overview, known.terms
@@ -131,7 +152,8 @@ def _print_overview(known: DatasetStatus) -> None:
     for spent in found.spent:
         used = f"{percent_text(spent.fraction)} of the budget is used"
         say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
-    for line in (*kept_lines(standing.accounts), *people_lines(standing.accounts)):
+    lines = [*kept_lines(standing.accounts), *people_lines(standing.accounts)]
+    for line in (*lines, *parts_lines(standing.dataset, standing.parts)):
         say(plain(line))
     if standing.pinned is not None:
         if unusual_text(found.unusual):
@@ -168,7 +190,7 @@ def _print_details(known: DatasetStatus) -> None:
         say("", odometers_table(odometers))
     if len(shown) < len(standing.accounts):
         more = f"{len(standing.accounts) - len(shown):,} more accounts of its parts"
-        say("", f"{more}: --json shows all; here are the fullest and the newest.")
+        say("", f"{more}: --json shows them; here are the fullest and the newest.")
     _print_outlooks(known.ahead)
 
 

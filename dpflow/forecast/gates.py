@@ -13,7 +13,6 @@ from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.decision.kept import of_flow
 from dpflow.ledger.rows import PERIODS
 from dpflow.policy.pinned import TIMES
-from dpflow.policy.population import PREFIX
 
 Pinned = Mapping[str, Any]
 
@@ -126,9 +125,3 @@ def _longer(pinned: Pinned, accounts: Mapping[str, Gate]) -> Iterator[Gate]:
         known = [a for a in accounts.values() if a.kind == "partition"]
         same = [a for a in known if f"each {PERIODS.get(len(a.name))}" == fresh.name]
         yield max(same, key=lambda gate: gate.name, default=fresh)
-
-
-def population_of(pinned: Pinned) -> str | None:
-    """Return the dataset under which a ledger keeps a dataset's population."""
-    name = pinned.get("population")
-    return None if name is None else f"{PREFIX}{name}"

@@ -189,7 +189,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, run_charges(ledger, like), flow),
+            loads_of_run(runs, run_charges(ledger, runs.dataset, like), flow),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
@@ -267,7 +267,11 @@ def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
     completed = [run for run in own if run.complete][-LAST_RUNS:]
     # The first of equal ones is taken.
     newest_first = completed[::-1] or own[-1:]
-    return min(newest_first, key=lambda run: _room(runs, run_charges(ledger, run)))
+
+    def room(run: FlowRun) -> tuple[float, float]:
+        return _room(runs, run_charges(ledger, runs.dataset, run))
+
+    return min(newest_first, key=room)
 
 
 def _room(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> tuple[float, float]:
@@ -312,12 +316,11 @@ def loads_of_run(
     renews = parts is not None and parts["by"] in TIMES
     return [
         _load(
-            account._replace(holds=of_flow(account.holds, flow)),
+            charge.gate._replace(holds=of_flow(charge.gate.holds, flow)),
             charge,
-            renewed=renews and bool(account.partition),
+            renewed=renews and bool(charge.gate.partition),
         )
-        for name, charge in charges.items()
-        if (account := runs.accounts.get(name)) is not None
+        for charge in charges.values()
     ]
 
 

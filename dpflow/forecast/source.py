@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from dpflow.config import settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing
-from dpflow.forecast.gates import Pinned, population_of
+from dpflow.forecast.gates import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.ledger.views.standing import check_dataset, known_datasets
 from dpflow.ledger.views.terms import newest_term
 from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
-from dpflow.policy.population import PREFIX
+from dpflow.policy.population import PREFIX, population_of
 from dpflow.rounding import number_from_text
 
 
@@ -37,6 +38,7 @@ class Governed:
         declared: The same without what a default derives.
         population: As `pinned`, of the dataset's population.
         runs: What was charged in the newest term; None if the policy is the file's.
+        accounts: The gates to which something was charged, by their accounts' ids.
     """
 
     dataset: str
@@ -44,17 +46,13 @@ class Governed:
     declared: Mapping[str, Any]
     population: Pinned | None = None
     runs: DatasetRuns | None = None
+    accounts: Mapping[str, Gate] = field(default_factory=dict)
 
     @property
     def budget(self) -> tuple[Fraction, Fraction]:
         """Epsilon and delta."""
         found = self.pinned["budget"]
         return number_from_text(found["epsilon"]), number_from_text(found["delta"])
-
-    @property
-    def accounts(self) -> Mapping[str, Gate]:
-        """The gates to which something was charged, by their accounts' ids."""
-        return {} if self.runs is None else self.runs.accounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +166,7 @@ class ProjectSource:
             declared=facts["declared"],
             population=None if above is None else above.facts["pinned"],
             runs=runs,
+            accounts=standing_gates(ledger, dataset),
         )
 
     def _of_file(self, dataset: str) -> Governed:

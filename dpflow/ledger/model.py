@@ -71,6 +71,8 @@ class Keys(NamedTuple):
         granted: What a step was granted before, as (book, `name_in_part`).
         claims: Names that are used once.
         whole: Books of which every term and account is needed.
+        terms: Books of which every term is needed, each with the account of its whole.
+        accounts: Accounts by their ids, each of a book that is named otherwise.
         entries: Further entries, as (book, number), without their bodies; one that is
             not there is left out.
         reach: How much is read of the charges and preflights.
@@ -84,6 +86,8 @@ class Keys(NamedTuple):
     granted: tuple[tuple[str, str], ...] = ()
     claims: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
     entries: tuple[tuple[str, int], ...] = ()
     reach: Reach = Reach.TERMS
 
@@ -101,6 +105,8 @@ class Keys(NamedTuple):
             granted=_both(self.granted, other.granted),
             claims=_both(self.claims, other.claims),
             whole=_both(self.whole, other.whole),
+            terms=_both(self.terms, other.terms),
+            accounts=_both(self.accounts, other.accounts),
             entries=_both(self.entries, other.entries),
             reach=max(self.reach, other.reach),
         )

@@ -6,7 +6,8 @@ every step on any of its datasets is charged to it as well.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,6 +17,12 @@ from dpflow.policy.types import PEOPLE, Name, Text
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
+
+
+def population_of(pinned: Mapping[str, Any]) -> str | None:
+    """Return the name under which a ledger keeps a dataset's population."""
+    name = pinned.get("population")
+    return None if name is None else f"{PREFIX}{name}"
 
 
 class Population(Record):

@@ -15,12 +15,13 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.workload import epsilon_used
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
-from dpflow.ledger.views.accounts import partition_of
-from dpflow.ledger.views.standing import ENDED
+from dpflow.ledger.views.parts import partition_of
+from dpflow.ledger.views.standing import ENDED, Standing
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
-from dpflow.policy.population import PREFIX
+from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, number_text, short_up
 
 RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
@@ -245,7 +246,8 @@ class Overview:
     """One dataset in one term: does it run, and what is gone.
 
     Attributes:
-        spent: For the whole, if it has a budget, and for the fullest part.
+        spent: For the whole, if it has a budget, and for the fullest part that was
+            read.
         flows: None of an earlier term.
         unusual: Counts of steps that did not go as most do, in the newest term.
     """
@@ -258,9 +260,7 @@ class Overview:
 
 def overview(
     ledger: Ledger,
-    dataset: str,
-    accounts: Sequence[AccountView],
-    pinned: Mapping[str, Any] | None,
+    standing: Standing,
     ahead: Iterable[Outlook],
     *,
     paused: bool = False,
@@ -269,12 +269,11 @@ def overview(
 
     Args:
         ledger: The ledger to read.
-        dataset: The dataset, or a population.
-        accounts: Of one term, announced ones included.
-        pinned: The policy's fields that govern; None for an earlier term.
+        standing: The dataset, or a population, in one term.
         ahead: The outlooks of the dataset's flows.
         paused: Whether the policy pauses the schedules of flows that are refused.
     """
+    dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     spent = tuple(_spent(ledger, view) for view in _budgets(accounts))
     if pinned is None:
         nothing = UnusualSteps()
@@ -283,7 +282,7 @@ def overview(
         )
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
-    above = _above(ledger, pinned)
+    above, unread = _above(ledger, pinned), _bound_of_unread(ledger, standing)
     halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
     flows = [
         FlowOverview(
@@ -295,7 +294,7 @@ def overview(
                 outlook=outlooks.get(flow),
                 pauses=paused,
             ),
-            lost=_lost(own, [*whole, *above]) if charged else NOTHING,
+            lost=_lost(own, [*whole, *above], unread) if charged else NOTHING,
             outlook=outlooks.get(flow),
         )
         for flow in _flow_names(pinned, accounts, outlooks, halts)
@@ -305,7 +304,7 @@ def overview(
     state = dataset_state(
         {view.state for view in (*whole, *above)},
         [each.state for each in flows],
-        charged=any(view.charged for view in whole),
+        charged=unread is not None or any(view.charged for view in whole),
     )
     return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
 
@@ -317,9 +316,10 @@ def pauses(policy: Policy | None) -> bool:
 
 def _above(ledger: Ledger, pinned: Mapping[str, Any]) -> list[AccountView]:
     """Return the account of a dataset's population in its newest term."""
-    if pinned.get("population") is None:
+    population = population_of(pinned)
+    if population is None:
         return []
-    found = views.accounts(ledger, f"{PREFIX}{pinned['population']}")
+    found = views.accounts(ledger, population)
     newest = max((view.term for view in found), default=0)
     return [view for view in found if view.term == newest]
 
@@ -356,7 +356,9 @@ def _is_charged(
     return not own and unusual.older and any(view.charged for view in whole)
 
 
-def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
+def _lost(
+    own: Sequence[AccountView], budgets: Sequence[AccountView], unread: Bound | None
+) -> Bound | None:
     """Return the least bound that holds; of a divided dataset, for its worst part."""
     inside: dict[str, list[AccountView]] = {}
     for view in own:
@@ -373,7 +375,29 @@ def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound |
         if not bounds:
             return None
         found.append(min(bounds, key=lambda each: each.epsilon))
+    if unread is not None:
+        bounds = [unread, *(each for view in whole for each in _bounds(view))]
+        found.append(min(bounds, key=lambda each: each.epsilon))
     return max(found, key=lambda each: each.epsilon)
+
+
+def _bound_of_unread(ledger: Ledger, standing: Standing) -> Bound | None:
+    """Return what holds for every part that was not read; None if all were.
+
+    Each has the budget that the term was opened with, or that of a longer period. What
+    was charged above it by hand has been read.
+    """
+    if standing.parts.all_read or standing.pinned is None:
+        return None
+    opened = views.terms(ledger, standing.dataset)[-1].opened
+    budgets = [(number_from_text(opened["epsilon"]), opened["delta"])]
+    budgets += [
+        (gate.rule.epsilon, number_text(gate.rule.delta))
+        for gate in announced_gates(standing.pinned)
+        if gate.kind == "partition" and isinstance(gate.rule, Filter)
+    ]
+    epsilon, delta = max(budgets)
+    return Bound(epsilon=epsilon, delta=delta, by="partition")
 
 
 def _bounds(view: AccountView) -> Iterable[Bound]:

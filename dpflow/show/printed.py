@@ -139,6 +139,17 @@ class Account(TypedDict):
     odometer: Reading | None
 
 
+class Parts(TypedDict):
+    """How much was read of a divided dataset's parts."""
+
+    known: Annotated[int, Field(description="Parts that have an account.")]
+    read: int
+    following: Annotated[
+        str | None,
+        Field(description="Where the next page begins; null after the last."),
+    ]
+
+
 class Outlook(TypedDict):
     """How many more runs a flow has."""
 
@@ -173,6 +184,9 @@ class DatasetStatus(TypedDict):
     term: int | None
     terms: list[Term]
     frozen: Frozen | None
+    parts: Annotated[
+        Parts, Field(description="Which parts of a divided dataset were read.")
+    ]
     accounts: list[Account]
     outlooks: list[Outlook]
 

@@ -24,6 +24,7 @@ from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.office import amend
 from dpflow.ledger.records import Request
+from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 
@@ -117,9 +118,8 @@ def test_dividing_what_is_left_would_be_wrong(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(STOPPING, 10)])
     runs = dataset_runs(ledger, "d")
-    (charge,) = run_charges(ledger, runs.runs[0]).values()
-    (account,) = runs.accounts.values()
-    naive = Load(account=account, spent=charge.spent, peaks=(charge.spent,))
+    (charge,) = run_charges(ledger, "d", runs.runs[0]).values()
+    naive = Load(account=charge.gate, spent=charge.spent, peaks=(charge.spent,))
     assert runs_left([naive])[0] == 9
     real = runs_until_refused(ledger, policy, [(STOPPING, 10)])
     assert real == 7
@@ -204,7 +204,7 @@ def test_a_region_has_its_budget_once(ledger):
     runs = dataset_runs(ledger, "d")
     pinned, step = runs.term.facts["pinned"], (WorkloadStep(TENTH),)
     # Nobody says which part a forecast is of: the fullest decides.
-    loads = loads_of(pinned, "f", step, accounts=runs.accounts)
+    loads = loads_of(pinned, "f", step, accounts=standing_gates(ledger, "d"))
     assert runs_left(loads)[0] == 8
     assert runs_left(loads_of(pinned, "f", step))[0] == 10
 
@@ -266,7 +266,7 @@ def test_a_run_that_replayed_a_step_is_no_example(ledger):
 def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
     """Count the runs like one that was chosen by hand."""
     runs = dataset_runs(ledger, "d")
-    return runs_left(loads_of_run(runs, run_charges(ledger, run)))[0]
+    return runs_left(loads_of_run(runs, run_charges(ledger, "d", run)))[0]
 
 
 def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch):
@@ -386,7 +386,7 @@ def test_a_busy_population_hides_no_charge(ledger):
         cost = PureDP(epsilon="0.001")
         run_once(ledger, two, [(cost, None)], population=whole)
     (run,) = dataset_runs(ledger, "d", most=2).runs
-    assert len(run_charges(ledger, run)) == 2
+    assert len(run_charges(ledger, "d", run)) == 2
 
 
 def test_a_frozen_dataset_has_no_runs_left(ledger):
@@ -437,6 +437,6 @@ def test_pricing_anew_agrees_with_the_journal(ledger):
         runs.term.facts["pinned"],
         "f",
         (WorkloadStep(cost), WorkloadStep(STOPPING, 1, 10)),
-        accounts=runs.accounts,
+        accounts=standing_gates(ledger, "d"),
     )
     assert runs_left(loads)[0] == outlook.runs_left

@@ -80,10 +80,8 @@ def test_a_preflighted_run_counts_once(ledger):
 def epsilon(ledger: Ledger, run: Any) -> str:
     """Return what a run spent on the dataset."""
     (view,) = accounts(ledger)
-    found = dataset_runs(ledger, "a")
-    assert found is not None
-    spent = run_charges(ledger, run)[view.id].spent
-    return found.accounts[view.id].rule.named(spent)["epsilon"]
+    charge = run_charges(ledger, "a", run)[view.id]
+    return charge.gate.rule.named(charge.spent)["epsilon"]
 
 
 def test_the_whole_preflight_has_to_be_admitted(ledger):
@@ -93,7 +91,7 @@ def test_the_whole_preflight_has_to_be_admitted(ledger):
     assert outlook.per_run == "2 steps, epsilon 0.2"
     assert (outlook.runs_left, outlook.complete) == (3, True)
     runs = dataset_runs(ledger, "a")
-    (load,) = loads_of_run(runs, run_charges(ledger, runs.runs[0]))
+    (load,) = loads_of_run(runs, run_charges(ledger, "a", runs.runs[0]))
     # The control: what the steps ask one after the other would promise one too many.
     alone = Load(account=load.account, spent=load.spent, peaks=(load.spent,))
     assert runs_left([alone])[0] == 4

@@ -36,8 +36,8 @@ from dpflow.ledger.storage.base import Place
 Found = tuple[Key, Row, str | None]
 #: Reads those of some rows that are there.
 ReadRows = Callable[[Collection[Key]], Iterable[Found]]
-#: Names the accounts of a book.
-Accounts = Callable[[str], Iterable[Key]]
+#: Returns the ids of a book's accounts.
+Accounts = Callable[[str], Iterable[str]]
 #: Reads entries: those of the second set only prove something, without their bodies.
 ReadEntries = Callable[[set[Place], set[Place]], Mapping[Place, Entry]]
 
@@ -48,7 +48,7 @@ class Loading:
     Args:
         keys: What a command needs.
         read: Reads rows.
-        accounts: Names the accounts of a book of which all are needed.
+        accounts: Returns the ids of accounts, for a book of which all are needed.
         entries: Reads entries.
     """
 
@@ -121,12 +121,15 @@ class Loading:
         if not 0 <= terms <= book.number:
             what = f"book {name!r} has fewer entries than its {terms} terms"
             raise JournalError(what)
-        whole = name in keys.whole
-        if whole or name in keys.books:
-            for number in range(1 if whole else max(terms, 1), terms + 1):
+        every = name in keys.whole or name in keys.terms
+        if every or name in keys.books:
+            for number in range(1 if every else max(terms, 1), terms + 1):
                 yield from self._must(("term", name, str(number)))
-        if whole:
-            yield from self._accounts(name)
+        if name in keys.terms:
+            for number in range(1, terms + 1):
+                yield ("account", f"{name}#{number}")
+        if name in keys.whole:
+            yield from (("account", each) for each in self._accounts(name))
         base = f"{name}#{terms}"
         for place in keys.gates.get(name, ()):
             yield ("account", f"{base}/{place}" if place else base)
@@ -307,7 +310,8 @@ def _is_part(held: Sums, made: Sums) -> bool:
 def _named(keys: Keys) -> dict[Key, None]:
     """Return the keys of the rows that are named."""
     found: list[Key] = [EPOCH]
-    found += [("book", name) for name in (*keys.books, *keys.whole)]
+    found += [("book", name) for name in (*keys.books, *keys.whole, *keys.terms)]
+    found += [("account", name) for name in keys.accounts]
     found += [("charge", name) for name in keys.charges]
     found += [("release", name) for name in keys.releases]
     found += [("run", name) for name in keys.runs]

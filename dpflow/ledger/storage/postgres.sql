@@ -348,9 +348,14 @@ further AS MATERIALIZED (
             JOIN row AS part ON part.key >= 'account:' || whole.book || '#'
                 AND part.key < 'account:' || whole.book || '$')
         || ARRAY(
-            SELECT part.key FROM unnest(CAST(:whole AS text[])) AS whole (book)
-            JOIN row AS part ON part.key >= 'term:' || whole.book || '#'
-                AND part.key < 'term:' || whole.book || '$')
+            SELECT 'account:' || (fields ->> 0) || '#' || number
+            FROM book, generate_series(1, CAST(fields ->> 5 AS bigint)) AS number
+            WHERE (fields ->> 0) = ANY (CAST(:terms AS text[])))
+        || CAST(:accounts AS text[])
+        || ARRAY(
+            SELECT part.key FROM unnest(CAST(:terms AS text[])) AS known (book)
+            JOIN row AS part ON part.key >= 'term:' || known.book || '#'
+                AND part.key < 'term:' || known.book || '$')
     )
 ),
 term AS MATERIALIZED (

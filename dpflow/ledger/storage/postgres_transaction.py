@@ -91,10 +91,9 @@ class Snapshot(Reading):
                 for book, number in entries.keys() & (shown | proofs)
             }
 
-        def accounts(book: str) -> Iterable[Key]:
-            return [
-                k for k in rows if k[0] == "account" and k[1].startswith(f"{book}#")
-            ]
+        def accounts(book: str) -> Iterable[str]:
+            ids = (key[1] for key in rows if key[0] == "account")
+            return [name for name in ids if name.startswith(f"{book}#")]
 
         return self._loaded(keys, read, accounts, proved)
 
@@ -163,7 +162,7 @@ class Trips(Snapshot, Transaction):
     def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
         locks = None
         if self._locked is None:
-            if keys.books or keys.whole:
+            if keys.books or keys.whole or keys.terms:
                 # Only a row can be locked; a new book has none.
                 self._send("make_books", **asked)
             deep = keys.reach and (keys.charges or keys.runs)
@@ -181,7 +180,7 @@ class Trips(Snapshot, Transaction):
 
         A charge may have been made meanwhile, or a run taken over by another one.
         """
-        named = {("book", name) for name in (*keys.books, *keys.whole)}
+        named = {("book", n) for n in (*keys.books, *keys.whole, *keys.terms)}
         needed = named | {key for key in rows if key[0] == "book"}
         return needed <= (self._locked or set())
 
@@ -240,7 +239,7 @@ class Trips(Snapshot, Transaction):
 
 def _asked(keys: Keys) -> dict[str, object]:
     """Return the parameters of `load`: keys as their texts."""
-    books = dict.fromkeys((*keys.books, *keys.whole))
+    books = dict.fromkeys((*keys.books, *keys.whole, *keys.terms))
     gates = [
         (book, f"/{place}" if place else "")
         for book, places in keys.gates.items()
@@ -261,6 +260,8 @@ def _asked(keys: Keys) -> dict[str, object]:
         "gate_books": _array(key_text(("book", book)) for book, _ in gates),
         "gate_places": _array(place for _, place in gates),
         "whole": _array(keys.whole),
+        "terms": _array((*keys.whole, *keys.terms)),
+        "accounts": _array(key_text(("account", name)) for name in keys.accounts),
         "entry_books": _array(book for book, _ in keys.entries),
         "entry_numbers": _array(str(number) for _, number in keys.entries),
         "reach": int(keys.reach),

@@ -56,7 +56,7 @@ class Tables(Transaction):
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        return self._loaded(keys, self._rows, self._accounts, self._proved)
+        return self._loaded(keys, self._rows, self.accounts, self._proved)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]

@@ -13,7 +13,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, Charge, JournalError, Key, Release
+from dpflow.ledger.rows import Changes, Charge, JournalError, Release
 from dpflow.ledger.storage.base import (
     Identity,
     Place,
@@ -74,6 +74,12 @@ class Reading(ABC):
     def books(self) -> list[str]:
         """Return the names of all books, sorted."""
         return [key_of_text(row[0])[1] for row in self.kept("book", limit=_ENDLESS)]
+
+    def accounts(self, book: str) -> list[str]:
+        """Return the ids of a book's accounts in all of its terms."""
+        above, below = prefixed("account", book)
+        found = self._ask("keys", above=above, below=below)
+        return [key_of_text(text)[1] for (text,) in found]
 
     def entries(self, places: Iterable[Place]) -> Mapping[Place, Entry]:
         """Return those of some entries that are there, hashes checked."""
@@ -164,12 +170,6 @@ class Reading(ABC):
         """Return what release keys are made with; who only reads may not have it."""
         ((text,),) = self._ask("secret").fetchall()
         return bytes.fromhex(text)
-
-    def _accounts(self, book: str) -> list[Key]:
-        above, below = prefixed("account", book)
-        return [
-            key_of_text(each) for (each,) in self._ask("keys", above=above, below=below)
-        ]
 
     def _backwards(
         self, name: str, book: str, before: int, **kind: str

@@ -17,7 +17,16 @@ from dpflow.ledger.records import AccountView, KeptView
 from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import account_of_term, openings
+from dpflow.ledger.views.parts import (
+    ALL_PARTS,
+    NO_PARTS,
+    Parts,
+    PartsRead,
+    load_accounts,
+    load_parts,
+)
 from dpflow.ledger.views.reservations import waiting
+from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
 
 #: Entries after which an account that holds nothing may never have been charged.
@@ -25,31 +34,72 @@ _UNREAD = ("refuse", "void")
 _WHOLE = ("dataset", "population")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookAccounts:
+    """The terms of a dataset or population, and its accounts.
+
+    Attributes:
+        state: Every term, and the accounts that were read.
+        accounts: Those that were read, in the order of their ids.
+        parts: Which parts these are.
+    """
+
+    state: State
+    accounts: tuple[AccountView, ...]
+    parts: PartsRead
+
+
+#: Of a dataset that the ledger does not know.
+NO_ACCOUNTS = BookAccounts(state=State(rows={}), accounts=(), parts=NO_PARTS)
+
+
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
     """Return the accounts of one dataset or of all, with the forfeited apart."""
+    found = book_accounts(ledger, dataset).values()
+    views = (view for each in found for view in each.accounts)
+    return sorted(views, key=lambda view: view.id)
+
+
+def book_accounts(
+    ledger: Ledger, dataset: str | None = None, parts: Parts = ALL_PARTS
+) -> dict[str, BookAccounts]:
+    """Return the terms and accounts of one dataset or of all, by its name.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: Only this one.
+        parts: Which parts of divided datasets are read.
+    """
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
-        state = reading.load(Keys(whole=tuple(books)))
-        gates = [gate for book in books for gate in gates_of_book(state, book)]
-        facts = _Facts(
-            state=state,
-            dead=_held_by_the_dead(ledger, reading),
-            closed=_closed(reading, books),
-            opened={
-                (book, number): entry.body["term"]["gates"]
-                for book in books
-                for number, entry in openings(reading, book).items()
-            },
-            unread=_unread(reading, state, gates),
-        )
-    return sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
+        dead = _held_by_the_dead(ledger, reading)
+        return {book: _of_book(reading, book, parts, dead) for book in books}
+
+
+def _of_book(
+    reading: Reading, book: str, parts: Parts, dead: Mapping[str, list[Amounts]]
+) -> BookAccounts:
+    state, read = load_parts(reading, book, parts)
+    gates = gates_of_book(state, book)
+    facts = _Facts(
+        state=state,
+        dead=dead,
+        closed=_closed(reading, book),
+        opened={
+            number: entry.body["term"]["gates"]
+            for number, entry in openings(reading, book).items()
+        },
+        unread=_unread(reading, state, gates),
+    )
+    views = sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
+    return BookAccounts(state=state, accounts=tuple(views), parts=read)
 
 
 def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:
     """Return the rule of an account and all that is settled and held under it."""
     book = account.partition("#")[0]
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(whole=(book,)))
+        state = load_accounts(reading, book, [account])
     for gate in gates_of_book(state, book):
         if gate.id == account:
             return gate.rule, gate.settled + gate.held
@@ -74,6 +124,30 @@ def gates_of_book(state: State, book: str) -> list[Gate]:
         if isinstance(row, Account) and row.book == book and split(row.id)[2] != KEPT
     }
     return [_standing(state, name, newest) for name in sorted(names)]
+
+
+def standing_gates(
+    ledger: Ledger, dataset: str, names: Collection[str] | None = None
+) -> dict[str, Gate]:
+    """Return gates of a dataset's newest term and of its population's, by account.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset.
+        names: Only the gates of these accounts. Default: all.
+    """
+    with ledger.storage.read() as reading:
+        term = reading.load(Keys(books=(dataset,))).newest(dataset)
+        above = None if term is None else population_of(term.facts["pinned"])
+        found: dict[str, Gate] = {}
+        for book in filter(None, (dataset, above)):
+            if names is None:
+                state = reading.load(Keys(whole=(book,)))
+            else:
+                own = [name for name in names if name.partition("#")[0] == book]
+                state = load_accounts(reading, book, own)
+            found |= current_gates(state, book)
+    return {k: g for k, g in found.items() if names is None or k in names}
 
 
 def current_gates(state: State, book: str) -> dict[str, Gate]:
@@ -104,14 +178,6 @@ def _standing(state: State, name: str, newest: int) -> Gate:
 def term_of(account: str) -> int:
     """Return the number of the term that an account belongs to."""
     return split(account)[1]
-
-
-def partition_of(account: str) -> str:
-    """Return the partition that an account's id speaks of; empty if of none."""
-    _, _, place = account.partition("#")
-    _, kind, rest = (*place.split("/", 2), "", "")[:3]
-    # Neither terms nor partitions have a slash in their name.
-    return rest.partition("/")[0] if kind == "partition" else ""
 
 
 def account_view(
@@ -170,14 +236,14 @@ class _Facts:
     Attributes:
         dead: What processes hold on each account that have ended.
         closed: What was forfeited on each account.
-        opened: By book and term, the gates that the term was opened with.
+        opened: By term, the gates that it was opened with.
         unread: Accounts that were refused or given back, and never charged.
     """
 
     state: State
     dead: Mapping[str, list[Amounts]]
     closed: Mapping[str, list[Amounts]]
-    opened: Mapping[tuple[str, int], Mapping[str, Any]]
+    opened: Mapping[int, Mapping[str, Any]]
     unread: Collection[str]
 
     def view(self, gate: Gate) -> AccountView:
@@ -200,7 +266,7 @@ class _Facts:
         """Return the budget that a filter was opened with, as the journal tells."""
         if not isinstance(gate.rule, Filter):
             return None
-        gates = self.opened.get((gate.dataset, term_of(gate.id)), {})
+        gates = self.opened.get(term_of(gate.id), {})
         place = f"flow/{gate.name}" if gate.kind == "flow" else gate.kind
         first = gates.get(place)
         rule = gate.rule if first is None else rule_of(first["rule"])
@@ -217,12 +283,11 @@ def _held_by_the_dead(ledger: Ledger, reading: Reading) -> dict[str, list[Amount
     return found
 
 
-def _closed(reading: Reading, books: Iterable[str]) -> dict[str, list[Amounts]]:
+def _closed(reading: Reading, book: str) -> dict[str, list[Amounts]]:
     found: dict[str, list[Amounts]] = {}
-    for book in books:
-        for entry in reading.rare(book, "forfeit"):
-            for name, posting in entry.postings.items():
-                found.setdefault(name, []).append(posting.amount)
+    for entry in reading.rare(book, "forfeit"):
+        for name, posting in entry.postings.items():
+            found.setdefault(name, []).append(posting.amount)
     return found
 
 

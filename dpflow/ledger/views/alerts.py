@@ -7,7 +7,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Alert, AlertView
 from dpflow.ledger.rows import Account, split
-from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.parts import partition_of
 from dpflow.rounding import number_from_text
 
 

@@ -16,10 +16,9 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.rows import Term, name_of_term
 from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.accounts import current_gates
+from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.charge_entries import drawn_from, openings
 from dpflow.ledger.views.unusual import RECENT
-from dpflow.policy.population import PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,13 @@ class RunCharge:
     """What a run did to one account.
 
     Attributes:
+        gate: That of the account, as it stands.
         spent: All that it posted, and what it still holds.
         peaks: The sums of what it had posted and held, each of which was admitted on
             the way; none is below another.
     """
 
+    gate: Gate
     spent: Tally
     peaks: tuple[Tally, ...]
 
@@ -101,14 +102,12 @@ class DatasetRuns:
     """The newest term of a dataset, its accounts as they stand, and its runs.
 
     Attributes:
-        accounts: Their gates by id, those of its population included.
         runs: Oldest first.
         older: Whether the journal has older entries, which were not read.
     """
 
     dataset: str
     term: Term
-    accounts: Mapping[str, Gate]
     runs: tuple[FlowRun, ...]
     older: bool
 
@@ -128,17 +127,10 @@ def dataset_runs(
         most: Read so many entries of its journal, the newest; None: all.
     """
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(whole=(dataset,)))
-        known = state.terms(dataset)
-        if not known:
+        state = reading.load(Keys(books=(dataset,)))
+        term = state.newest(dataset)
+        if term is None:
             return None
-        term = known[-1]
-        accounts = current_gates(state, dataset)
-        population = term.facts["pinned"].get("population")
-        if population is not None:
-            place = f"{PREFIX}{population}"
-            above = reading.load(Keys(whole=(place,)))
-            accounts |= current_gates(above, place)
         last = state.book(dataset).number
         first = openings(reading, dataset)[term.number].number
         start = first if most is None else max(last - most, first)
@@ -149,7 +141,6 @@ def dataset_runs(
     return DatasetRuns(
         dataset=dataset,
         term=term,
-        accounts=accounts,
         runs=tuple(each.run(refused) for each in facts if each.steps),
         older=start > first,
     )
@@ -317,8 +308,11 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
 # What one run did
 
 
-def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
-    """Read what a run did to each account, by its id."""
+def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
+    """Read what a run did to each account of a dataset's newest term, by its id.
+
+    Those of its population are among them.
+    """
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
         charges = (*names, *run.lent)
@@ -336,9 +330,11 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
         # Raised by hand, after its end whenever that was.
         for account, amount in charge.added.items():
             traces[account].post(Tally(amount))
+    gates = standing_gates(ledger, dataset, traces.keys())
     return {
-        name: RunCharge(spent=trace.total, peaks=tuple(trace.peaks))
+        name: RunCharge(gate=gates[name], spent=trace.total, peaks=tuple(trace.peaks))
         for name, trace in traces.items()
+        if name in gates
     }
 
 

@@ -16,8 +16,9 @@ from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Term
-from dpflow.ledger.views.accounts import account_view, accounts
-from dpflow.ledger.views.terms import book_state, differences, is_replaceable
+from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
+from dpflow.ledger.views.parts import ALL_PARTS, NO_PARTS, Parts, PartsRead
+from dpflow.ledger.views.terms import differences, is_replaceable
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.types import did_you_mean
 
@@ -35,6 +36,7 @@ class Standing:
         pinned: The policy's guarantee-relevant fields; the ledger's copy if there is
             one. None for an earlier term, whose copy is history.
         accounts: Opened ones and those that the policy announces.
+        parts: How many parts have opened ones, and of how many they are here.
         differences: How the policy file differs from the ledger's copy.
         replaceable: Whether the next step applies a file that differs by itself.
     """
@@ -43,42 +45,51 @@ class Standing:
     term: int | None
     pinned: Mapping[str, Any] | None
     accounts: tuple[AccountView, ...]
+    parts: PartsRead = NO_PARTS
     differences: tuple[str, ...] = ()
     replaceable: bool = True
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was ever charged here."""
-        return all(is_untouched(view) for view in self.accounts)
+        return self.parts.all_read and all(is_untouched(view) for view in self.accounts)
 
 
 def standings(
-    ledger: Ledger, policies: PolicySet, dataset: str | None = None
+    ledger: Ledger,
+    policies: PolicySet,
+    dataset: str | None = None,
+    parts: Parts = ALL_PARTS,
 ) -> list[Standing]:
     """Return where each dataset stands, or one of them.
+
+    Args:
+        ledger: The ledger to read.
+        policies: Of the project.
+        dataset: Only this one.
+        parts: Which parts of divided datasets are read.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
-    opened: dict[str, list[AccountView]] = {}
-    for view in accounts(ledger, dataset):
-        opened.setdefault(view.dataset, []).append(view)
+    books = book_accounts(ledger, dataset, parts)
+    opened = {name: book for name, book in books.items() if book.accounts}
     wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
     found: list[Standing] = []
     for name in wanted:
         policy = policies.get(name)
-        state = book_state(ledger, name)
-        known = state.terms(name)
+        book = opened.get(name, NO_ACCOUNTS)
+        known = book.state.terms(name)
         term = known[-1] if known else None
         pins = {each.number: each.facts["pinned"] for each in known}
-        views = [v for v in opened.get(name, []) if not _is_switch(v, pins)]
+        views = [view for view in book.accounts if not _is_switch(view, pins)]
         if term is not None:
             fields, number = term.facts["pinned"], term.number
         elif policy is not None:
             fields, number = policy.pinned(), None
         else:
             raise _unknown(name, known_datasets(ledger, policies))
-        found += _earlier_terms(views, number)
+        found += _earlier_terms(views, number, book.parts)
         current = [view for view in views if view.term == number]
         found.append(
             Standing(
@@ -88,8 +99,9 @@ def standings(
                 accounts=tuple(
                     sorted([*current, *_announced(fields, current)], key=_order)
                 ),
+                parts=book.parts,
                 differences=_differences(term, policy),
-                replaceable=is_replaceable(state, name)
+                replaceable=is_replaceable(book.state, name)
                 and not (policy and policy.officers),
             )
         )
@@ -111,7 +123,8 @@ def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool
 
 def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
     """Return the datasets that the ledger or a policy knows."""
-    return {view.dataset for view in accounts(ledger)} | set(policies)
+    with ledger.storage.read() as reading:
+        return {*reading.books(), *policies}
 
 
 def check_dataset(ledger: Ledger, policies: PolicySet, dataset: str) -> None:
@@ -148,7 +161,9 @@ def _announced(
             yield account_view(gate._replace(state=NOT_OPENED))
 
 
-def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Standing]:
+def _earlier_terms(
+    views: list[AccountView], term: int | None, parts: PartsRead
+) -> Iterator[Standing]:
     """Yield the terms before this one in which anything was charged."""
     for number in sorted({view.term for view in views} - {term}):
         ended = tuple(
@@ -157,7 +172,11 @@ def _earlier_terms(views: list[AccountView], term: int | None) -> Iterator[Stand
             if view.term == number
         )
         standing = Standing(
-            dataset=views[0].dataset, term=number, pinned=None, accounts=ended
+            dataset=views[0].dataset,
+            term=number,
+            pinned=None,
+            accounts=ended,
+            parts=parts,
         )
         if not standing.untouched:
             yield standing

@@ -8,13 +8,16 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term
+from dpflow.ledger.views.parts import load_accounts, overdrawn
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines
 
 
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
-    return list(term_views(book_state(ledger, dataset), dataset))
+    with ledger.storage.read() as reading:
+        state = load_accounts(reading, dataset, overdrawn(reading, dataset))
+        return list(term_views(state, dataset))
 
 
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:

@@ -11,7 +11,7 @@ from dpflow.ledger.records import (
     AccountView,
     OpenReservation,
 )
-from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.views.parts import PartsRead, partition_of
 from dpflow.rounding import number_from_text, short_down, short_up
 
 FORFEITED = (
@@ -80,6 +80,16 @@ def people_lines(views: Sequence[AccountView]) -> list[str]:
     )
     told = "People have the budget: each pays for steps until their own part is used."
     return [told] if taken else []
+
+
+def parts_lines(dataset: str, parts: PartsRead) -> list[str]:
+    """Return a line where not all parts of a divided dataset were read."""
+    if parts.all_read:
+        return []
+    told = f"{parts.read:,} of its {parts.known:,} parts were read"
+    if parts.following is not None:
+        told += f"; `dpflow status {dataset} --parts-from {parts.following}` goes on"
+    return [f"{told}; --all-parts reads all, which takes long."]
 
 
 def shown_components(view: AccountView) -> list[str]:

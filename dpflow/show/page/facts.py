@@ -248,14 +248,8 @@ def _section(
     freeze = terms[-1].frozen if terms else None
     alerts = () if policy is None else policy.alerts
     shares = [Fraction(alert) for alert in alerts]
-    found = overview(
-        ledger,
-        dataset,
-        standing.accounts,
-        pinned,
-        ahead if newest else (),
-        paused=pauses(policy),
-    )
+    ahead_now = ahead if newest else ()
+    found = overview(ledger, standing, ahead_now, paused=pauses(policy))
     told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
     return Section(
         dataset=dataset,
