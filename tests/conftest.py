@@ -71,6 +71,7 @@ OF_DATABASES = {
         "storage.test_readonly",
         "storage.test_trips",
         "test_everything",
+        "views.test_parts",
         "views.test_views",
     )
 }

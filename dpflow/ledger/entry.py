@@ -6,6 +6,7 @@ It needs the standard library only, so that an auditor can run it alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -139,7 +140,7 @@ def postings_from_text(text: str) -> dict[str, Posting]:
         # that is cut itself leaves pieces that have none.
         for part in text[2:-3].split(']],"'):
             told, _, sums = part.partition('":[[')
-            name = _name(told)
+            name = told if _plain(told) else _name(told)
             amount, settled, held = sums.split("],[")
             both = (_amounts(amount), _amounts(settled), _amounts(held))
             # A named tuple's own way of making one takes twice as long.
@@ -166,6 +167,10 @@ def _slowly_read(text: str) -> dict[str, Posting]:
         what = f"{text[:80]!r} are no postings in their canonical form"
         raise JournalError(what)
     return found
+
+
+#: Whether JSON writes a text as it is: ASCII without controls, quotes and backslashes.
+_plain = re.compile(r"[ !#-\[\]-~]*").fullmatch
 
 
 @lru_cache(maxsize=10_000)

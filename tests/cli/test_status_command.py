@@ -6,6 +6,7 @@ import pytest
 
 from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.ledger.views.parts import Parts
 from tests.cli.support import (
     CDNOW,
     STEP,
@@ -159,7 +160,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     (dataset,) = data["datasets"]
     expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
     expected |= {"shares", "planned_noise", "terms", "frozen", "outlooks"}
-    expected |= {"state", "spent", "by_flow", "unusual_steps", "refused"}
+    expected |= {"state", "spent", "by_flow", "unusual_steps", "refused", "parts"}
     assert expected == dataset.keys()
     assert (
         dataset["unit"],
@@ -358,3 +359,32 @@ def test_who_pins_the_policy_is_said_until_it_is_pinned(shop: Shop) -> None:
     text = run_fine("status", "adult")
     assert "Nothing was charged yet" in text
     assert "is pinned by the first step" not in text
+
+
+def test_many_parts_are_read_a_page_at_a_time(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how many were not read, and how to go on."""
+    shop.write(
+        "dataset: events\nunit: person\nrelation: add-or-remove\n"
+        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n",
+        "events.yaml",
+    )
+    for part in ("east", "north", "south"):
+        (shop.root / part).write_text(part)
+        how = ("--because", "before dpflow", "--evidence", part)
+        charged = ("--partition", part, "--cost", "Laplace(sensitivity=1, scale=10)")
+        run_fine("ledger", "import-prior", "events", *charged, *how)
+    assert "parts were read" not in run_fine("status", "events")
+    page = Parts(most=2)
+    monkeypatch.setattr("dpflow.ledger.views.parts.PAGE_OF_PARTS", page)
+    text = " ".join(run_fine("status", "events", "--details").split())
+    assert "2 of its 3 parts were read" in text
+    assert "`dpflow status events --parts-from east` goes on" in text
+    assert "partition north" in text
+    assert "partition east" not in text
+    text = run_fine("status", "events", "--details", "--parts-from", "east")
+    assert "partition east" in text
+    assert "goes on" not in text
+    (data,) = run_json("status", "events", "--all-parts")["datasets"]
+    assert data["parts"] == {"known": 3, "read": 3, "following": None}

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dpflow
-from dpflow import guarded
+from dpflow import PureDP, guarded
 from dpflow.cli import app
 from dpflow.exceptions import UnknownDataset
+from dpflow.ledger.views.parts import Parts
 from dpflow.show.gauges import prometheus
 from dpflow.show.status import Status
 from tests.projects import POLICY, TENTH, make_project, rows
@@ -84,3 +85,36 @@ def test_another_format_is_refused(shop: Path) -> None:
     """As wrong usage."""
     refused = CliRunner().invoke(app, ["status", "--format", "xml"])
     assert refused.exit_code == 2
+
+
+def test_a_page_of_parts_hides_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a flow lost at most is told for unread parts as well, and so is the page."""
+    divided = POLICY + "partition: {by: region}\nodometer: {theorem: basic, delta: 0}\n"
+    make_project(tmp_path, monkeypatch, divided)
+    for region, epsilon in (("east", "0.5"), ("west", "0.1")):
+
+        @guarded(
+            dataset="shop", cost=PureDP(epsilon=epsilon), partitions=region, flow="f"
+        )
+        def step() -> int:
+            return SECRET
+
+        step()
+    whole = found("shop")
+    monkeypatch.setattr("dpflow.show.status.PAGE_OF_PARTS", Parts(most=1))
+    first = found("shop")
+    assert dpflow.status("shop", all_parts=True).as_json() == whole.as_json()
+    read = first.datasets[0].standing.parts
+    assert (read.known, read.read, read.following) == (2, 1, "east")
+    second = dpflow.status("shop", parts_from=read.following)
+    shown = [each.as_json()["datasets"][0] for each in (whole, first, second)]
+    assert [each["parts"]["read"] for each in shown] == [2, 1, 1]
+    fullest = [each["spent"][0]["account"].rpartition("/")[2] for each in shown]
+    assert fullest == ["east", "west", "east"]
+    lost = [float(each["by_flow"][0]["lost"]["epsilon"]) for each in shown]
+    assert lost[0] == 0.5
+    # The control: of the page's own part alone, less would be told than was lost.
+    assert min(lost[1:]) >= 0.5
+    assert all(each["state"]["word"] == "running" for each in shown)
