@@ -127,7 +127,7 @@ $(VENV)/examples.installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/dev.installed: pyproject.toml | $(BIN)/python
 	@echo "== Installing dpflow with what the tests need (a minute, once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
 	@touch $@
 
 clean:

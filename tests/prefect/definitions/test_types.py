@@ -17,7 +17,7 @@ from dpflow import PureDP, dp_task, private_task
 from tests.prefect.support import charges
 from tests.projects import ROOT
 
-CASES = "tests/prefect/matrix/typing_cases.py"
+CASES = "tests/prefect/definitions/typing_cases.py"
 TENTH = PureDP(epsilon="0.1")
 
 

@@ -9,9 +9,15 @@ from prefect.settings import PREFECT_LOGGING_LOG_PRINTS, temporary_settings
 from dpflow import dp_flow, dp_task, private_task
 from dpflow.prefect import PrivateTask
 from dpflow.prefect.deployments import DPFlow
+from tests.prefect.definitions.test_definitions import (
+    TENTH,
+    body,
+    loud,
+    plain_guard,
+    step,
+)
 from tests.prefect.matrix.support import wait_until
 from tests.prefect.support import charges
-from tests.prefect.test_definitions import TENTH, body, loud, plain_guard, step
 
 
 def test_what_a_guard_was_made_of_can_be_a_step_again(project):

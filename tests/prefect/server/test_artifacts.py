@@ -1,0 +1,175 @@
+"""The budget artifact after a run: what was asked, what is left and promised."""
+
+from __future__ import annotations
+
+import re
+
+from prefect.artifacts import Artifact
+
+from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow.forecast import outlooks
+from dpflow.guard.project import current_project
+from dpflow.ledger.approval import Approval
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office_records import Wish
+from dpflow.prefect import artifacts
+from tests.prefect.conftest import POLICY
+from tests.prefect.support import charges
+
+
+@dp_task(dataset="shop", cost=PureDP(epsilon="0.5"))
+def customers(week: int) -> int:
+    """Stand for a step that fits twice."""
+    return week
+
+
+def test_the_budget_artifact_says_asked_left_and_guarantee(project):
+    """After a halted run the artifact tells why, in Prefect's own UI."""
+
+    @dp_flow(name="report")
+    def report():
+        return [customers(week) for week in range(3)]
+
+    report(return_state=True)
+    artifact = Artifact.get("dpflow-budget-shop")
+    assert artifact.data.startswith("# Privacy budget of `shop`, term 1\n")
+    assert "**BudgetExhausted.**" in artifact.data
+    assert "dpflow policy apply shop --new-term --because TEXT" in artifact.data
+    assert "epsilon = 1" in artifact.data
+    assert "| | dataset shop |" in artifact.data
+    assert "| spent | epsilon 1 |" in artifact.data
+    used = Artifact.get("dpflow-budget-shop-used")
+    assert float(used.data) == 100
+
+
+def test_the_budget_artifact_promises_what_the_ledger_does(make_project):
+    """A tightened term is bound by what it was opened with, and an edit by nobody."""
+    folder = make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 3}"))
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    def promised():
+        (line,) = [
+            line
+            for line in Artifact.get("dpflow-budget-shop").data.splitlines()
+            if "differentially private" in line
+        ]
+        return re.findall(r"epsilon = [0-9.]+", line)
+
+    report(1)
+    assert promised() == ["epsilon = 3"]
+    path = folder / "policies" / "shop.yaml"
+    path.write_text(path.read_text("utf-8").replace("epsilon: 3", "epsilon: 2.9"))
+    project = current_project()
+    artifacts.publish_budget(project)
+    assert promised() == ["epsilon = 3"]
+    policy = project.policies["shop"]
+    apply_policy(project.ledger, policy, Wish(), Approval(principal="ann"))
+    report(2)
+    assert promised() == ["epsilon = 3"]
+
+
+def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
+    """It is one line of the artifact, without a picture, a link or a tag."""
+    told = []
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    monkeypatch.setattr(artifacts, "_create", lambda _, **facts: told.append(facts))
+    name = "x\n# Spent: 0\x1b ![x](http://e.example/x.png)<img src=x>"
+    message = f"the step {name!s} was refused"
+    artifacts.publish_budget(project, BudgetRefused(message, dataset="shop"))
+    (text,) = [each["markdown"] for each in told if "markdown" in each]
+    bare = re.sub(r"\\.", "", text)
+    assert "the step x # Spent: 0" in text
+    assert not set("<[\x1b") & set(bare)
+    assert not any(line.startswith("# Spent") for line in text.splitlines())
+
+
+ALERTS = """
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1}
+filter: basic
+flows: {report: {}}
+alerts: [0.5, 0.95]
+"""
+
+
+def test_the_budget_artifact_tells_the_alerts(make_project):
+    """The thresholds that were reached, each once, and not the others."""
+    make_project(ALERTS)
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    told = Artifact.get("dpflow-budget-shop").data.split("## Alerts\n\n")[1]
+    reached = [line for line in told.splitlines() if line.startswith("- ")]
+    assert len([line for line in reached if "50% of the budget" in line]) == 1
+    assert "95%" not in told
+    report(2)
+    told = Artifact.get("dpflow-budget-shop").data
+    assert told.count("- 50% of the budget of shop#1 is used, since ") == 1
+    assert told.count("- 95% of the budget of shop#1 is used, since ") == 1
+
+
+def test_without_an_alert_the_budget_artifact_tells_none(project):
+    """A third of the budget is no alert."""
+    third = dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))(lambda: 1)
+
+    @dp_flow(name="report")
+    def report():
+        third()
+
+    report()
+    assert "Alerts" not in Artifact.get("dpflow-budget-shop").data
+
+
+def test_the_budget_artifact_tells_the_runs_left(project, monkeypatch, caplog):
+    """As `dpflow status` does; where they cannot be counted, the rest is published."""
+
+    @dp_flow(name="report")
+    def report(week):
+        return customers(week)
+
+    report(1)
+    left = outlooks(project.ledger)[0]
+    assert left.runs_left is not None
+    assert f"- {left.sentence}" in Artifact.get("dpflow-budget-shop").data
+
+    def broken(*args, **kwargs):
+        msg = "no forecast"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("dpflow.prefect.artifacts.outlooks", broken)
+    assert report(2) == 2
+    artifact = Artifact.get("dpflow-budget-shop")
+    assert "Runs left" not in artifact.data
+    assert "| spent | epsilon" in artifact.data
+    assert "could not be counted" in caplog.text
+
+
+def test_prefect_out_of_reach_never_touches_the_charge(project, monkeypatch, caplog):
+    """A failing artifact is logged; the flow completes and the charge is settled."""
+
+    def broken(*args, **kwargs):
+        msg = "no server"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("dpflow.prefect.artifacts.create_markdown_artifact", broken)
+
+    @dp_flow(name="report")
+    def report():
+        return customers(1)
+
+    assert report() == 1
+    assert charges(project) == 1
+    assert "could not be published" in caplog.text
