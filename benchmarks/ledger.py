@@ -454,9 +454,7 @@ def main() -> int:
     # The same for both databases; benchmarks/witness.py has the witness's own cost.
     os.environ["DPFLOW_WITNESS"] = "none"
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="short rounds, small sizes"
-    )
+    parser.add_argument("--quick", action="store_true", help="short, small rounds")
     parser.add_argument("--seconds", type=float, help="of each measurement")
     parser.add_argument("--histories", help="comma-separated numbers of entries")
     parser.add_argument("--only", choices=["sqlite", "postgres"])
