@@ -299,7 +299,11 @@ def overview(
         )
         for flow in _flow_names(pinned, accounts, outlooks, halts)
         for own in [[v for v in accounts if v.kind in _OF_FLOW and v.name == flow]]
-        for charged in [_is_charged(own, flow in outlooks, whole, unusual)]
+        for charged in [
+            # Of a part that was not read nobody knows who charged it.
+            (unread is not None and (flow is None or flow in standing.flows))
+            or _is_charged(own, flow in outlooks, whole, unusual)
+        ]
     ]
     state = dataset_state(
         {view.state for view in (*whole, *above)},
@@ -364,11 +368,12 @@ def _lost(
     for view in own:
         if view.charged:
             inside.setdefault(partition_of(view.id), []).append(view)
-    around = {view.name: view for view in budgets if view.kind == "partition"}
+    opened = (view for view in budgets if view.kind == "partition" and view.id)
+    around = {view.name: view for view in opened}
     whole = [view for view in budgets if view.kind != "partition"]
     found = []
     # A flow without gates of its own may have charged any part.
-    for part in inside or around or {""}:
+    for part in inside or around or ({""} if unread is None else ()):
         gates = [*inside.get(part, ()), *whole]
         gates += [around[part]] if part in around else []
         bounds = [each for view in gates for each in _bounds(view)]

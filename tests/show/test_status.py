@@ -15,8 +15,11 @@ import dpflow
 from dpflow import PureDP, guarded
 from dpflow.cli import app
 from dpflow.exceptions import UnknownDataset
+from dpflow.guard.project import current_project
 from dpflow.ledger.views.parts import Parts
+from dpflow.ledger.views.standing import standings
 from dpflow.show.gauges import prometheus
+from dpflow.show.overview import overview
 from dpflow.show.status import Status
 from tests.projects import POLICY, TENTH, make_project, rows
 
@@ -118,3 +121,28 @@ def test_a_page_of_parts_hides_no_loss(
     # The control: of the page's own part alone, less would be told than was lost.
     assert min(lost[1:]) >= 0.5
     assert all(each["state"]["word"] == "running" for each in shown)
+
+
+def test_a_flow_that_charged_unread_parts_alone_has_lost_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs may be too old to be known; one that never ran has lost nothing."""
+    flows = "flows: {old: {epsilon: 0.5}, new: {epsilon: 0.2}, never: {epsilon: 1}}\n"
+    divided = POLICY + "partition: {by: region}\n" + flows
+    make_project(tmp_path, monkeypatch, divided)
+    for region, flow in (("east", "old"), ("west", "new")):
+
+        @guarded(dataset="shop", cost=TENTH, partitions=region, flow=flow)
+        def step() -> int:
+            return SECRET
+
+        step()
+    project = current_project()
+    (standing,) = standings(project.ledger, project.policies, "shop", Parts(most=1))
+    assert standing.flows == {"old", "new"}
+    shown = {each.flow: each for each in overview(project.ledger, standing, ()).flows}
+    lost = {
+        name: each.lost and float(each.lost.epsilon) for name, each in shown.items()
+    }
+    assert lost == {"old": 1, "new": 1, "never": 0}
+    assert shown["never"].state.word == "not started"

@@ -15,7 +15,7 @@ from dpflow.exceptions import UnknownDataset
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Term
+from dpflow.ledger.rows import Term, flows_of_term
 from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
 from dpflow.ledger.views.parts import ALL_PARTS, NO_PARTS, Parts, PartsRead
 from dpflow.ledger.views.terms import differences, is_replaceable
@@ -37,6 +37,7 @@ class Standing:
             one. None for an earlier term, whose copy is history.
         accounts: Opened ones and those that the policy announces.
         parts: How many parts have opened ones, and of how many they are here.
+        flows: Those that were granted a step in this term.
         differences: How the policy file differs from the ledger's copy.
         replaceable: Whether the next step applies a file that differs by itself.
     """
@@ -46,6 +47,7 @@ class Standing:
     pinned: Mapping[str, Any] | None
     accounts: tuple[AccountView, ...]
     parts: PartsRead = NO_PARTS
+    flows: frozenset[str] = frozenset()
     differences: tuple[str, ...] = ()
     replaceable: bool = True
 
@@ -100,6 +102,7 @@ def standings(
                     sorted([*current, *_announced(fields, current)], key=_order)
                 ),
                 parts=book.parts,
+                flows=flows_of_term(book.state.book(name), number or 0),
                 differences=_differences(term, policy),
                 replaceable=is_replaceable(book.state, name)
                 and not (policy and policy.officers),
