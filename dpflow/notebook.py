@@ -1,4 +1,4 @@
-"""Tables as notebooks show them."""
+"""What is shown to people: names made harmless, and tables for notebooks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from html import escape
 
 #: Lines of a table; who wants all of them takes the record.
 _MOST_ROWS = 100
+
+
+def plain(text: str) -> str:
+    """Make names from a journal harmless: no control sign reaches what shows them."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

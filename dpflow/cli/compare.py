@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.options import TheDataset
-from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.forecast.comparison import Stopping, TheoremComparison

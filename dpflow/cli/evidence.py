@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, answer, fail, plain
+from dpflow.cli.output import AsJson, answer, fail
 from dpflow.cli.source import ledger_facts, project_ledger
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.ledger.audit.verifier import Verifier

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.cli.options import Because, Dataset
-from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.output import AsJson, answer
 from dpflow.cli.source import check_known, project_ledger
+from dpflow.notebook import plain
 
 
 def freeze(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, is_terminal, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, is_terminal, say, say_json, warn
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, say, say_json, warn
 from dpflow.config import short_path
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.starter.project import Made

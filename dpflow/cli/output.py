@@ -17,6 +17,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpflow.notebook import plain
+
 #: Wide enough that nothing is ever wrapped where no terminal shows it.
 _UNBOUNDED = 10_000
 
@@ -65,11 +67,6 @@ def answer(data: object, *parts: RenderableType, as_json: bool) -> None:
 def is_terminal() -> bool:
     """Say whether a person reads standard output."""
     return sys.stdout.isatty()
-
-
-def plain(text: str) -> str:
-    """Make names from a journal harmless: no escape sequence reaches a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
 
 
 def _print(stream: TextIO, *parts: RenderableType) -> None:

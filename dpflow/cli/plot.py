@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli.options import Dataset
-from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.output import AsJson, answer
 from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from fractions import Fraction

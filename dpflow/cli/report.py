@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, say, say_json, warn
 from dpflow.cli.plot import write_file
 from dpflow.config import short_path
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.show.page.facts import Report

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, answer, plain
+from dpflow.cli.output import AsJson, answer
 from dpflow.cli.source import project_ledger, readable_policies
 from dpflow.exceptions import DpflowError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger

@@ -9,7 +9,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from dpflow.cli.output import plain
 from dpflow.forecast import Outlook
 from dpflow.forecast.check import GateCheck
 from dpflow.ledger.records import AccountView
@@ -21,6 +20,7 @@ from dpflow.ledger.views.words import (
     percent_text,
     shown_components,
 )
+from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
 

@@ -8,13 +8,14 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from dpflow.cli.output import plain, say
+from dpflow.cli.output import say
 from dpflow.cli.tables import cell, new_table
 from dpflow.forecast.comparison import Stopping
 from dpflow.forecast.stopping import Leftover
 from dpflow.forecast.what_if import Forecast
 from dpflow.forecast.workload import Fit, OdometerReading
 from dpflow.ledger.views.words import percent_text
+from dpflow.notebook import plain
 from dpflow.rounding import reading_up, short_up
 
 R = TypeVar("R", Fit, OdometerReading, Leftover)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from dpflow.cli.options import Because
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, say, say_json
 from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 _Dataset = Annotated[
     str,

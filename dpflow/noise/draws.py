@@ -102,24 +102,12 @@ def sampler_for(cost: Cost) -> Sampler:
     raise ReleaseError(msg, mechanism=name)
 
 
-@sampler_for.register
-def _(cost: Laplace) -> Sampler:
-    return _continuous("laplace", cost.scale)
-
-
-@sampler_for.register
-def _(cost: Gaussian) -> Sampler:
-    return _continuous("gaussian", cost.sigma)
-
-
-@sampler_for.register
-def _(cost: DiscreteLaplace) -> Sampler:
-    return _whole("steps", cost.scale)
-
-
-@sampler_for.register
-def _(cost: DiscreteGaussian) -> Sampler:
-    return _whole("gaussian steps", cost.sigma)
+sampler_for.register(Laplace, lambda cost: _continuous("laplace", cost.scale))
+sampler_for.register(Gaussian, lambda cost: _continuous("gaussian", cost.sigma))
+sampler_for.register(DiscreteLaplace, lambda cost: _whole("steps", cost.scale))
+sampler_for.register(
+    DiscreteGaussian, lambda cost: _whole("gaussian steps", cost.sigma)
+)
 
 
 def has_sampler(cost: Cost) -> bool:

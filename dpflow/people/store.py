@@ -306,35 +306,32 @@ def create_store(
     else:
         tally, slots = PrivateTally(bound, people=people), None
     with _locked(path, witness, lock_seconds) as locks:
-        try:
-            for place in (path, witness):
-                if place.exists():
-                    msg = (
-                        f"there is a file at {place} already. A store is never made "
-                        "anew: that would forget what has been spent."
-                    )
-                    raise ConfigurationError(msg)
-            token = secrets.token_hex(16)
-            store = uuid.uuid4().hex
-            contents = People(
-                tally=tally,
-                slots=slots,
-                reservation=reservation,
-                store=store,
-                step=0,
-                token=token,
-                previous="",
-                shard=shard,
-            )
-            position = Position(store=store, step=0, token=token, settled=0)
-            # The witness first: people's tallies without one would be of no use.
-            write_witness(witness, position)
-            write_people(path, contents)
-            return PersonStore(
-                path, witness, people=contents, position=position, locks=locks.pop_all()
-            )
-        except OSError as error:
-            raise unavailable(path, error) from error
+        for place in (path, witness):
+            if place.exists():
+                msg = (
+                    f"there is a file at {place} already. A store is never made "
+                    "anew: that would forget what has been spent."
+                )
+                raise ConfigurationError(msg)
+        token = secrets.token_hex(16)
+        store = uuid.uuid4().hex
+        contents = People(
+            tally=tally,
+            slots=slots,
+            reservation=reservation,
+            store=store,
+            step=0,
+            token=token,
+            previous="",
+            shard=shard,
+        )
+        position = Position(store=store, step=0, token=token, settled=0)
+        # The witness first: people's tallies without one would be of no use.
+        write_witness(witness, position)
+        write_people(path, contents)
+        return PersonStore(
+            path, witness, people=contents, position=position, locks=locks.pop_all()
+        )
 
 
 def open_store(
@@ -369,20 +366,17 @@ def open_store(
             )
             raise LedgerMissing(msg, ledger=str(place))
     with _locked(path, witness, lock_seconds) as locks:
-        try:
-            remove_unfinished(path)
-            remove_unfinished(witness)
-            people, seen = read_people(path), read_witness(witness)
-            paid = bound(people.reservation) if callable(bound) else bound
-            _check(path, people, seen, paid, shard)
-            position = replace(seen, step=people.step, token=people.token)
-            if position != seen:
-                write_witness(witness, position)
-            return PersonStore(
-                path, witness, people=people, position=position, locks=locks.pop_all()
-            )
-        except OSError as error:
-            raise unavailable(path, error) from error
+        remove_unfinished(path)
+        remove_unfinished(witness)
+        people, seen = read_people(path), read_witness(witness)
+        paid = bound(people.reservation) if callable(bound) else bound
+        _check(path, people, seen, paid, shard)
+        position = replace(seen, step=people.step, token=people.token)
+        if position != seen:
+            write_witness(witness, position)
+        return PersonStore(
+            path, witness, people=people, position=position, locks=locks.pop_all()
+        )
 
 
 def _check(
@@ -427,23 +421,24 @@ def _fits(text: str) -> bool:
     return 0 < len(text) <= _TEXT_LIMIT
 
 
-def _locked(path: Path, witness: Path, seconds: float) -> ExitStack:
+@contextmanager
+def _locked(path: Path, witness: Path, seconds: float) -> Iterator[ExitStack]:
     """Lock both files: a copy of the people's file elsewhere shares its witness."""
     with ExitStack() as locks:
-        for place in (path, witness):
-            lock = FileLock(place.with_name(f"{place.name}.lock"))
-            locks.callback(lock.close)
-            try:
-                held = lock.take(time.monotonic() + seconds) is not None
-            except OSError as error:
-                raise unavailable(place, error) from error
-            if not held:
-                msg = (
-                    f"another process holds the store {place} for {seconds:g} s. The "
-                    "step did not run; try again when it has ended."
-                )
-                raise LedgerUnavailable(msg, ledger=str(place))
-        return locks.pop_all()
+        try:
+            for place in (path, witness):
+                lock = FileLock(place.with_name(f"{place.name}.lock"))
+                locks.callback(lock.close)
+                if lock.take(time.monotonic() + seconds) is None:
+                    msg = (
+                        f"another process holds the store {place} for {seconds:g} s. "
+                        "The step did not run; try again when it has ended."
+                    )
+                    raise LedgerUnavailable(msg, ledger=str(place))
+            place = path
+            yield locks
+        except OSError as error:
+            raise unavailable(place, error) from error
 
 
 def unavailable(path: Path, error: OSError) -> LedgerUnavailable:

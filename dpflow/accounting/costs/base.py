@@ -78,8 +78,11 @@ class Cost:
     paid_by_people: ClassVar[bool] = False
     noise_powers: ClassVar[tuple[tuple[str, int], ...]] = ()
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, named: bool = True) -> None:
         """Register the class under its name, which journals refer to.
+
+        Args:
+            named: Whether it is a mechanism; else a base of some.
 
         Raises:
             TypeError: If the name is one of dpflow's own: old journals mean that one.
@@ -89,7 +92,8 @@ class Cost:
         if owner.startswith("dpflow.") and owner != cls.__module__:
             msg = f"dpflow has a cost named {cls.__name__!r} already; choose another"
             raise TypeError(msg)
-        _KINDS[cls.__name__] = cls
+        if named:
+            _KINDS[cls.__name__] = cls
         if "noisier" in vars(cls):
             setattr(cls, "noisier", _never_quieter(vars(cls)["noisier"]))  # noqa: B010
 

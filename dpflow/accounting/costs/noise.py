@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal
 
 from dpflow.accounting.costs.base import Cost, whole_number
+from dpflow.accounting.costs.notions import WithEpsilon
 from dpflow.accounting.costs.planned import Plannable
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -276,7 +277,7 @@ def _epsilon_of_truth(truth: object, categories: int) -> Fraction:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ExponentialMechanism(Cost):
+class ExponentialMechanism(WithEpsilon):
     """The exponential mechanism: a choice with probability growing with its utility.
 
     A choice r has probability proportional to exp(epsilon u(r) / (2 D)), where one
@@ -292,13 +293,6 @@ class ExponentialMechanism(Cost):
     Raises:
         InvalidCost: If epsilon is not a positive finite number of sane size.
     """
-
-    noise_powers = (("epsilon", -1),)
-
-    epsilon: Fraction
-
-    def __init__(self, *, epsilon: Number) -> None:
-        self._set(epsilon=exact_epsilon(epsilon))
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -13,21 +13,12 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.rounding import Number, exact, exact_delta, exact_epsilon, exact_rho
 
 _ORDER_LOW, _ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
-
-
 _MU_LOW, _MU_HIGH = Fraction(1, 10**12), Fraction(10**6)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class PureDP(Cost):
-    """Any (epsilon, 0)-differentially private step.
-
-    Args:
-        epsilon: Its guarantee, for the dataset's neighbouring relation.
-
-    Raises:
-        InvalidCost: If epsilon is not a positive finite number of sane size.
-    """
+class WithEpsilon(Cost, named=False):
+    """A step that one epsilon describes."""
 
     noise_powers = (("epsilon", -1),)
 
@@ -38,7 +29,27 @@ class PureDP(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ApproxDP(Cost):
+class _WithDelta(WithEpsilon, named=False):
+    delta: Fraction
+
+    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class PureDP(WithEpsilon):
+    """Any (epsilon, 0)-differentially private step.
+
+    Args:
+        epsilon: Its guarantee, for the dataset's neighbouring relation.
+
+    Raises:
+        InvalidCost: If epsilon is not a positive finite number of sane size.
+    """
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ApproxDP(_WithDelta):
     """Any (epsilon, delta)-differentially private step.
 
     Args:
@@ -48,14 +59,6 @@ class ApproxDP(Cost):
     Raises:
         InvalidCost: If a number is out of range.
     """
-
-    noise_powers = (("epsilon", -1),)
-
-    epsilon: Fraction
-    delta: Fraction
-
-    def __init__(self, *, epsilon: Number, delta: Number) -> None:
-        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -78,7 +81,7 @@ class ZCDP(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ProbabilisticDP(Cost):
+class ProbabilisticDP(_WithDelta):
     """Any step whose privacy loss exceeds epsilon with probability at most delta.
 
     This is stronger than `ApproxDP` of the same numbers, and odometers need it: they
@@ -93,14 +96,6 @@ class ProbabilisticDP(Cost):
     Raises:
         InvalidCost: If a number is out of range.
     """
-
-    noise_powers = (("epsilon", -1),)
-
-    epsilon: Fraction
-    delta: Fraction
-
-    def __init__(self, *, epsilon: Number, delta: Number) -> None:
-        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -121,10 +116,7 @@ class ApproxZCDP(Cost):
     delta: Fraction
 
     def __init__(self, *, rho: Number, delta: Number) -> None:
-        self._set(
-            rho=exact_rho(rho),
-            delta=exact_delta(delta),
-        )
+        self._set(rho=exact_rho(rho), delta=exact_delta(delta))
 
 
 @dataclass(frozen=True, init=False, repr=False)

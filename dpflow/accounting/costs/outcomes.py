@@ -34,7 +34,7 @@ from dpflow.rounding import (
 MOST_CELLS = 10_000
 
 
-class OutcomeCost(Cost, ABC):
+class OutcomeCost(Cost, ABC, named=False):
     """Base of the costs that settle by the cell of their output."""
 
     settlement: ClassVar[str] = "outcome"

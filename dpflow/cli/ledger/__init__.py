@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import AsJson, answer, plain, say
+from dpflow.cli.output import AsJson, answer, say
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.config import Settings

@@ -14,9 +14,10 @@ import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.options import because_text
-from dpflow.cli.output import AsJson, answer, fail, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, answer, fail, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger

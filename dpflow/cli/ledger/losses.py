@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dpflow.cli.output import plain, say
+from dpflow.cli.output import say
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from pathlib import Path

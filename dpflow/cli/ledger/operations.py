@@ -19,10 +19,11 @@ import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.options import Because
-from dpflow.cli.output import AsJson, answer, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, answer, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, fail, plain, say, say_json, warn
+from dpflow.cli.output import AsJson, fail, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.exceptions import DpflowError

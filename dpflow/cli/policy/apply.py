@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, fail, plain, say, say_json
+from dpflow.cli.output import AsJson, fail, say, say_json
 from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from dpflow.cli.output import AsJson, plain, say, say_json
+from dpflow.cli.output import AsJson, say, say_json
+from dpflow.notebook import plain
 
 
 class FailOn(StrEnum):

@@ -12,6 +12,7 @@ from dpflow.ledger.records import (
     OpenReservation,
 )
 from dpflow.ledger.views.parts import PartsRead, partition_of
+from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 
 FORFEITED = (
@@ -195,12 +196,7 @@ def account_lines(views: list[AccountView]) -> list[str]:
     return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
 
 
-def printable(text: str) -> str:
-    """Make names from a journal harmless: no control sign reaches a page or picture."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
-
-
 def in_markdown(text: str) -> str:
     """Keep a name from being a link, a picture, a tag, a line or a cell of a table."""
-    line = printable(text).replace("\n", " ")
+    line = plain(text).replace("\n", " ")
     return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import ConfigurationError, how_to_install
-from dpflow.ledger.views.words import printable
+from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +82,7 @@ def label(name: str, longest: int = _LONGEST) -> str:
     Matplotlib reads what stands between dollars as a formula, and leaves what begins
     with an underscore out of legends. Long names lose their middle.
     """
-    text = printable(name).replace("\n", " ")
+    text = plain(name).replace("\n", " ")
     if len(text) > longest:
         half = (longest - 1) // 2
         text = f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"

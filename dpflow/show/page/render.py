@@ -28,11 +28,11 @@ from dpflow.ledger.views.words import (
     amounts_text,
     held_step,
     percent_text,
-    printable,
     reading_text,
     shown_components,
     telling,
 )
+from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_up
 from dpflow.show.figures import (
     BurnDown,
@@ -256,7 +256,7 @@ def _environment() -> Environment:
 
 def _finalized(value: Any) -> Any:
     """Replace control signs in what is filled in; it is escaped after that."""
-    return printable(value) if type(value) is str else value
+    return plain(value) if type(value) is str else value
 
 
 def _cost_text(description: Mapping[str, Any]) -> str:
