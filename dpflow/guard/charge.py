@@ -440,21 +440,35 @@ def _admitted(
     )
 
 
-def run(step: Step, call: functools.partial[Any], place: Place) -> Any:
-    """Run a call of a step's body under the guard, or replay its release."""
-    project, request = ask(step, step.bind(call.args, call.keywords), place)
+def run(
+    step: Step,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: Place,
+) -> Any:
+    """Run a step's body under the guard, or replay its release."""
+    project, request = ask(step, step.bind(args, kwargs), place)
     with owed(project, request):
+        call = functools.partial(body, *args, **kwargs)
         admitted = admit(project, request, place, Blocking(), own=step.noise == OWN)
         return at_once(_executed(step, admitted, call))
 
 
-async def arun(step: Step, call: functools.partial[Any], place: Place) -> Any:
-    """Run a call of an async step's body under the guard; as `run`.
+async def arun(
+    step: Step,
+    body: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: Place,
+) -> Any:
+    """Run an async step's body under the guard; as `run`.
 
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it.
     """
-    project, request = ask(step, step.bind(call.args, call.keywords), place)
+    project, request = ask(step, step.bind(args, kwargs), place)
+    call = functools.partial(body, *args, **kwargs)
     admitted = admit(project, request, place, OnEventLoop(), own=step.noise == OWN)
     return await _executed(step, admitted, call, awaited=True)
 

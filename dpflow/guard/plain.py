@@ -106,13 +106,11 @@ def guarded(
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            call = functools.partial(function, *args, **kwargs)
-            return await arun(step, call, current_place(named))
+            return await arun(step, function, args, kwargs, current_place(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            call = functools.partial(function, *args, **kwargs)
-            return run(step, call, current_place(named))
+            return run(step, function, args, kwargs, current_place(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen))

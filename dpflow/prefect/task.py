@@ -293,7 +293,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         told = Told(listen_for_task)
         place = current_place(told.hear)
         try:
-            value = run(step, functools.partial(body, *args, **kwargs), place)
+            value = run(step, body, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard):
                 raise
@@ -306,8 +306,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         told = Told(listen_for_task)
         place = current_place(told.hear)
         try:
-            call = functools.partial(body_async, *args, **kwargs)
-            value = await arun(step, call, place)
+            value = await arun(step, body_async, args, kwargs, place)
         except BudgetRefused as refusal:
             if not called_by_engine(guard_async):
                 raise

@@ -8,7 +8,6 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -249,10 +248,10 @@ def replayed(step):
 def test_within_one_flow_run_the_same_call_is_replayed(shop):
     """Its key is made of run, step, version, cost and public arguments."""
     step, body, ran = counting(version="1")
-    assert run(step, partial(body, "x", 1), place()) == 1
-    assert run(step, partial(body, "y", week=1), place()) == 1
-    assert run(step, partial(body, "x", 2), place()) == 2
-    assert run(step, partial(body, "x", 1), place(run_id="run-2")) == 3
+    assert run(step, body, ("x", 1), {}, place()) == 1
+    assert run(step, body, ("y",), {"week": 1}, place()) == 1
+    assert run(step, body, ("x", 2), {}, place()) == 2
+    assert run(step, body, ("x", 1), {}, place(run_id="run-2")) == 3
     assert ran == [1, 2, 1]
 
 
@@ -265,8 +264,8 @@ async def test_an_async_step_is_replayed_within_its_flow_run(shop):
         return len(ran)
 
     step = replayed(define_step(count, dataset="shop", cost=TENTH))
-    assert await arun(step, partial(count, 1), place()) == 1
-    assert await arun(step, partial(count, 1), place()) == 1
+    assert await arun(step, count, (1,), {}, place()) == 1
+    assert await arun(step, count, (1,), {}, place()) == 1
     assert ran == [1]
 
 
@@ -285,7 +284,7 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
     for body in (Spend.count, Visits.count):
         step = define_step(body, dataset="shop", cost=TENTH)
-        assert run(step, partial(body, 1), place()) == body(1)
+        assert run(step, body, (1,), {}, place()) == body(1)
     assert spent() == "0.2"
 
 
@@ -294,7 +293,7 @@ def test_private_data_needs_a_version_to_be_replayed(shop):
     step, body, ran = counting()
     before = rows(shop)
     with pytest.raises(ConfigurationError, match="Say version= on the task"):
-        run(step, partial(body, "x", 1), place())
+        run(step, body, ("x", 1), {}, place())
     assert ran == []
     assert before == rows(shop)
 
@@ -303,7 +302,7 @@ def test_another_version_is_another_release(shop):
     """The digest differs by version, and by nothing private."""
     for version in ("1", "2", "2"):
         step, body, _ = counting(version=version)
-        run(step, partial(body, version, 1), place())
+        run(step, body, (version, 1), {}, place())
     keys = {row[0] for row in rows(shop)["release"]}
     assert len(keys) == 2
     assert spent() == "0.2"
@@ -314,7 +313,7 @@ def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
     make_project(tmp_path, monkeypatch, POLICY + "version: '2026-11'\n")
     step, body, ran = counting()
     for frame in ("x", "y"):
-        run(step, partial(body, frame, 1), place())
+        run(step, body, (frame, 1), {}, place())
     assert ran == [1]
     assert journal()[1].body["versions"] == ["2026-11"]
 
@@ -323,7 +322,7 @@ def test_a_release_key_takes_the_place_of_a_version(shop):
     """A named release does not depend on what the private data is."""
     step, body, ran = counting(release_key="count/{week}")
     for frame in ("x", "y"):
-        run(step, partial(body, frame, 1), Place())
+        run(step, body, (frame, 1), {}, Place())
     assert ran == [1]
 
 
@@ -336,7 +335,7 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     step = define_step(count, dataset="shop", cost=TENTH)
     before = rows(shop)
     with pytest.raises(ConfigurationError, match=r"Mark it private=\('model',\)"):
-        run(step, partial(count, object()), place())
+        run(step, count, (object(),), {}, place())
     assert before == rows(shop)
 
 
@@ -345,10 +344,10 @@ def test_the_nearest_flow_that_the_policy_names_is_charged(tmp_path, monkeypatch
     make_project(tmp_path, monkeypatch, POLICY + "flows: {middle: {epsilon: 0.5}}\n")
     step, body, _ = counting(version="1")
     flows = [EnclosingFlow(name=n, run=n) for n in ("inner", "middle", "root")]
-    run(step, partial(body, "x", 1), Place(flows=tuple(flows)))
+    run(step, body, ("x", 1), {}, Place(flows=tuple(flows)))
     assert account(kind="flow").name == "middle"
     with pytest.raises(BudgetRefused) as refusal:
-        run(step, partial(body, "x", 2), Place(flows=(flows[0], flows[2])))
+        run(step, body, ("x", 2), {}, Place(flows=(flows[0], flows[2])))
     assert refusal.value.flow == "root"
 
 

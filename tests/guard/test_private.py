@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,14 +17,14 @@ from tests.projects import TENTH, caught, ledger_bytes, rows, spent
 PLACE = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
 
 
-def keyed(*args):
-    """Return a step that is replayed within its flow run, and a call of its body."""
+def keyed():
+    """Return a step that is replayed within its flow run, and its body."""
 
     def count(frame, week):
         return 1
 
     declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",)}
-    return define_step(count, version="1", **declared), partial(count, *args)
+    return define_step(count, version="1", **declared), count
 
 
 PRIVATE = ("private-canary-2718281828", 57721566490)
@@ -58,7 +57,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
     count(frame, "public-canary")
     error = caught(lambda: count(frame, "other", fails=True))
-    run(*keyed(frame, 1), PLACE)
+    run(*keyed(), (frame, 1), {}, PLACE)
     found = ledger_bytes(shop)
     assert PRIVATE[1].to_bytes(8, "little") not in found
     for private in PRIVATE:
@@ -72,7 +71,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
 def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
     """The default key tells nothing of the arguments without the ledger's secret."""
-    run(*keyed("x", "public-canary"), PLACE)
+    run(*keyed(), ("x", "public-canary"), {}, PLACE)
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)
     assert b"public-canary" not in ledger_bytes(shop)

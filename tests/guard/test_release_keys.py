@@ -303,7 +303,7 @@ def in_one_run(values):
     step = replace(step, replays=True)
     place = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
     for value in values:
-        run(step, functools.partial(count, value), place)
+        run(step, count, (value,), {}, place)
     return ran
 
 
