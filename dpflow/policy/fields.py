@@ -31,7 +31,7 @@ from dpflow.policy.types import (
     Delta,
     Epsilon,
     Name,
-    Text,
+    Unit,
     Weight,
     did_you_mean,
     problem,
@@ -62,7 +62,11 @@ _RUN_HINT = "Give costs: [COST, ...], or runs and steps with planned noise."
 class Record(BaseModel):
     """A frozen part of a policy that refuses fields that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        field_title_generator=lambda name, _: name.replace("_", " ").capitalize(),
+    )
 
 
 class Sourced(Record):
@@ -70,7 +74,6 @@ class Sourced(Record):
 
     source: Name | None = Field(
         default=None,
-        title="Source",
         description="Public name of the data behind the dataset; one ledger governs "
         "it, and any other needs a part of that one's budget.",
         examples=["warehouse.sales.customers"],
@@ -81,13 +84,11 @@ class Budget(Record):
     """The most that all releases from the dataset together may lose."""
 
     epsilon: Epsilon = Field(
-        title="Epsilon",
         description="Epsilon of the guarantee, above 0.",
         examples=[3, "0.5"],
     )
     delta: Delta = Field(
         default=Decimal(0),
-        title="Delta",
         description="Delta of the guarantee, in [0, 1); well below 1 / people.",
         examples=["1e-6", 0],
     )
@@ -96,8 +97,7 @@ class Budget(Record):
 class Guarantee(Budget):
     """The most that all releases together may lose of one unit."""
 
-    unit: Text = Field(
-        title="Privacy unit",
+    unit: Unit = Field(
         description="Whom it protects: the person, or what they did in one period.",
         examples=["user-day", "user-month", "user"],
     )
@@ -118,7 +118,6 @@ class TheoremChoice(BaseModel):
     given: ClassVar[Mapping[str, str]] = {}
 
     theorem: str = Field(
-        title="Theorem",
         description="Name of the theorem.",
         examples=["gaussian"],
     )
@@ -225,7 +224,6 @@ class OdometerChoice(TheoremChoice):
 
     delta: Delta | None = Field(
         default=None,
-        title="Delta",
         description="Probability that a reading fails. Default: the budget's delta.",
         examples=["1e-6"],
     )
@@ -236,19 +234,16 @@ class FlowShare(Record):
 
     epsilon: Epsilon | None = Field(
         default=None,
-        title="Epsilon",
         description="Epsilon of the flow's own filter, at most the budget's.",
         examples=[2],
     )
     delta: Delta | None = Field(
         default=None,
-        title="Delta",
         description="Delta of the flow's own filter, at most the budget's. Default: 0.",
         examples=["5e-7"],
     )
     halt_at_epsilon: Epsilon | None = Field(
         default=None,
-        title="Halt at epsilon",
         description="Reading of the odometer that no step of the flow may pass.",
         examples=[3],
     )
@@ -258,28 +253,24 @@ class FlowShare(Record):
         ge=1,
         le=MOST_RUNS,
         strict=True,
-        title="Runs",
         description="How many runs of the flow its budget has to last for: the noise "
         'of its steps that declare noise="planned" is solved for them.',
         examples=[52],
     )
     steps: Mapping[str, Weight] | None = Field(
         default=None,
-        title="Steps",
         description="The planned steps of one run, each with how much precision it is "
         "worth beside the others. Each runs once.",
         examples=[{"revenue": 2, "active_customers": 1}],
     )
     mechanism: Literal["Gaussian", "Laplace"] | None = Field(
         default=None,
-        title="Mechanism",
         description="Of the planned steps. Default: Gaussian.",
         examples=["Gaussian"],
     )
 
     costs: tuple[CostText, ...] = Field(
         default=(),
-        title="Costs",
         description="What one run costs beside its planned steps, at most.",
         examples=[["Gaussian(sensitivity=1, noise_multiplier=20)"]],
     )
@@ -288,7 +279,6 @@ class FlowShare(Record):
         ge=1,
         le=MOST_RUNS,
         strict=True,
-        title="Keep",
         description="How many runs of a term are held for the flow: no other charge "
         "can use their worst case.",
         examples=[52],
@@ -332,14 +322,12 @@ class OnExhausted(Record):
 
     flow: Literal["halt", "skip"] = Field(
         default="halt",
-        title="Flow",
         description="halt: the rest of the flow run does not run, and it ends as "
         "BudgetExhausted. skip: only what needs the refused step does not run.",
         examples=["halt", "skip"],
     )
     schedule: Literal["pause", "keep"] = Field(
         default="keep",
-        title="Schedule",
         description="Whether the deployment's schedule is paused.",
         examples=["pause"],
     )

@@ -55,7 +55,9 @@ from dpflow.policy.types import (
     Alerts,
     Name,
     Officers,
+    Relation,
     Text,
+    Unit,
     check_flow_name,
     did_you_mean,
     problem_at,
@@ -77,68 +79,56 @@ class Policy(Sourced):
     """
 
     dataset: Name = Field(
-        title="Dataset",
         description="Name of the dataset; one policy governs it.",
         examples=["cdnow"],
     )
-    unit: Text = Field(
-        title="Privacy unit",
+    unit: Unit = Field(
         description="Whom the guarantee protects.",
         examples=["customer", "user-week"],
     )
     people: int | None = PEOPLE
-    relation: Literal["add-or-remove", "replace-one"] = Field(
-        title="Neighbouring relation",
+    relation: Relation = Field(
         description="How two datasets that differ in one unit differ. "
         "Sensitivities must be declared for this relation.",
-        examples=["add-or-remove"],
     )
     budget: Budget = Field(
-        title="Budget",
         description="The most that all releases together may lose.",
         examples=[{"epsilon": 3, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(
-        title="Filter",
         description="The theorem that admits or refuses steps against the budget.",
         examples=["gaussian", {"theorem": "concentrated", "conversion": "tight"}],
     )
     odometer: OdometerChoice | None = Field(
         default=None,
-        title="Odometer",
         description="The theorem that bounds, at every moment, what a flow's steps "
         "have lost, each given all that was released before.",
         examples=[{"theorem": "renyi", "delta": "1e-6"}],
     )
     flows: Mapping[str, FlowShare] = Field(
         default_factory=dict,
-        title="Flows",
         description="Flows by name, each with its share of the budget.",
         examples=[{"weekly-report": {"epsilon": 2, "delta": "5e-7"}}],
         json_schema_extra={"propertyNames": {"pattern": FLOW_PATTERN}},
     )
     other_flows: Literal["refuse", "allow"] = Field(
         default_factory=_default_for_others,
-        title="Other flows",
         description="Whether flows that are not named may use the dataset. "
         "Default: refuse if any flow is named, else allow.",
         examples=["refuse"],
     )
     partition: Partition | None = Field(
         default=None,
-        title="Partition",
         description="Disjoint parts of the dataset, each with the budget to itself.",
         examples=[{"by": "region"}],
     )
     population: Name | None = Field(
         default=None,
-        title="Population",
         description="People who are in several datasets; its file caps them together.",
         examples=["customers"],
     )
     guarantees: tuple[Guarantee, ...] = Field(
         default=(),
-        title="Guarantees",
         description="Several at once, such as a person's day, month and life, in "
         "place of `unit`, `budget`, `partition` and `lifetime`. A step is charged to "
         "all of them or to none.",
@@ -151,34 +141,29 @@ class Policy(Sourced):
     )
     lifetime: Budget | None = Field(
         default=None,
-        title="Lifetime",
         description="The most that all terms of the dataset together may lose. "
         "Required before a second term can open.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
     officers: Officers = Field(
         default=(),
-        title="Officers",
         description="Who may apply this policy and thaw the dataset; an officer "
         "applies no edit of their own.",
         examples=[["ann", "bob"]],
     )
     alerts: Alerts = Field(
         default=(Decimal("0.5"), Decimal("0.8"), Decimal("0.95")),
-        title="Alerts",
         description="Fractions of the filter's threshold that raise an alert, rising.",
         examples=[[0.5, 0.8, 0.95]],
     )
     errors: Literal["redact", "keep"] = Field(
         default="redact",
-        title="Errors",
         description="What a failing body's exception shows in Prefect: its type only, "
         "or all of it. Its text may hold private data.",
         examples=["redact"],
     )
     replay: Literal["optional", "required"] = Field(
         default="optional",
-        title="Replay",
         description="required: a step whose release could not be served again, for it "
         "has no release key or returns what cannot be stored, is refused before it is "
         "charged.",
@@ -186,13 +171,11 @@ class Policy(Sourced):
     )
     on_exhausted: OnExhausted = Field(
         default=OnExhausted(),
-        title="On exhausted",
         description="What happens when a budget is exhausted.",
         examples=[{"flow": "halt", "schedule": "pause"}],
     )
     version: Text = Field(
         default="1",
-        title="Version",
         description="Version of the data; a new one lets releases be made anew.",
         examples=["1", "2026-11"],
     )
@@ -278,10 +261,6 @@ class Policy(Sourced):
         if share is None or share.halt_at_epsilon is None:
             return None
         return Fraction(share.halt_at_epsilon)
-
-    def covers_flow(self, flow: str | None) -> bool:
-        """Say whether a flow may use the dataset at all."""
-        return self._share(flow) is not None or self.other_flows == "allow"
 
     def _share(self, flow: str | None) -> FlowShare | None:
         return None if flow is None else self.flows.get(flow)

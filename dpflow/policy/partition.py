@@ -43,7 +43,6 @@ class Partition(Record):
     """How a dataset is divided, and what that does and does not protect."""
 
     by: Text = Field(
-        title="By",
         description="What tells partitions apart: `hour`, `day`, `week` or `month` of "
         "a row (the unit must follow, as in user-day), or the name of a public id of "
         "the person.",
@@ -51,13 +50,11 @@ class Partition(Record):
     )
     zone: Text | None = Field(
         default=None,
-        title="Zone",
         description="Time zone in which periods begin and end; default: UTC.",
         examples=["Europe/Berlin"],
     )
     replace: Literal["within"] | None = Field(
         default=None,
-        title="Replace",
         description="Under replace-one: that a replaced record stays in its partition.",
         examples=["within"],
     )

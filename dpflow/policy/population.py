@@ -7,13 +7,13 @@ every step on any of its datasets is charged to it as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from dpflow.policy.fields import Budget, FilterChoice, Record
 from dpflow.policy.model import Policy
-from dpflow.policy.types import PEOPLE, Name, Text
+from dpflow.policy.types import PEOPLE, Name, Relation, Text, Unit
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
@@ -29,40 +29,32 @@ class Population(Record):
     """The cap of people who are in several datasets."""
 
     population: Name = Field(
-        title="Population",
         description="Name of the population, as policies of datasets say it.",
         examples=["customers"],
     )
-    unit: Text = Field(
-        title="Privacy unit",
+    unit: Unit = Field(
         description="Whom the guarantee protects, in all datasets together.",
         examples=["customer"],
     )
     people: int | None = PEOPLE
-    relation: Literal["add-or-remove", "replace-one"] = Field(
-        title="Neighbouring relation",
+    relation: Relation = Field(
         description="How two populations that differ in one unit differ.",
-        examples=["add-or-remove"],
     )
     budget: Budget = Field(
-        title="Budget",
         description="The most that all releases from all its datasets may lose.",
         examples=[{"epsilon": 5, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(
-        title="Filter",
         description="The theorem that admits or refuses steps against the budget.",
         examples=["gaussian"],
     )
     lifetime: Budget | None = Field(
         default=None,
-        title="Lifetime",
         description="The most that all terms of the population together may lose.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
     officers: tuple[Text, ...] = Field(
         default=(),
-        title="Officers",
         description="Who may apply this file.",
         examples=[["ann", "bob"]],
     )

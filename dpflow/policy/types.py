@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -226,13 +226,17 @@ CostText = Annotated[
 Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
 #: Names of different people.
 Officers = Annotated[tuple[Text, ...], AfterValidator(_checked_different)]
+Unit = Annotated[Text, Field(title="Privacy unit")]
+Relation = Annotated[
+    Literal["add-or-remove", "replace-one"],
+    Field(title="Neighbouring relation", examples=["add-or-remove"]),
+]
 #: About how many people there are; it warns of a delta that is too large for them.
 PEOPLE: Any = Field(
     default=None,
     ge=1,
     le=10**12,
     strict=True,
-    title="People",
     description="About how many privacy units there are, for `dpflow policy check`: "
     "delta should be well below 1 / people. No part of the guarantee.",
     examples=[23570],

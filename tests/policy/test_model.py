@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter, make_odometer
+from dpflow.ledger.decision.gates import covers_flow
 from dpflow.policy import (
     parse_policy,
 )
@@ -45,7 +46,7 @@ def test_a_share_may_only_halt() -> None:
 def test_a_flow_may_be_named_without_a_share() -> None:
     """Naming a flow lets it use the dataset's budget."""
     policy = parse_policy(share("{}"))
-    assert policy.covers_flow("weekly-report")
+    assert covers_flow(policy.pinned(), "weekly-report")
     assert policy.flow_filter("weekly-report") is None
     assert policy.halt_at("weekly-report") is None
 
@@ -155,9 +156,9 @@ def test_other_flows_are_refused_once_any_flow_is_named(
 ) -> None:
     """Whoever names flows means these, unless the policy says otherwise."""
     policy = parse_policy(text)
-    assert named == policy.covers_flow("a")
-    assert unnamed == policy.covers_flow("b")
-    assert unnamed == policy.covers_flow(None)
+    assert named == covers_flow(policy.pinned(), "a")
+    assert unnamed == covers_flow(policy.pinned(), "b")
+    assert unnamed == covers_flow(policy.pinned(), None)
 
 
 # Pins
