@@ -321,8 +321,7 @@ def run_charges(ledger: Ledger, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account, by its id."""
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
-        charges = (*names, *run.lent)
-        state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
+        state = reading.load(Keys(charges=(*names, *run.lent), reach=Reach.ENTRIES))
     entries = [*_entries(state, names, ends=True)]
     # What other runs drew of its preflights is theirs when it ends.
     entries += _entries(state, run.lent, ends=False)
