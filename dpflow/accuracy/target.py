@@ -119,9 +119,8 @@ def stopping_rule(
     # It takes numpy and scipy, which nobody needs who does not refine.
     from dpflow.accuracy.critical import factor  # noqa: PLC0415
 
-    outside = 1 - target.confidence
     share = target.size if target.relative else None
-    times = factor(tuple(map(float, spreads)), share, outside, law)
+    times = factor(tuple(map(float, spreads)), share, 1 - target.confidence, law)
     halves = tuple(_up(times * float_up(spread)) for spread in spreads)
     if not all(math.isfinite(half) for half in halves):
         msg = f"within {target.size} has no finite interval at such noise"

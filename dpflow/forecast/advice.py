@@ -91,10 +91,9 @@ def advice(
         workload: The steps that are meant to run, if they are known.
         terms: The dataset's terms so far.
     """
-    count = policy.people if people is None else people
     return [
         *_large_epsilon(policy),
-        *_large_delta(policy, count),
+        *_large_delta(policy, policy.people if people is None else people),
         *_renewal(policy, terms),
         *_unpriced(policy, workload),
         *_too_large(policy, workload),
@@ -118,9 +117,7 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     adaptive = [fit for fit in found if fit.theorem != "plan" and not fit.problem]
     if not adaptive:
         return None
-    best = adaptive[0]
-    if not _further(best, own):
-        best = own
+    best = adaptive[0] if _further(adaptive[0], own) else own
     plan = by_name["plan"]
     planned = plan if not plan.problem and _further(plan, best) else None
     return Suggestion(best, own, planned)
@@ -265,9 +262,8 @@ def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
     for cost in dict.fromkeys(step.cost for step in workload):
         for flow in [*pinned["flows"], None]:
             try:
-                left, limiting = runs_left(
-                    loads_of(pinned, flow, (WorkloadStep(cost),))
-                )
+                loads = loads_of(pinned, flow, (WorkloadStep(cost),))
+                left, limiting = runs_left(loads)
             except (UnsupportedCost, InvalidCost):
                 continue
             if left == 0 and limiting is not None:

@@ -115,8 +115,7 @@ def _in_parts(
         if renewed or not standing:
             yield fresh, renewed
         else:
-            for gate in standing:
-                yield gate, False
+            yield from ((gate, False) for gate in standing)
 
 
 def _longer(pinned: Pinned, accounts: Mapping[str, Gate]) -> Iterator[Gate]:

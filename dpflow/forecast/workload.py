@@ -120,8 +120,7 @@ def steps_admitted(rule: Filter, workload: Workload) -> int:
             if fit < step.times:
                 break
         return found
-    prices = [(priced(rule, step), step.times) for step in workload]
-    for (reserved, posted), count in prices:
+    for (reserved, posted), count in [(priced(rule, s), s.times) for s in workload]:
         fit = _admitted_of(rule, total, reserved, posted, count)
         found += fit
         if fit < count:

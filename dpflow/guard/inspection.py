@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, LedgerCorrupt
@@ -37,15 +37,11 @@ def inspected(
         LedgerError: If it is missing, out of reach or not the pinned one.
         LedgerCorrupt: If it is damaged, and something cannot be made sense of.
     """
-    ledger = project_ledger(found, read_only=not writes)
-    try:
-        problem = None if tell is None else ledger.watch.problem(ledger.storage)
-        if tell is not None and problem is not None:
+    with closing(project_ledger(found, read_only=not writes)) as ledger:
+        if tell is not None and (problem := ledger.watch.problem(ledger.storage)):
             tell(problem)
         with _damage_told(ledger):
             yield ledger
-    finally:
-        ledger.close()
 
 
 @contextmanager
@@ -58,12 +54,10 @@ def _damage_told(ledger: Ledger) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        if isinstance(error, DpflowError):
-            raise
         # Only where something is wrong.
         from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
 
-        problem = first_problem(ledger)
+        problem = None if isinstance(error, DpflowError) else first_problem(ledger)
         if problem is None:
             raise
         msg = (

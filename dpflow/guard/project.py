@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,8 +101,7 @@ def current_project(datasets: Sequence[str] = ()) -> Project:
         ConfigurationError: If the settings cannot be read.
     """
     found = settings()
-    known = _known.get(found)
-    if known is not None and datasets and known.is_current(datasets):
+    if datasets and (known := _known.get(found)) and known.is_current(datasets):
         return known.project
     try:
         return _lock.run(lambda: _looked_at(found), _THREAD_SECONDS)
@@ -175,10 +175,8 @@ def make_project_ledger(found: Settings, *, durability: str = FSYNC) -> Ledger:
         witness=found.witness,
         durability=durability,
     )
-    try:
+    with closing(ledger):
         pin_ledger(ledger, found.policies)
-    finally:
-        ledger.close()
     return ledger
 
 

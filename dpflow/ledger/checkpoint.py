@@ -12,6 +12,7 @@ It needs the standard library only, so that an auditor can run it alone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
@@ -172,22 +173,20 @@ def sums_of(rows: Mapping[Key, Row], told: Told) -> dict[str, dict[str, Any]]:
         rows: All rows, after the newest entries that are signed.
         told: Where the terms are told.
     """
-    found: dict[str, dict[str, Any]] = {}
-
-    def of(book: str) -> dict[str, Any]:
-        return found.setdefault(book, {"accounts": {}, "charges": {}, "terms": {}})
-
+    found: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"accounts": {}, "charges": {}, "terms": {}}
+    )
     for row in rows.values():
         if isinstance(row, Account):
-            of(row.book)["accounts"][row.id] = row[2:]
+            found[row.book]["accounts"][row.id] = row[2:]
         elif isinstance(row, Charge) and row.state == "open":
             for book in row.places:
-                of(book)["charges"][row.id] = row[1:]
+                found[book]["charges"][row.id] = row[1:]
         elif isinstance(row, Term):
-            of(row.book)["terms"][str(row.number)] = told[row.book, row.number]
+            found[row.book]["terms"][str(row.number)] = told[row.book, row.number]
         elif isinstance(row, Book):
-            of(row.name)["book"] = row[1:]
-    return found
+            found[row.name]["book"] = row[1:]
+    return dict(found)
 
 
 def rows_from(book: str, sums: Mapping[str, Any]) -> Iterator[tuple[Key, Row]]:

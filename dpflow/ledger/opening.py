@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -223,11 +224,8 @@ def accept_server(url: str, *, because: str) -> None:
         msg = "the ledger is a SQLite file, which has no server to accept"
         raise ConfigurationError(msg)
     check_fence(url)
-    storage = _postgres()(url)
-    try:
+    with closing(_postgres()(url)) as storage:
         storage.accept_server(because=because)
-    finally:
-        storage.close()
 
 
 def roles_script() -> str:

@@ -75,9 +75,7 @@ class Slots(Withheld):
             if place is None:
                 place = fresh.setdefault(digest, len(known) + len(fresh))
             found.append(place)
-        grown = (
-            self if not fresh else Slots(self.key, self.to_store() + b"".join(fresh))
-        )
+        grown = Slots(self.key, self.to_store() + b"".join(fresh)) if fresh else self
         return grown, np.array(found, np.int64)
 
     def to_store(self) -> bytes:

@@ -158,11 +158,8 @@ def read_policies(paths: Iterable[Path]) -> Iterator[tuple[Path, Policy | Policy
             document = read_document(path)
             policy = _validated(document)
             if policy.dataset in first:
-                message = (
-                    f"{first[policy.dataset]} already governs the dataset "
-                    f"{policy.dataset!r}."
-                )
-                line = document.line_of(("dataset",))
+                other, line = first[policy.dataset], document.line_of(("dataset",))
+                message = f"{other} already governs the dataset {policy.dataset!r}."
                 hint = "Keep one file for each dataset."
                 raise policy_error(document.file, line, message, hint)
         except PolicyError as error:

@@ -131,8 +131,7 @@ def parse_document(content: bytes, file: str) -> Document:
         message = "a policy must be a mapping of fields to values."
         raise policy_error(file, _line(root), message, hint)
     reader = _Reader(file)
-    data = reader.mapping(root, ())
-    return Document(file=file, data=data, lines=reader.lines)
+    return Document(file=file, data=reader.mapping(root, ()), lines=reader.lines)
 
 
 def _refuse_hiding(text: str, file: str) -> None:

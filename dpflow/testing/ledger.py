@@ -296,11 +296,7 @@ def _texts(source: str | Path | Policy) -> list[str]:
     path = Path(source)
     if path.is_dir():
         load_policies(path)
-        return [
-            each.read_bytes().decode()
-            for each in sorted(path.glob("*.y*ml"))
-            if not each.name.startswith(".")
-        ]
+        return [each.read_bytes().decode() for each in sorted(path.glob("[!.]*.y*ml"))]
     try:
         # As bytes: Python would make a line's end of a lone CR, which policies refuse.
         return [path.read_bytes().decode()]

@@ -221,17 +221,14 @@ def _taken(
 ) -> list[int] | None:
     if part in kinds and times <= left[kinds.index(part)]:
         return [times * int(kind == part) for kind in kinds]
-    counts = [_worth_together(part, times, kind) for kind in kinds]
     offers = [
         (Fraction(count, limits[i]), i, count)
-        for i, count in enumerate(counts)
-        if count is not None
+        for i, kind in enumerate(kinds)
+        if (count := _worth_together(part, times, kind)) is not None
     ]
     fitting = [offer for offer in offers if offer[2] <= left[offer[1]]]
-    if not fitting:
-        pooled = _pooled(part, times, kinds, left)
-        if pooled is not None:
-            return pooled
+    if not fitting and (pooled := _pooled(part, times, kinds, left)) is not None:
+        return pooled
     if not offers:
         return None
     _, place, count = min(fitting or offers)

@@ -221,9 +221,8 @@ class MixtureOdometer(TimeUniformOdometer):
         self.rho: Fraction = exact_rho(rho)
         self._rho = float(self.rho)
         self._centred = sides == "two" and not self._concentrated
-        self._log = float_up(
-            bound_above(lambda mp: -mp.log(to_real(mp, self.delta_loss)))
-        )
+        log = bound_above(lambda mp: -mp.log(to_real(mp, self.delta_loss)))
+        self._log = float_up(log)
         self._scale = float_up(1 / tail)
 
     def step_price(self, cost: Cost) -> Tally:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -197,12 +198,9 @@ def migrate(*, as_json: AsJson = False) -> None:
     from dpflow.ledger import storage_at
     from dpflow.ledger.storage.base import SCHEMA_VERSION
 
-    storage = storage_at(settings().ledger_url)
-    try:
+    with closing(storage_at(settings().ledger_url)) as storage:
         # One that another version made is refused here.
         _ = storage.identity
-    finally:
-        storage.close()
     data = {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}
     text = f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed."
     answer(data, text, as_json=as_json)

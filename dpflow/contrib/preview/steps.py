@@ -27,12 +27,12 @@ class GateFit:
     """How many steps one gate admits.
 
     Attributes:
-        full: From the whole budget: a number, "no end" or "no price".
+        whole_budget: From the whole budget: a number, "no end" or "no price".
         now: From what the ledger says is left; None if nobody knows.
     """
 
     gate: str
-    full: int | str
+    whole_budget: int | str
     now: int | str | None = None
 
 
@@ -106,7 +106,7 @@ def compare_steps(
 
 def least(fits: tuple[GateFit, ...], *, now: bool = False) -> int | str | None:
     """Return how many steps all gates admit; None if nobody knows."""
-    counts = [fit.now if now else fit.full for fit in fits]
+    counts = [fit.now if now else fit.whole_budget for fit in fits]
     if not counts or None in counts:
         return None
     words = [each for each in counts if each == "no price"]
@@ -258,7 +258,7 @@ def _fit(gate: Gate, cost: Cost, dataset: str, budgets: VersionBudgets) -> GateF
     if known is not None and gate.kind != "partition":
         # One that no step has opened yet has its whole budget.
         now = _count(known.get((gate.kind, gate.name), gate), cost)
-    return GateFit(gate=title, full=_count(gate, cost), now=now)
+    return GateFit(gate=title, whole_budget=_count(gate, cost), now=now)
 
 
 def _count(gate: Gate, cost: Cost) -> int | str:

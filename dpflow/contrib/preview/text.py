@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from dpflow.contrib.preview.compare import Preview
 from dpflow.contrib.preview.policies import PolicyDelta
-from dpflow.contrib.preview.steps import AT_RUN_TIME, GateFit, StepDelta, least
+from dpflow.contrib.preview.steps import AT_RUN_TIME, StepDelta, least
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change
 
@@ -204,11 +205,7 @@ def _step_json(step: StepDelta) -> dict[str, Any]:
         "flows": list(found.flows),
         "cost_before": None if step.before is None else step.before.text or None,
         "cost_after": None if step.after is None else step.after.text or None,
-        "fits_before": [_fit_json(fit) for fit in step.fits_before],
-        "fits_after": [_fit_json(fit) for fit in step.fits_after],
+        "fits_before": [asdict(fit) for fit in step.fits_before],
+        "fits_after": [asdict(fit) for fit in step.fits_after],
         "notes": list(step.notes),
     }
-
-
-def _fit_json(fit: GateFit) -> dict[str, Any]:
-    return {"gate": fit.gate, "whole_budget": fit.full, "now": fit.now}

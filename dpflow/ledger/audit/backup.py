@@ -144,12 +144,9 @@ def restore(
     part, copy = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
 
     def charged_again(place: Path, witness: WitnessAt | None) -> Comparison:
-        ledger = _opened(place, witness, conditions)
-        try:
+        with closing(_opened(place, witness, conditions)) as ledger:
             others = () if replaced is None else replaced.lines
             return reconcile(ledger, policies, because=because, others=others)
-        finally:
-            ledger.close()
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,14 +223,11 @@ def _verified(path: Path, ledger_id: str) -> Verification:
     if answer != "ok":
         msg = f"the copy is damaged: {answer}"
         raise LedgerCorrupt(msg, ledger=str(path))
-    ledger = _opened(path, None)
-    try:
+    with closing(_opened(path, None)) as ledger:
         if ledger.id != ledger_id:
             msg = f"{path} holds ledger {ledger.id}, not {ledger_id}"
             raise LedgerCorrupt(msg, ledger=str(path))
         report = verify(ledger)
-    finally:
-        ledger.close()
     if report.bad:
         first = report.bad[0]
         msg = f"the copy does not verify. {first}"
@@ -279,19 +273,15 @@ def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
         check_left(path, str(path))
         _copy_file(path, copy, mode="rw")
         _verified(copy, ledger_id)
-        ledger = _opened(copy, None)
-        try:
-            with ledger.storage.read() as reading:
-                return _Replaced(
-                    lines=tuple(beginning(reading)),
-                    releases=kept_releases(reading),
-                    reservations=frozenset(
-                        key_of_text(row[0])[1]
-                        for row in reading.kept("charge", limit=2**31)
-                    ),
-                )
-        finally:
-            ledger.close()
+        with closing(_opened(copy, None)) as ledger, ledger.storage.read() as reading:
+            return _Replaced(
+                lines=tuple(beginning(reading)),
+                releases=kept_releases(reading),
+                reservations=frozenset(
+                    key_of_text(row[0])[1]
+                    for row in reading.kept("charge", limit=2**31)
+                ),
+            )
     return None
 
 
@@ -302,12 +292,8 @@ def _lost_releases(
     told = found.releases
     if replaced is None:
         return told
-    ledger = _opened(path, None)
-    try:
-        with ledger.storage.read() as reading:
-            kept = {(each.id, each.digest) for each in kept_releases(reading)}
-    finally:
-        ledger.close()
+    with closing(_opened(path, None)) as ledger, ledger.storage.read() as reading:
+        kept = {(each.id, each.digest) for each in kept_releases(reading)}
     lost = (e for e in replaced.releases if (e.id, e.digest) not in kept)
     unknown = (e for e in told if e.reservation not in replaced.reservations)
     return (*lost, *unknown)

@@ -365,8 +365,7 @@ def _repaired(account: Account, name: str, told: _Lines, *, whole: bool) -> Tall
     has gone another way since, that is added to it.
     """
     gone = told.gone
-    newest = max(gone, key=lambda line: line.number)
-    used = Tally(newest.used[name])
+    used = Tally(max(gone, key=lambda line: line.number).used[name])
     forked = min(line.number for line in gone) <= account.entry
     unknown = any(line.kind == HEAD for line in gone)
     complete = told.joined or (whole and not told.begun)

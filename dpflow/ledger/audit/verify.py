@@ -186,11 +186,13 @@ class _Verification:
     def skip(self) -> None:
         """Go on from the newest checkpoints, whose signatures are good."""
         rows: dict[Key, Row] = {}
+        heads: dict[str, tuple[int, str]] = {}
         if not all(self._points.values()):
             return
         with self.ledger.storage.read() as reading:
             for book, points in self._points.items():
                 sums, number = points[-1]["sums"], points[-1]["number"]
+                heads[book] = (number, points[-1]["hash"])
                 rows.update(rows_from(book, sums))
                 there = reading.page(book, number - 1)
                 if not there or there[0][8] != points[-1]["hash"]:
@@ -199,10 +201,6 @@ class _Verification:
                     self._trust_term(reading, rows, (book, int(term)), both)
         if not self.report.fine:
             return
-        heads = {
-            book: (points[-1]["number"], points[-1]["hash"])
-            for book, points in self._points.items()
-        }
         self._gates.begin(rows)
         self._fold = Fold(rows, heads, self._seen, self._supply)
         self._from = dict(self._fold.numbers)

@@ -424,15 +424,11 @@ def charges_of(
     """
     found: dict[str, tuple[Gate, Tally]] = {}
     for gate, cost in asked:
-        known, mine = found.get(gate.id), held.get(gate.id)
+        mine = held.get(gate.id)
         used = gate.used if mine is None else remainder(gate.used, Tally(mine))
-        if known is None:
-            found[gate.id] = (gate, gate.price(cost, used))
-        else:
-            # A later step of a run asks when the earlier ones are held.
-            before = known[1]
-            more = gate.price(cost, used + before)
-            found[gate.id] = (gate, before + more)
+        # A later step of a run asks when the earlier ones are held.
+        before = found[gate.id][1] if gate.id in found else gate.rule.zero()
+        found[gate.id] = (gate, before + gate.price(cost, used + before))
     return list(found.values())
 
 

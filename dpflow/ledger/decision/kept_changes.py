@@ -37,9 +37,7 @@ def check_kept(state: State, term: Term, pins: _Copy) -> None:
         return
     base = f"{term.book}#{term.number}"
     used = _drawn(gate.rule.zero(), state.account(base))
-    holds = [
-        hold.after(state.account(hold.account)) for hold in announced_holds(pins, base)
-    ]
+    holds = [h.after(state.account(h.account)) for h in announced_holds(pins, base)]
     if not gate.rule.admits(_with(used, holds)):
         raise _too_many(state, gate.rule, used, holds, holds_of(before))
 

@@ -193,10 +193,8 @@ class SqliteReader:
             return
         except PermissionError:
             raise self._unreadable(lock.path) from None
-        try:
+        with closing(lock):
             yield
-        finally:
-            lock.close()
 
     def _busy(self, lock: Path) -> LedgerUnavailable:
         name, waited = holder_of(lock), self._lock_seconds

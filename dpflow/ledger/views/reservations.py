@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.settlement import gate_of
@@ -40,17 +41,12 @@ def waiting(
     """
     names = reading.open_charges()
     state = state or reading.load(Keys(charges=tuple(names), reach=Reach.ENTRIES))
-    living: dict[str, bool] = {}
+    alive = cache(ledger.owners.alive)
     found = []
-    for name in names:
-        charge = state.charge(name)
-        if charge is None:
-            continue
-        if charge.owner not in living:
-            living[charge.owner] = ledger.owners.alive(charge.owner)
+    for charge in filter(None, map(state.charge, names)):
         made = state.made(charge, next(iter(charge.places)))
         found.append(
-            UnsettledCharge(charge=charge, made=made, alive=living[charge.owner])
+            UnsettledCharge(charge=charge, made=made, alive=alive(charge.owner))
         )
     return sorted(found, key=lambda each: (each.made.at, each.charge.id))
 

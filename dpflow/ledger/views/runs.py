@@ -315,8 +315,7 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
     """
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
-        charges = (*names, *run.lent)
-        state = reading.load(Keys(charges=charges, reach=Reach.ENTRIES))
+        state = reading.load(Keys(charges=(*names, *run.lent), reach=Reach.ENTRIES))
     entries = [*_entries(state, names, ends=True)]
     # What other runs drew of its preflights is theirs when it ends.
     entries += _entries(state, run.lent, ends=False)

@@ -141,11 +141,7 @@ class FileLog:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             fresh.write_text(f"{ledger}\n{source}\n", "utf-8")
-            descriptor = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                sync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(fresh)
             # A name for a whole file, or none: the first to ask has it.
             with suppress(FileExistsError):
                 os.link(fresh, path)

@@ -40,11 +40,9 @@ def readings(
     names: dict[tuple[float, ...], list[str]] = {}
     for name in sorted(ODOMETERS):
         odometer = make_odometer(name, delta=delta, halt_at_epsilon=halt_at_epsilon)
-        price, tally, found = odometer.price(step), odometer.zero(), []
-        for _ in range(steps):
-            tally = tally + price
-            found.append(odometer.read(tally))
-        names.setdefault(tuple(found), []).append(name)
+        price = odometer.price(step)
+        found = tuple(odometer.read(price.times(n)) for n in range(1, steps + 1))
+        names.setdefault(found, []).append(name)
     return {", ".join(same): list(found) for found, same in names.items()}
 
 

@@ -298,10 +298,8 @@ def headline(pinned: Mapping[str, Any], terms: Sequence[TermView]) -> str:
         return f"Every {unit}, in each {by}: {_at_most(pinned['budget'])}."
     # A tightened term counts as it was opened.
     term = terms[-1].opened if terms else pinned["budget"]
-    ever = f"Every {unit}, over all reports ever: {_at_most(cap or term)}."
-    if cap is None or cap == term:
-        return ever
-    return f"{ever} In this term alone: {_at_most(term)}."
+    alone = "" if cap in (None, term) else f" In this term alone: {_at_most(term)}."
+    return f"Every {unit}, over all reports ever: {_at_most(cap or term)}.{alone}"
 
 
 def _at_most(budget: Mapping[str, str]) -> str:

@@ -60,8 +60,8 @@ GATES = [
     ),
     Mutant(
         "several steps on one account are priced as one",
-        "found[gate.id] = (gate, before + more)",
-        "found[gate.id] = (gate, more)",
+        "(gate, before + gate.price(cost, used + before))",
+        "(gate, gate.price(cost, used + before))",
         ("law", "decisions"),
     ),
     Mutant(
