@@ -148,12 +148,9 @@ def _entry(
     reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]
 ) -> AccountLine:
     journaled, account = line
-    posting = journaled.postings.get(account)
     zero = rule.zero().amounts
-    if posting is None:
-        amount, (settled, held) = zero, _sums_before(reading, line, zero)
-    else:
-        amount, settled, held = posting
+    posting = journaled.postings.get(account)
+    amount, settled, held = posting or (zero, *_sums_before(reading, line, zero))
     return AccountLine(
         account=account,
         seq=journaled.number,
