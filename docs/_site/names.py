@@ -22,10 +22,11 @@ _TITLES = {
 
 def section(module: str, name: str) -> str:
     """Return the Markdown of a public name of a module, under a heading of its own."""
-    found = _source(getattr(import_module(module), name), name)
+    value = getattr(import_module(module), name)
+    found = _source(value, name)
     parts = [f'### <a id="{module}.{name}"></a>{name}']
     if isinstance(found, griffe.Class | griffe.Function):
-        parts.append(f"```python\n{_signature(found, name)}\n```")
+        parts.append(f"```python\n{_signature(value, found, name)}\n```")
     docstring = found.docstring
     parsed = [] if docstring is None else docstring.parse("google")
     return "\n\n".join([*parts, *map(_part, parsed)])
@@ -42,10 +43,15 @@ def _source(value: Any, name: str) -> Any:
     return _package()[place.removeprefix("dpflow.")]
 
 
-def _signature(found: Any, name: str) -> str:
+def _signature(value: Any, found: Any, name: str) -> str:
     """Return how it is called, a line for each argument where one is too short."""
-    if isinstance(found, griffe.Class) and "__init__" not in found.members:
-        return f"class {name}"
+    if isinstance(found, griffe.Class):
+        if "__init__" not in found.members:
+            return f"class {name}"
+        # It may be the constructor of a base.
+        init = value.__init__
+        owner = f"{init.__module__}.{init.__qualname__}".removesuffix(".__init__")
+        found = _package()[owner.removeprefix("dpflow.")]
     line = str(found.signature(name=name))
     if len(line) <= 88:  # noqa: PLR2004
         return line

@@ -155,7 +155,9 @@ def _printed() -> str:
                 continue
             told.add(title)
             name = model["title"] if title == "The policy" else title
-            lines += [f"## {name}", "", model.get("description", ""), ""]
+            # A record of the house has more in its docstring.
+            about = model.get("description", "").partition("\n")[0]
+            lines += [f"## {name}", "", about, ""]
             lines += ["| field | type | meaning |", "| --- | --- | --- |"]
             for field, kind in model["properties"].items():
                 meaning = kind.get("description", "")

@@ -347,8 +347,7 @@ def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike
             f"name of a cell, got {cell!r}"
         )
         raise ConfigurationError(msg)
-    named = isinstance(cost, Cost | PlannedNoise)
-    if named and not isinstance(cost, OutcomeCost):
+    if isinstance(cost, Cost | PlannedNoise) and not isinstance(cost, OutcomeCost):
         msg = (
             f"step {title!r} declares cell=, but {cost!r} has no cells; declare "
             'OutputDP({"none": ..., "answer": ...})'

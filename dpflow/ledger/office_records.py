@@ -13,7 +13,7 @@ from dpflow.ledger.model import Command, Keys, Reserve
 from dpflow.ledger.records import Request, TermView
 from dpflow.ledger.rows import Sums, Term
 from dpflow.policy import Policy
-from dpflow.policy.changes import Change, Verdict
+from dpflow.policy.changes import Change, Verdict, overall
 
 # Commands
 
@@ -245,12 +245,16 @@ class Proposal:
     dataset: str
     term: Term | None
     changes: tuple[Change, ...]
-    verdict: Verdict | Literal["same"]
     action: str
     why: str
     pins: Mapping[str, Any] | None
     terms: tuple[TermView, ...]
     obstacle: str = ""
+
+    @property
+    def verdict(self) -> Verdict | Literal["same"]:
+        """What all changes together do to the guarantee."""
+        return overall(self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from dpflow.ledger.views.unusual import Unusual
+
 Amounts = Annotated[
     dict[str, str], Field(description="Exact decimal texts by component.")
 ]
@@ -267,17 +269,6 @@ class Spending(TypedDict):
     used_fraction: float | None
     last: str
     weeks: list[str]
-
-
-class Unusual(TypedDict):
-    """Charges of one step that went the same unusual way."""
-
-    what: str
-    step: str
-    flow: str | None
-    times: int
-    first: str
-    last: str
 
 
 class RefusedStep(TypedDict):

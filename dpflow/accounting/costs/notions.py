@@ -37,6 +37,16 @@ class _WithDelta(WithEpsilon, named=False):
 
 
 @dataclass(frozen=True, init=False, repr=False)
+class _WithRho(Cost, named=False):
+    noise_powers = (("rho", -2),)
+
+    rho: Fraction
+
+    def __init__(self, *, rho: Number) -> None:
+        self._set(rho=exact_rho(rho))
+
+
+@dataclass(frozen=True, init=False, repr=False)
 class PureDP(WithEpsilon):
     """Any (epsilon, 0)-differentially private step.
 
@@ -62,7 +72,7 @@ class ApproxDP(_WithDelta):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ZCDP(Cost):
+class ZCDP(_WithRho):
     """Any rho-zero-concentrated differentially private step.
 
     Args:
@@ -71,13 +81,6 @@ class ZCDP(Cost):
     Raises:
         InvalidCost: If rho is out of range.
     """
-
-    noise_powers = (("rho", -2),)
-
-    rho: Fraction
-
-    def __init__(self, *, rho: Number) -> None:
-        self._set(rho=exact_rho(rho))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -99,7 +102,7 @@ class ProbabilisticDP(_WithDelta):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ApproxZCDP(Cost):
+class ApproxZCDP(_WithRho):
     """Any delta-approximately rho-zero-concentrated differentially private step.
 
     Args:
@@ -110,9 +113,6 @@ class ApproxZCDP(Cost):
         InvalidCost: If a number is out of range.
     """
 
-    noise_powers = (("rho", -2),)
-
-    rho: Fraction
     delta: Fraction
 
     def __init__(self, *, rho: Number, delta: Number) -> None:

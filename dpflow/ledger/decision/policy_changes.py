@@ -111,7 +111,6 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
         dataset=policy.dataset,
         term=term,
         changes=changes,
-        verdict=overall(changes),
         action=action,
         why=why,
         pins=pins,
