@@ -88,7 +88,7 @@ def _noise_of(cost: Cost, clip: NormClip) -> tuple[Gaussian, Fraction | None]:
     raise ReleaseError(msg)
 
 
-def individual_gradient(
+def individual_sum(
     tally: PrivateTally,
     rows: Gradient,
     *,
@@ -96,7 +96,7 @@ def individual_gradient(
     sigma: Number,
     sampling_rate: Number = 1,
 ) -> Floats:
-    """Return the noisy sum of the rows of those who can still afford the step.
+    """Return the sum of the rows of those who can still afford the step: private data.
 
     Everyone pays for the norm of their own row; who cannot is left out, and who that
     is stays inside of this function. Under Poisson sampling everyone pays the smaller
@@ -107,8 +107,9 @@ def individual_gradient(
     docs/derivations/individual.md#individual-filter,
     docs/derivations/individual.md#sampled-steps.
 
-    Assumes: add-or-remove; the bound of the tally is reserved; `sigma`, the rate and
-    the model that the gradients are of depend on released outputs only.
+    Assumes: add-or-remove; the bound of the tally is reserved; noise of standard
+    deviation `sigma` is added before anybody sees it; `sigma`, the rate and the model
+    that the gradients are of depend on released outputs only.
 
     Rounding: costs up, from the norms of the rows that are summed; the sum is exact.
 
@@ -127,9 +128,22 @@ def individual_gradient(
     else:
         costs = sampled_gaussian_costs(tally.bound, squares, sigma=sigma, rate=rate)
         active = tally.admit(costs).among(poisson_sample(rate, clipped.people))
-    noisy: Floats = draw(
-        Gaussian(sensitivity=clip.norm, sigma=sigma), clipped.total(active)
+    return clipped.total(active)
+
+
+def individual_gradient(
+    tally: PrivateTally,
+    rows: Gradient,
+    *,
+    clip: NormClip,
+    sigma: Number,
+    sampling_rate: Number = 1,
+) -> Floats:
+    """Return `individual_sum` with its noise."""
+    total = individual_sum(
+        tally, rows, clip=clip, sigma=sigma, sampling_rate=sampling_rate
     )
+    noisy: Floats = draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total)
     return noisy
 
 
