@@ -9,7 +9,18 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import certifi
 import pytest
+
+
+def one_authority(folder: Path) -> str:
+    """Write one of the certificates that clients trust to a file; return its path."""
+    end = "-----END CERTIFICATE-----\n"
+    path = folder / "authority.pem"
+    first, _, _ = Path(certifi.where()).read_text("utf-8").partition(end)
+    path.write_text(first + end, "utf-8")
+    return str(path)
+
 
 # Read when Prefect is imported. A home of its own: persisted results would otherwise
 # outlive the tests and be served by the next run's cache.
@@ -25,6 +36,9 @@ os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
 # A quarter of what a server computes; the laboratory's server alone has automations.
 os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
+# Prefect makes many clients, and each would read the certificates of all authorities.
+AUTHORITY = {"PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME))}
+os.environ |= AUTHORITY
 
 from prefect.settings import (
     PREFECT_API_URL,
@@ -113,7 +127,8 @@ def prefect_server():
 def forked(prefect_server, tmp_path_factory):
     """Let programs be forks of one that has loaded dpflow and Prefect."""
     home = tmp_path_factory.mktemp("prefect")
-    with forked_programs(home, PREFECT_API_URL=PREFECT_API_URL.value()) as world:
+    url = PREFECT_API_URL.value()
+    with forked_programs(home, PREFECT_API_URL=url, **AUTHORITY) as world:
         yield world
 
 
