@@ -7,7 +7,6 @@ many charges, settled or forfeited, how often the body ran, and what was replaye
 from __future__ import annotations
 
 import ast
-from itertools import chain
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -156,9 +155,9 @@ ROWS = {
 
 
 def _tests():
-    """Return the names of the tests here and in the folder above."""
+    """Return the names of all tests with Prefect."""
     found = set()
-    for path in chain(FOLDER.glob("test_*.py"), FOLDER.parent.glob("test_*.py")):
+    for path in FOLDER.parent.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.add(node.name)
