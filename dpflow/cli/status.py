@@ -71,6 +71,9 @@ def status(
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"
         raise typer.BadParameter(msg, param_hint="--format")
+    if all_parts and parts_from is not None:
+        msg = "--all-parts reads all, --parts-from NAME a page of them: give one"
+        raise typer.BadParameter(msg)
     parts = ALL_PARTS if all_parts else PAGE_OF_PARTS._replace(first=parts_from)
     with project_ledger() as (found, ledger):
         record = status_of(found, ledger, dataset, parts)

@@ -386,5 +386,8 @@ def test_many_parts_are_read_a_page_at_a_time(
     text = run_fine("status", "events", "--details", "--parts-from", "east")
     assert "partition east" in text
     assert "goes on" not in text
+    assert run("status", "events", "--all-parts", "--parts-from", "east").exit_code == 2
+    monkeypatch.setattr("dpflow.ledger.views.parts.PAGE_OF_PARTS", Parts(1, "south"))
+    assert "--parts-from north" in run_fine("status", "events", "--parts-from", "south")
     (data,) = run_json("status", "events", "--all-parts")["datasets"]
     assert data["parts"] == {"known": 3, "read": 3, "following": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -89,7 +90,8 @@ def parts_lines(dataset: str, parts: PartsRead) -> list[str]:
         return []
     told = f"{parts.read:,} of its {parts.known:,} parts were read"
     if parts.following is not None:
-        told += f"; `dpflow status {dataset} --parts-from {parts.following}` goes on"
+        names = map(shlex.quote, (dataset, parts.following))
+        told += "; `dpflow status {} --parts-from {}` goes on".format(*names)
     return [f"{told}; --all-parts reads all, which takes long."]
 
 

@@ -15,7 +15,8 @@ from dpflow.ledger.views.accounts import (
     gates_of_book,
     standing_gates,
 )
-from dpflow.ledger.views.parts import Parts, partition_of
+from dpflow.ledger.views.parts import Parts, PartsRead, partition_of
+from dpflow.ledger.views.words import parts_lines
 from tests.ledger.support import Place, edit, granted, make_policy
 
 DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
@@ -75,6 +76,13 @@ def test_a_page_goes_down_from_a_name(divided: Ledger) -> None:
     assert page(divided, 2, "o").parts.following is None
     assert page(divided, 1, "o").parts.following == "east"
     assert page(divided, 2, "a").parts == (4, 0, None)
+
+
+def test_the_command_that_goes_on_can_be_pasted() -> None:
+    """Names may have spaces; a shell reads each as one word."""
+    (line,) = parts_lines("my data", PartsRead(3, 1, "new york; ls"))
+    assert "`dpflow status 'my data' --parts-from 'new york; ls'` goes on" in line
+    assert parts_lines("my data", PartsRead(3, 3, None)) == []
 
 
 def test_what_is_overdrawn_is_on_every_page(divided: Ledger) -> None:
