@@ -181,7 +181,6 @@ class Ledger:
         found: list[Decision] = []
         entries: list[Entry] = []
         changes: Changes = {}
-        values: dict[str, str] = {}
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
             for command in commands:
@@ -192,9 +191,8 @@ class Ledger:
                 if decision.entries:
                     entries += decision.entries
                     changes |= decision.changes
-                    values |= decision.values
             if entries:
-                transaction.store(changes, entries, values)
+                transaction.store(changes, entries, state.values)
         return found
 
     def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:

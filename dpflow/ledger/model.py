@@ -214,15 +214,17 @@ class State:
         return self.entries.get((book, charge.places[book][1]))
 
     def after(self, changes: Changes, entry: Entry) -> State:
-        """Return the state with an entry's changes."""
-        rows = dict(self.rows)
+        """Return the state with an entry's changes; a changed release has no value."""
+        rows, values = dict(self.rows), self.values
         for key, row in changes.items():
             if row is None:
                 rows.pop(key, None)
             else:
                 rows[key] = row
+            if isinstance(row, Release) and row.key in values:
+                values = {name: values[name] for name in values if name != row.key}
         entries = {**self.entries, (entry.book, entry.number): entry}
-        return replace(self, rows=rows, entries=entries)
+        return replace(self, rows=rows, entries=entries, values=values)
 
 
 # Commands
@@ -394,7 +396,6 @@ class Decision(NamedTuple):
     Attributes:
         state: After the entries, for the next decision.
         changes: The rows that the entries change; None takes one away.
-        values: The outputs that are kept, by release key.
         earlier: The entries of a charge that was granted when it was asked for first:
             whether the witness was told of them then is not known.
     """
@@ -403,7 +404,6 @@ class Decision(NamedTuple):
     state: State
     entries: Sequence[Entry] = ()
     changes: Mapping[Key, Row | None] = _NOTHING
-    values: Mapping[str, str] = _NOTHING
     earlier: Sequence[Entry] = ()
 
 
@@ -444,14 +444,14 @@ class Pen:
         self.entries.append(entry)
         return entry
 
-    def decided(
-        self,
-        answer: Any,
-        values: Mapping[str, str] = _NOTHING,
-        earlier: Sequence[Entry] = (),
-    ) -> Decision:
+    def keep(self, key: str, value: str) -> None:
+        """Keep the value of a release that was settled, for all that come after."""
+        values = {**self.state.values, key: value}
+        self.state = replace(self.state, values=values)
+
+    def decided(self, answer: Any, earlier: Sequence[Entry] = ()) -> Decision:
         """Return an answer with what was written."""
-        return Decision(answer, self.state, self.entries, self.changes, values, earlier)
+        return Decision(answer, self.state, self.entries, self.changes, earlier)
 
 
 # Gates as a term pins them

@@ -47,9 +47,9 @@ def end(state: State, command: End) -> Decision:
     for book in sorted(charge.places):
         here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
         pen.write(book, kind, here, body, charge=charge.id)
-    if charge.key is None or command.value is None:
-        return pen.decided(None)
-    return pen.decided(None, {charge.key: command.value})
+    if charge.key is not None and command.value is not None:
+        pen.keep(charge.key, command.value)
+    return pen.decided(None)
 
 
 def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amounts]:

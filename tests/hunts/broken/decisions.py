@@ -105,6 +105,12 @@ ADMIT = [
         OFF,
     ),
     Mutant(
+        "a release that is made anew has the value of the last one",
+        "values = {name: values[name] for name in values if name != row.key}",
+        "pass",
+        ("decisions",),
+    ),
+    Mutant(
         "a release is replayed at another cost",
         'if not _made_alike(made.body["cost"], request):',
         OFF,

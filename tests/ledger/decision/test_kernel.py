@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,8 +16,9 @@ from dpflow import ApproxDP, Laplace, PureDP
 from dpflow.exceptions import BudgetRefused, ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Command, End, Reserve
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.records import Granted
+from dpflow.ledger.records import Granted, digest
 from tests.ledger.faults import faulty
 from tests.ledger.processes import killed
 from tests.ledger.support import (
@@ -28,6 +32,7 @@ from tests.ledger.support import (
     kinds,
     ledger_on,
     make_policy,
+    new_ledger,
     read,
     refused,
     request,
@@ -364,6 +369,78 @@ def test_a_batch_is_one_commit(ledger: Ledger, path: Place) -> None:
     assert (len(begun), log.count("COMMIT")) == (1, 1)
     assert sums(path) == (0, TENTH)
     counting.close()
+
+
+def ending(ledger: Ledger, charge: str, kind: str, value: str | None) -> End:
+    """Make the command that ends a charge."""
+    body = {"outcome": "completed", "digest": value and digest(value)}
+    return End(
+        charge=charge,
+        kind=kind,
+        owner=ledger.owners.mine() if kind != "forfeit" else "",
+        body=body if kind == "settle" else {"reason": "test"},
+        value=value if kind == "settle" else None,
+        **ledger.label(),
+    )
+
+
+def any_commands(ledger: Ledger, seed: int) -> list[Command]:
+    """Make steps that share keys and a budget, some of them ended, in any order."""
+    random, made = Random(seed), list[Command]()
+    charges = list[str]()
+    for number in range(random.randint(2, 12)):
+        if charges and random.random() < 0.5:
+            kind = random.choice(("settle", "settle", "void", "forfeit"))
+            value = random.choice((None, str(number), str(number)))
+            made.append(ending(ledger, random.choice(charges), kind, value))
+        else:
+            key = random.choice((None, "x", "x", "y"))
+            cost = random.choice(("0.1", "0.3"))
+            asked = request(ledger, cost, key=key, fresh=random.random() < 0.1)
+            charges.append(asked.reservation)
+            made.append(Reserve(request=asked, applies=True, **ledger.label()))
+    return made
+
+
+def told(answers: list[Any]) -> list[tuple[str, Any]]:
+    """Return what answers say, whatever ids they name."""
+    return [(type(each).__name__, getattr(each, "value", None)) for each in answers]
+
+
+def test_a_batch_answers_as_if_each_had_come_alone(ledger: Ledger, path: Place) -> None:
+    """The second step of a key replays what was kept a moment before it."""
+    first = request(ledger, key="x")
+    commands = [
+        Reserve(request=first, applies=True, **ledger.label()),
+        ending(ledger, first.reservation, "settle", "42"),
+        Reserve(request=request(ledger, key="x"), applies=True, **ledger.label()),
+    ]
+    answers = ledger.ask_all(commands)
+    assert told(answers) == [("Granted", None), ("NoneType", None), ("Replayed", "42")]
+    assert kinds(path) == ["open", "reserve", "settle"]
+    audit(path)
+
+
+def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> None:
+    """Whatever steps share keys and a budget, and whoever ends first."""
+    met = set()
+    for seed in range(scaled(60, push=30)):
+        found = []
+        for together in (True, False):
+            folder = tmp_path / f"{seed}-{together}"
+            folder.mkdir()
+            with closing(new_ledger(folder)) as ledger:
+                commands = any_commands(ledger, seed)
+                if together:
+                    answers = ledger.ask_all(commands)
+                else:
+                    answers = [ledger.ask_all([each])[0] for each in commands]
+            place = folder / "ledger.db"
+            found.append((told(answers), kinds(place), sums(place)))
+            audit(place)
+        assert found[0] == found[1], f"seed {seed}"
+        met |= {name for name, _ in found[0][0]}
+    assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted"}
 
 
 def test_an_empty_batch_is_nothing(ledger: Ledger, path: Place) -> None:
