@@ -70,7 +70,7 @@ def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
     run = stored(state.state_details.flow_run_id)
     assert (run.state.type.value, run.state.name) == ("CANCELLED", "BudgetExhausted")
     assert run.run_count == 1
-    assert "it asked for epsilon 0.5" in run.state.message
+    assert "It needs epsilon 0.5" in run.state.message
     assert PUBLISHED == []
     assert charges(project) == 2
 

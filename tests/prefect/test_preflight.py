@@ -255,7 +255,7 @@ def test_a_schedule_stays_paused_while_the_whole_run_does_not_fit(project):
     answer = CliRunner().invoke(app, ["resume", "report/nightly"])
     assert answer.exit_code == 1
     assert "report/nightly stays paused" in answer.stderr
-    assert "it asked for epsilon 0.6" in answer.stderr
+    assert "It needs epsilon 0.6" in answer.stderr
 
 
 def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):

@@ -223,7 +223,7 @@ def test_an_exhausted_dataset_refuses_and_still_replays(ledger):
     """A step that was never granted is exhausted too; what was released is free."""
     known = visitors("a")
     ledger.exhaust("visits")
-    with pytest.raises(BudgetExhausted, match="mu_squared 0 is left"):
+    with pytest.raises(BudgetExhausted, match="Remaining: mu_squared 0 of"):
         average()
     assert visitors("a") == known
     ledger.refill("visits")

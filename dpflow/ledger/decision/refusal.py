@@ -70,9 +70,10 @@ def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
     by = "" if account.state == "frozen" else f" by {_gate(account)}"
     if refusal.closed:
         by = f" by the list of flows in the policy of {_dataset(account)}"
+    reason = _reason(refusal)
     message = (
-        f"step {request.step!r}{flow} was refused{by}: "
-        f"{_reason(refusal)} {fits} Nothing was charged for it."
+        f"Step {request.step!r}{flow} was refused{by}. "
+        f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
     )
     return kind(
         message,
@@ -99,8 +100,8 @@ def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
     exhausted = run["refusal"] == BudgetExhausted.__name__
     kind = BudgetExhausted if exhausted else BudgetRefused
     return kind(
-        f"step {request.step!r} draws nothing, for the preflight of its run was "
-        f"refused: {run['message']}",
+        f"Step {request.step!r} draws nothing: the preflight of its run was refused. "
+        f"{run['message']}",
         dataset=run["dataset"],
         flow=request.flow,
         flow_run=request.flow_run,
@@ -153,21 +154,22 @@ def _reason(refusal: Refusal) -> str:
             f"halt_at_epsilon {short_down(account.halt)} "
             f"(at delta {short_up(account.rule.delta)})."
         )
-    asked = _shown(account.rule.named(refusal.asked), up=True)
-    left = _left(account)
-    rest = "" if left is None else f", {_shown(left, up=False)} is left"
-    kept = kept_text(account)
-    return f"it asked for {asked}{rest} of {_budget(account)}{kept}."
+    asked, left = account.rule.named(refusal.asked), _left(account)
+    rest = ""
+    if left is not None:
+        shown = _shown(left, up=False, asked=asked)
+        rest = f" Remaining: {shown} of {_budget(account)}."
+    return f"it needs {_shown(asked, up=True)}.{rest}{_reserved(account)}"
 
 
-def kept_text(account: Gate) -> str:
-    """Say what is kept of an account for others than who asks, and for whom."""
-    told = [
+def _reserved(account: Gate) -> str:
+    """Return the sentence about the runs of other flows that have reserved a part."""
+    runs = [
         f"{_runs(hold.runs_left)} of flow {hold.flow!r} "
         f"({_shown(account.rule.named(hold.left), up=True)})"
         for hold in others(account.holds)
     ]
-    return f", beside what is kept for {' and '.join(told)}" if told else ""
+    return f" Reserved for others: {' and '.join(runs)}." if runs else ""
 
 
 def _runs(count: int) -> str:
@@ -236,16 +238,18 @@ def _fits(refusal: Refusal) -> str:
     noisier = refusal.request.cost.noisier(refusal.factor)
     return (
         f"With {short_up(refusal.factor)} times its noise it would still fit: "
-        f"{noisier!r}."
+        f"{noisier!r}. This would use all that remains."
     )
 
 
-def _shown(amounts: Mapping[str, str], *, up: bool) -> str:
-    """Write amounts for people, leaving out components that are zero."""
+def _shown(
+    amounts: Mapping[str, str], *, up: bool, asked: Mapping[str, str] | None = None
+) -> str:
+    """Write amounts for people, without zeros except of what is asked."""
     short = short_up if up else short_down
     parts = [
         f"{name} {text if name in COUNTS else short(number_from_text(text))}"
         for name, text in amounts.items()
-        if text != "0" or len(amounts) == 1
+        if text != "0" or len(amounts) == 1 or (asked or {}).get(name, "0") != "0"
     ]
-    return ", ".join(parts) or "nothing"
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "nothing"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpflow import ApproxDP, Gaussian, PureDP
+from dpflow import ZCDP, ApproxDP, ApproxZCDP, Gaussian, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
@@ -95,7 +95,7 @@ def test_other_flows_are_refused(ledger: Ledger, path: Place, flow: str | None) 
     policy = make_policy(flows="{weekly: {epsilon: 0.5}}")
     error = refused(ledger, "0.1", policies=[policy], flow=flow, flow_run="r")
     assert type(error) is BudgetRefused
-    listed = "was refused by the list of flows in the policy of dataset 'a': "
+    listed = "was refused by the list of flows in the policy of dataset 'a'. "
     assert listed in error.message
     assert "filter" not in error.message
     assert "in a flow that stands under `flows:`" in error.fits
@@ -128,6 +128,56 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
     expected = [UNIT // 2, 0], [0, 0], [3 * UNIT // 4, 0]
     assert json.loads(postings) == {DATASET: list(expected)}
     audit(path)
+
+
+CONCENTRATED = {
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentences"),
+    [
+        (
+            CONCENTRATED,
+            ZCDP(rho="0.05"),
+            ApproxZCDP(rho="0.4622", delta="1e-8"),
+            (
+                "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.1257 and delta 5e-7 "
+                "of (epsilon 3, delta 1e-6). With "
+            ),
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            ApproxDP(epsilon="0.75", delta="1e-6"),
+            ApproxDP(epsilon="0.5", delta="1e-8"),
+            (
+                "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
+                "of (epsilon 1, delta 1e-6). No amount of noise "
+            ),
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            Gaussian(sensitivity=1, sigma=5),
+            Gaussian(sensitivity=1, sigma=5),
+            (
+                "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
+                "delta 1e-6). With 1.6 times its noise it would still fit: "
+                "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
+                "Nothing was charged for it."
+            ),
+        ),
+    ],
+)
+def test_a_refusal_reads_as_sentences(
+    ledger: Ledger, fields: dict[str, str], before: Cost, cost: Cost, sentences: str
+) -> None:
+    """Amounts that are needed are named in what remains, zeros included."""
+    policies = [make_policy(**fields)]
+    granted(ledger, before, policies=policies)
+    error = refused(ledger, cost, policies=policies)
+    assert f". {sentences}" in error.message
 
 
 def test_what_would_fit_fits(ledger: Ledger) -> None:

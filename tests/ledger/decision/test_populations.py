@@ -111,7 +111,7 @@ def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> 
     ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
     freeze(ledger, "population/people", who="ann", because="wrong sigma")
     for key in ("week/1", "week/2"):
-        with pytest.raises(BudgetRefused, match="population 'people' is frozen by ann"):
+        with pytest.raises(BudgetRefused, match="Population 'people' is frozen by ann"):
             granted(ledger, "0.1", key=key, **step)
     thaw(ledger, "population/people", who="ann", because="it was right")
     assert isinstance(

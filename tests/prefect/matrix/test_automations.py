@@ -90,7 +90,7 @@ def test_the_example_automations_notify_and_pause(found):
     assert at.startswith("Privacy budget of patients: 0.8 is used: 80% of the budget")
     assert "(flow until-refused, step tenth)" in at
     assert gone.startswith("Privacy budget of patients: exhausted: ")
-    assert "it asked for epsilon 0.1" in gone
+    assert "It needs epsilon 0.1" in gone
 
 
 def test_installing_the_automations_again_replaces_them(found):

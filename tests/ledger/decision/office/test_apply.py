@@ -141,7 +141,7 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
     held = granted(ledger, "0.8")
     result = apply(ledger, budget("0.5"))
     assert result.closed == ("a#1",)
-    with pytest.raises(BudgetRefused, match="nothing is left"):
+    with pytest.raises(BudgetRefused, match="Remaining: epsilon 0 of"):
         granted(ledger, "1e-9", policies=[budget("0.5")])
     ledger.settle(held)
     assert (found := account(ledger)) is not None

@@ -26,7 +26,7 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     with pytest.raises(BudgetRefused, match="frozen by ann: 'wrong sigma'") as caught:
         granted(ledger)
     assert not isinstance(caught.value, BudgetExhausted)
-    assert "step 'count' was refused: dataset 'a' is frozen by ann" in str(caught.value)
+    assert "Step 'count' was refused. Dataset 'a' is frozen by ann" in str(caught.value)
     assert "filter" not in str(caught.value)
     assert "dpflow thaw a" in caught.value.fits
     assert kinds(ledger) == ["open", "reserve", "freeze", "refuse"]
@@ -86,7 +86,7 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
     granted(ledger)
     freeze(ledger, "a", who="ann", because="wrong sigma")
     granted(ledger, policies=[other])
-    with pytest.raises(BudgetRefused, match="dataset 'a' is frozen"):
+    with pytest.raises(BudgetRefused, match="Dataset 'a' is frozen"):
         granted(ledger, policies=[other, make_policy()])
 
 
