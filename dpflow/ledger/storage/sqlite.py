@@ -29,6 +29,7 @@ from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
     check_before_opening,
+    check_one_name,
     file_id,
     holder_of,
     real_path,
@@ -269,10 +270,12 @@ class SqliteStorage:
     def _check_present(self) -> None:
         try:
             # Path.is_file is false, too, where this user may not look.
-            mode = os.stat(self.path).st_mode  # noqa: PTH116 (asked at each step)
+            status = os.stat(self.path)  # noqa: PTH116 (asked at each step)
         except FileNotFoundError:
-            mode = 0
-        if not stat.S_ISREG(mode):
+            status = None
+        if status is not None and stat.S_ISREG(status.st_mode):
+            check_one_name(status, self.path, self.place)
+        else:
             if self._file is not None:
                 raise self._removed()
             msg = (

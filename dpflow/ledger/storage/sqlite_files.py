@@ -39,6 +39,36 @@ def real_path(path: Path, end: str = "") -> Path:
     return Path(f"{os.path.realpath(path)}{end}")
 
 
+def check_one_name(status: os.stat_result, path: Path, place: str) -> None:
+    """Refuse a ledger's file that has a second name (a hard link).
+
+    SQLite keeps a log for each name, and dpflow a lock: charges under one name are
+    missing under the other.
+
+    Args:
+        status: Of the file.
+        path: Name of the file.
+        place: The ledger, for messages.
+
+    Raises:
+        LedgerUnavailable: If the file has more names than one.
+        OSError: If the folder cannot be read.
+    """
+    if status.st_nlink <= 1:
+        return
+    own, file = real_path(path), (status.st_dev, status.st_ino)
+    names = [n for n in sorted(own.parent.iterdir()) if n != own and file_id(n) == file]
+    command = f"`find / -xdev -samefile {own}` lists its names"
+    second = f", {names[0]}" if names else f"; {command}"
+    msg = (
+        f"the ledger {path} has a second name{second} (a hard link). Each name has a "
+        "log and a lock of its own, so charges under one are missing under the other; "
+        "nothing was charged. End all runs, remove the second name, and run `dpflow "
+        "ledger verify`."
+    )
+    raise LedgerUnavailable(msg, ledger=place)
+
+
 def check_before_making(path: Path) -> None:
     """Check a place where a new ledger is to be made.
 

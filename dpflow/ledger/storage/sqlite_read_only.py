@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable
-from dpflow.ledger.storage.sqlite_files import check_left, holder_of, real_path
+from dpflow.ledger.storage.sqlite_files import (
+    check_left,
+    check_one_name,
+    holder_of,
+    real_path,
+)
 from dpflow.locks import FileLock
 
 #: Device, inode, size and time of the last change.
@@ -110,6 +115,7 @@ class SqliteReader:
             if before.main is None:
                 msg = f"there is no ledger at {self._path}"
                 raise LedgerMissing(msg, ledger=self._place)
+            check_one_name(self._path.stat(), self._path, self._place)
             self._check_readable()
             alive = real_path(self._path, "-shm").exists()
             with self._connected(before, alive=alive) as connection:

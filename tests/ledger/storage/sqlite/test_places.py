@@ -303,3 +303,28 @@ def test_a_place_without_folder_is_an_error(tmp_path: Path) -> None:
         open_ledger(url(tmp_path / "none" / "ledger.db"))
     with pytest.raises(FileNotFoundError):
         mount_of(tmp_path / "none")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_second_name_of_the_file_is_refused(path: Path, *, beside: bool) -> None:
+    """Each name would have a log of its own: at opening and in each transaction."""
+    folder = path.parent if beside else path.parent / "elsewhere"
+    folder.mkdir(exist_ok=True)
+    second = folder / "second.db"
+    ledger = open_ledger(url(path))
+    granted(ledger)
+    os.link(path, second)
+    for name, other in ((path, second), (second, path)):
+        for use in (
+            lambda name=name: granted(
+                ledger if name == path else open_ledger(url(name))
+            ),
+            lambda name=name: open_ledger(url(name), read_only=True),
+        ):
+            with pytest.raises(LedgerUnavailable, match="has a second name") as caught:
+                use()
+            command = f"find / -xdev -samefile {name}"
+            assert (str(other) if beside else command) in caught.value.message
+    assert not second.with_name("second.db-wal").exists()
+    second.unlink()
+    granted(ledger)
