@@ -40,7 +40,7 @@ _People = Annotated[
     int | None, typer.Option("--people", min=1, help="About how many there are.")
 ]
 _Epsilon = Annotated[
-    str | None, typer.Option("--epsilon", help="Budget for all releases, ever.")
+    str | None, typer.Option("--epsilon", help="Budget for all releases of one term.")
 ]
 _Delta = Annotated[
     str | None, typer.Option("--delta", help="Its delta; well below 1/people.")
@@ -147,8 +147,8 @@ def _asked_whom(wishes: Wishes) -> Wishes:
 def _asked_budget(wishes: Wishes) -> Wishes:
     from dpflow.starter.project import default_delta
 
-    say("", "Epsilon is what all releases together may lose, ever: 1 is strict, 3 is")
-    say("common, above 10 promises little. Delta is the chance that it is more.")
+    say("", "Epsilon is what all releases of one term together may lose: 1 is strict,")
+    say("3 is common, above 10 promises little. Delta is the chance that it is more.")
     epsilon = wishes.epsilon or _ask("Epsilon?", "1", "epsilon")
     delta = wishes.delta or _ask("Delta?", default_delta(wishes.people), "delta")
     say("", "The filter is the theorem that admits steps: gaussian for counts and sums")

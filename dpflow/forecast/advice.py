@@ -16,10 +16,13 @@ from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
 from dpflow.policy.pinned import budget_text, declared_budget, readable_text
+from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
 
 #: An epsilon above it promises little.
 WEAK_EPSILON = 10
+#: A delta above it is weak for any number of people that a dataset may well have.
+_WEAK_DELTA = Fraction(1, 10_000)
 #: Another theorem is suggested if it admits so many times what the policy's does.
 _WORTHWHILE = Fraction(105, 100)
 
@@ -82,6 +85,7 @@ def advice(
     people: int | None = None,
     workload: Workload = (),
     terms: Sequence[TermView] = (),
+    strict: bool = False,
 ) -> list[Advice]:
     """Return what is weak about a policy; it is valid all the same.
 
@@ -90,6 +94,7 @@ def advice(
         people: About how many privacy units there are; default: what the policy says.
         workload: The steps that are meant to run, if they are known.
         terms: The dataset's terms so far.
+        strict: Whether a missing source is weak.
     """
     return [
         *_large_epsilon(policy),
@@ -97,6 +102,7 @@ def advice(
         *_renewal(policy, terms),
         *_unpriced(policy, workload),
         *_too_large(policy, workload),
+        *(_unsourced(policy) if strict else ()),
     ]
 
 
@@ -161,7 +167,7 @@ def _large_epsilon(policy: Policy) -> Iterator[Advice]:
             yield Advice(
                 "large-epsilon",
                 f"The {name}'s epsilon {readable_text(budget.epsilon)} promises little "
-                f"to a {policy.unit}: what is released may be e^"
+                f"to one {policy.unit}: what is released may be e^"
                 f"{readable_text(budget.epsilon)} times likelier with them than "
                 "without.",
                 f"Aim for 3 or less, {WEAK_EPSILON} at the most.",
@@ -169,15 +175,17 @@ def _large_epsilon(policy: Policy) -> Iterator[Advice]:
 
 
 def _large_delta(policy: Policy, people: int | None) -> Iterator[Advice]:
-    if people is None:
-        return
+    most, which, more = _WEAK_DELTA, "1e-4", ", and the number of them as `people`"
+    if people is not None:
+        most, which, more = Fraction(1, people), f"1 / people (1 / {people})", ""
     for name, budget in _budgets(policy):
-        if budget.delta * people > 1:
+        if budget.delta > most:
             yield Advice(
                 "large-delta",
-                f"The {name}'s delta {readable_text(budget.delta)} is above 1 / people "
-                f"(1 / {people}): publishing one {policy.unit} in full would pass.",
-                f"Write at most {short_up(Fraction(1, 10 * people), 1)}.",
+                f"The {name}'s delta {readable_text(budget.delta)} is above {which}: "
+                f"a step that publishes each {policy.unit} in full with that "
+                "probability would pass.",
+                f"Write at most {short_up(most / 10, 1)}{more}.",
             )
 
 
@@ -198,7 +206,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
             yield Advice(
                 "renewal",
                 f"The lifetime lets {count} terms renew the budget on the same rows. "
-                f"What a {policy.unit} can rely on is {whole}, not the budget.",
+                f"What one {policy.unit} can rely on is {whole}, not the budget.",
                 "Name that when you say what is guaranteed, or lower the lifetime.",
             )
     charged = [view for view in terms if view.charged]
@@ -276,6 +284,17 @@ def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
                     "Use more noise, or raise the budget.",
                 )
                 break
+
+
+def _unsourced(policy: Policy) -> Iterator[Advice]:
+    if policy.source is None and not policy.dataset.startswith(PREFIX):
+        yield Advice(
+            "no-source",
+            "It names no `source`: a ledger that is made anew forgets what was spent, "
+            "and nothing notices.",
+            "Name the data behind it, such as `source: warehouse.sales`: the first "
+            "ledger that charges it governs it.",
+        )
 
 
 def steps_text(workload: Workload) -> str:

@@ -33,7 +33,6 @@ from dpflow.ledger.views.runs import dataset_runs
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
-from dpflow.policy.population import PREFIX
 from dpflow.policy.strict_yaml import policy_error
 
 #: The steps that are counted, with their headings.
@@ -305,10 +304,9 @@ def _judged(
     elif not workload and each.workload:
         workload, origin = each.workload, "the journal: one run of each flow"
     steps = dict.fromkeys(step.cost for step in workload)
-    found = advice(policy, people=people, workload=workload, terms=each.terms)
-    unsourced = strict and policy.source is None
-    if unsourced and not policy.dataset.startswith(PREFIX):
-        found.append(_UNSOURCED)
+    found = advice(
+        policy, people=people, workload=workload, terms=each.terms, strict=strict
+    )
     gates = announced_gates(each.pinned)
     return replace(
         each,
@@ -318,12 +316,3 @@ def _judged(
         suggestion=suggestion(policy, workload),
         flows=tuple(flow_gates(gates, tuple(steps) or tuple(STEPS.values()))),
     )
-
-
-_UNSOURCED = Advice(
-    "no-source",
-    "It names no `source`: a ledger that is made anew forgets what was spent, and "
-    "nothing notices.",
-    "Name the data behind it, such as `source: warehouse.sales`: the first "
-    "ledger that charges it governs it.",
-)

@@ -81,7 +81,7 @@ class Sourced(Record):
 
 
 class Budget(Record):
-    """The most that all releases from the dataset together may lose."""
+    """The most that all releases of one term together may lose."""
 
     epsilon: Epsilon = Field(
         description="Epsilon of the guarantee, above 0.",
@@ -95,7 +95,7 @@ class Budget(Record):
 
 
 class Guarantee(Budget):
-    """The most that all releases together may lose of one unit."""
+    """The most that all releases of one term together may lose of one unit."""
 
     unit: Unit = Field(
         description="Whom it protects: the person, or what they did in one period.",

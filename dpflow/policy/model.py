@@ -92,7 +92,7 @@ class Policy(Sourced):
         "Sensitivities must be declared for this relation.",
     )
     budget: Budget = Field(
-        description="The most that all releases together may lose.",
+        description="The most that all releases of one term together may lose.",
         examples=[{"epsilon": 3, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(

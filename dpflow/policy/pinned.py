@@ -175,7 +175,7 @@ def guarantee_in_words(
         parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
         person = pinned["unit"].removesuffix(f"-{pinned['partition']['by']}")
         parts += [
-            f"Every {person}-{period}: what a {person} did in one {period} is kept "
+            f"Every {person}-{period}: what one {person} did in one {period} is kept "
             f"within {budget_text(budget)}."
             for period, budget in pinned.get("periods", {}).items()
         ]
@@ -214,15 +214,15 @@ def partition_words(
     zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
     where = "" if zone is None else f" ({zone})"
     alone = (
-        f"Each {by}{where} has this budget to itself: it hides what a {person} did in "
-        "it."
+        f"Each {by}{where} has this budget to itself: it hides what one {person} "
+        "did in it."
     )
     if lifetime is None:
         return (
-            f"{alone} A {person} in many {by}s loses more, without a limit: give "
+            f"{alone} One {person} in many {by}s loses more, without a limit: give "
             "`lifetime` a budget to cap it."
         )
-    return f"{alone} Over all {by}s together, a {person} is kept within {lifetime}."
+    return f"{alone} Over all {by}s together, one {person} is kept within {lifetime}."
 
 
 def budget_text(budget: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class Population(Record):
         description="How two populations that differ in one unit differ.",
     )
     budget: Budget = Field(
-        description="The most that all releases from all its datasets may lose.",
+        description="The most that all its datasets' releases of one term may lose.",
         examples=[{"epsilon": 5, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(

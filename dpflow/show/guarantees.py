@@ -169,7 +169,7 @@ def unusual_text(found: UnusualSteps) -> str:
     counted = {
         "drew their own noise": found.own_noise,
         "failed": found.failed,
-        "were forfeited": found.forfeited,
+        f"{'was' if found.forfeited == 1 else 'were'} forfeited": found.forfeited,
     }
     parts = [f"{count:,} {what}" for what, count in counted.items() if count]
     if not parts:

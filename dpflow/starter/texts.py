@@ -99,7 +99,8 @@ source: {source}
 unit: {unit}
 relation: add-or-remove
 {people}
-# All releases together, for ever: every one counts against this.
+# The most that all releases of one term together may lose. A new term is a decision
+# with a reason; the budgets of several terms add up.
 budget: {{epsilon: {epsilon}, delta: {delta}}}
 filter: {theorem}
 
@@ -113,11 +114,15 @@ _FLOW = '''\
 """A first private flow: one count a day, paid for from POLICY."""
 
 import sys
+from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 from prefect import task
 from prefect.runtime import flow_run
 
 from dpflow import BudgetRefused, KIND, dp_flow, dp_task, release
+
+ZONE = ZoneInfo("UTC")  # where the days of the data begin
 
 # Private: put your own source here, and read it inside of the step.
 ROWS = [number % 4000 for number in range(9000)]  # whose each row is
@@ -144,9 +149,14 @@ def publish(day: str, number: int) -> None:
 
 @dp_flow(name=FLOW)
 def NAME(day: str | None = None) -> None:
-    """Release and publish one day's count; by default of the day it is scheduled."""
-    # Not of the day it runs: a late run and a retry ask for the same release.
-    day = day or flow_run.scheduled_start_time.date().isoformat()
+    """Release and publish one day's count; by default of the day before the schedule.
+
+    That day has ended, so the count is complete: a release key keeps its first number.
+    The schedule decides, not the clock: a late run and a retry replay the release.
+    """
+    if day is None:
+        scheduled = flow_run.scheduled_start_time.astimezone(ZONE)
+        day = (scheduled.date() - timedelta(days=1)).isoformat()
     publish(day, count(day))
 
 

@@ -270,6 +270,7 @@ def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
     data = run_json("policy", "check", "--strict", exit_code=1)
     (policy,) = data["policies"]
     assert [each["code"] for each in policy["warnings"]] == ["no-source"]
+    assert "weak: It names no `source`" in run_fine("policy", "apply", "visits")
 
 
 def test_nothing_is_made_for_a_dataset_that_nobody_named(empty: Shop) -> None:

@@ -58,9 +58,10 @@ def test_each_weakness_is_found_at_its_limit(old, new, found):
 
 
 def test_people_are_the_policys_unless_they_are_given():
-    """Without either, nothing is said of delta."""
+    """Without either, more than 1e-4 is weak."""
     large = GOOD.replace("1e-6", "1e-3")
-    assert codes(large) == []
+    assert codes(GOOD.replace("1e-6", "1e-4")) == []
+    assert codes(GOOD.replace("1e-6", "1.01e-4")) == ["large-delta"]
     assert codes(large, people=1001) == ["large-delta"]
     assert codes(large.replace("unit", "people: 1001\nunit")) == ["large-delta"]
     assert codes(large.replace("unit", "people: 1001\nunit"), people=900) == []

@@ -236,6 +236,7 @@ def _changes_table(changes: tuple[Change, ...]) -> Table:
 def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     from rich.text import Text
 
+    from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
     title = (plain(policy.dataset), "bold cyan")
@@ -248,7 +249,10 @@ def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     say(plain(words.term_guarantee(policy.declared(), result.terms, shortly=shortly)))
     if kept := words.tightened_in_words(result.terms):
         say(plain(kept))
-    say(plain(words.terms_in_words(result.terms)), "")
+    say(plain(words.terms_in_words(result.terms)))
+    for weak in advice(policy, terms=result.terms, strict=True):
+        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
+    say("")
 
 
 # JSON

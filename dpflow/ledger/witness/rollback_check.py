@@ -185,11 +185,12 @@ class Watch:
         held = f"ends at entry {newest}" if newest else "has no such journal"
         if newest >= first.number:
             held = "has another entry there"
-        what = "charges"
+        many = "" if len(entries) == 1 else "s"
+        what = f"charge{many}"
         if all(line.decides for line in gone):
             what = "freezes or applied policies"
         elif all(line.kind == "checkpoint" for line in gone):
-            what = "signed checkpoints"
+            what = f"signed checkpoint{many}"
         msg = (
             f"the ledger {self.place} lacks {len(entries)} {what} that its witness "
             f"{witness.place} has seen: the first is entry {first.number} of the "

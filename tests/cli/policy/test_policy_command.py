@@ -93,7 +93,7 @@ def test_weak_choices_are_warned_of_and_fail_only_if_that_is_asked(shop: Shop) -
     arguments = ("policy", "check", "policies/weak.yaml", "--people", "5000")
     text = run_fine(*arguments)
     assert text.count("weak: ") == 2
-    assert "epsilon 12 promises little to a person" in text
+    assert "epsilon 12 promises little to one person" in text
     assert "delta 0.001 is above 1 / people (1 / 5000)" in text
     data = run_json(*arguments)
     assert data["fine"] is True
@@ -109,7 +109,7 @@ def test_a_declared_workload_gets_a_theorem_suggested(shop: Shop) -> None:
     shop.write(WEAK.replace("12", "3"), "weak.yaml")
     arguments = ("policy", "check", "policies/weak.yaml", "--cost", GAUSSIAN)
     data = run_json(*arguments)["policies"][0]
-    assert [each["code"] for each in data["warnings"]] == ["no-price"]
+    assert [each["code"] for each in data["warnings"]] == ["large-delta", "no-price"]
     assert data["suggestion"]["filter"] == "gaussian"
     assert data["suggestion"]["policy_runs"] is None
     rule = make_filter("gaussian", epsilon=3, delta="1e-3")

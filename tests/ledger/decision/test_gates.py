@@ -144,8 +144,8 @@ CONCENTRATED = {
             ZCDP(rho="0.05"),
             ApproxZCDP(rho="0.4622", delta="1e-8"),
             (
-                "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.1257 and delta 5e-7 "
-                "of (epsilon 3, delta 1e-6). With "
+                "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.1257 and "
+                "delta 5e-7 of (epsilon 3, delta 1e-6). With "
             ),
         ),
         (
@@ -153,8 +153,8 @@ CONCENTRATED = {
             ApproxDP(epsilon="0.75", delta="1e-6"),
             ApproxDP(epsilon="0.5", delta="1e-8"),
             (
-                "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
-                "of (epsilon 1, delta 1e-6). No amount of noise "
+                "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and "
+                "delta 0 of (epsilon 1, delta 1e-6). No amount of noise "
             ),
         ),
         (
@@ -162,8 +162,8 @@ CONCENTRATED = {
             Gaussian(sensitivity=1, sigma=5),
             Gaussian(sensitivity=1, sigma=5),
             (
-                "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
-                "delta 1e-6). With 1.6 times its noise it would still fit: "
+                "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of "
+                "(epsilon 1, delta 1e-6). With 1.6 times its noise it would still fit: "
                 "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
                 "Nothing was charged for it."
             ),

@@ -193,9 +193,9 @@ def test_each_guarantee_has_its_sentence() -> None:
     for words in (
         "Every reader-day (add-or-remove): all releases",
         "Each day (UTC) has this budget to itself",
-        "reader-week: what a reader did in one week is kept within (epsilon = 2",
-        "reader-month: what a reader did in one month is kept within (epsilon = 3",
-        "Over all days together, a reader is kept within (epsilon = 5",
+        "reader-week: what one reader did in one week is kept within (epsilon = 2",
+        "reader-month: what one reader did in one month is kept within (epsilon = 3",
+        "Over all days together, one reader is kept within (epsilon = 5",
     ):
         assert words in said
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
+from prefect.runtime.flow_run import FIELDS
 
 from dpflow.cli import main
 from dpflow.guard.project import current_project, forget_projects
@@ -35,18 +36,19 @@ def dpflow(monkeypatch, *arguments):
 def test_what_init_makes_passes_the_check_and_runs(
     folder, monkeypatch, capsys, theorem
 ):
-    """Twice on one day publishes one number, and one charge; a day can be named."""
+    """A schedule publishes the day that has ended; naming that day replays it."""
     arguments = ("--yes", "--filter", theorem, "--dataset", "sales")
     assert dpflow(monkeypatch, "init", *arguments) == 0
     (flow,) = re.findall(r"python (\S+)", capsys.readouterr().out)
     assert dpflow(monkeypatch, "policy", "check", "--strict") == 0
     capsys.readouterr()
-    today = datetime.now(UTC).date().isoformat()
-    for days in ([], [today]):
+    scheduled = datetime.fromisoformat("2026-01-06T01:00:00+02:00")
+    monkeypatch.setitem(FIELDS, "scheduled_start_time", lambda: scheduled)
+    for days in ([], ["2026-01-04"]):
         monkeypatch.setattr("sys.argv", [flow, *days])
         runpy.run_path(flow, run_name="__main__")
     printed = capsys.readouterr().out
-    numbers = re.findall(r"^[\d-]{10}: (-?\d+)$", printed, re.MULTILINE)
+    numbers = re.findall(r"^2026-01-04: (-?\d+)$", printed, re.MULTILINE)
     assert len(numbers) == 2
     assert numbers[0] == numbers[1]
     (dataset,) = [
@@ -68,7 +70,7 @@ def test_the_flow_says_when_the_budget_is_gone(folder, monkeypatch, capsys):
     flow.write_text(code.replace("noise_multiplier=20", "noise_multiplier=5"), "utf-8")
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", [str(flow), "2026-01-05", "2026-01-06"])
-    with pytest.raises(SystemExit, match=r"^BudgetExhausted: step 'count' of flow"):
+    with pytest.raises(SystemExit, match=r"^BudgetExhausted: Step 'count' of flow"):
         runpy.run_path(str(flow), run_name="__main__")
     printed = capsys.readouterr().out
     assert "2026-01-05: " in printed
