@@ -188,7 +188,7 @@ class Watch:
         many = "" if len(entries) == 1 else "s"
         what = f"charge{many}"
         if all(line.decides for line in gone):
-            what = "freezes or applied policies"
+            what = f"freeze{many} or applied polic{'ies' if many else 'y'}"
         elif all(line.kind == "checkpoint" for line in gone):
             what = f"signed checkpoint{many}"
         msg = (

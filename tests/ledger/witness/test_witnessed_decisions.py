@@ -127,7 +127,7 @@ def test_a_forgotten_decision_is_noticed(
     Whatever policy file a worker has, it hears of the restored backup.
     """
     ledger = forget(path, str(tmp_path / "witness"), decide)
-    with pytest.raises(LedgerRolledBack, match="applied policies"):
+    with pytest.raises(LedgerRolledBack, match="lacks 1 freeze or applied policy that"):
         granted(ledger, policies=[policy])
     ledger.close()
 
