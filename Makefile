@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -94,6 +94,13 @@ sbom: $(VENV)/dev.installed
 slow: $(VENV)/dev.installed
 	@echo "== Tests that make test leaves out, for they take long"
 	$(BIN)/python -m pytest -q -m slow tests
+
+# For a schedule, not for a push: it may fail on the day of a dependency's release.
+newest:
+	rm -rf .venv/newest
+	$(MAKE) test VENV=.venv/newest
+	@echo "== Newer releases that the requirements of pyproject.toml exclude"
+	.venv/newest/bin/python -m pip list --outdated
 
 campaign: $(VENV)/dev.installed slow
 	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"

@@ -1,6 +1,7 @@
 """How hypothesis runs in the whole suite, and what every test leaves behind."""
 
 import logging
+import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,22 @@ import pytest
 from hypothesis import settings
 
 from tests.sizes import SCALE, scaled
+
+#: Settings of the tests themselves. All others of this environment, the developer's own
+#: Prefect and dpflow, are removed before either is imported.
+OF_TESTS = {
+    "DPFLOW_AIRFLOW",
+    "DPFLOW_CAMPAIGN",
+    "DPFLOW_DAGSTER",
+    "DPFLOW_HUNT_URLS",
+    "DPFLOW_SEED",
+}
+for _name in [n for n in os.environ if n.startswith(("PREFECT_", "DPFLOW_"))]:
+    if _name not in OF_TESTS:
+        del os.environ[_name]
+for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TZ"):
+    os.environ.pop(_name, None)
+os.environ |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
 settings.register_profile(
     "dpflow",

@@ -86,7 +86,9 @@ def become_nobody() -> None:
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a folder that other users may look into, with a project and a desk."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    # The developer's own folder for such files may be closed to others.
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    folder = Path(tempfile.mkdtemp())
     (folder / "desk").mkdir()
     (folder / "project").mkdir()
     monkeypatch.setenv(WITNESS_VARIABLE, str(folder / "witness"))

@@ -174,8 +174,6 @@ def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
     told.check(facts)
     kept = sum(state != "void" for state in facts.states.values())
     assert facts.total() == kept * Fraction(1, 1000), "not charged in full"
-    # How many a storm of seconds has depends on what else runs.
-    assert counts["kills"] > 3
     states = Counter(facts.states.values())
     figure("kill storm", violations=0, seed=seed, **counts, left_open=states["open"])
 

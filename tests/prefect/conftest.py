@@ -27,8 +27,6 @@ def one_authority(folder: Path) -> str:
 _HOME = tempfile.mkdtemp(prefix="dpflow-prefect-")
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ["PREFECT_HOME"] = _HOME
-os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
-os.environ["DO_NOT_TRACK"] = "1"
 # A loaded machine may keep the tests' server from answering for a minute.
 os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 # On a loaded machine runs begin late, and marking them so locks the database of the

@@ -113,16 +113,20 @@ def _check(state: State, charge: Charge, command: End) -> bool:
         ReservationConflict: If it may not.
     """
     kind, problem = command.kind, None
-    if kind == "settle" and charge.state == "settled":
+    last = state.ended(charge, min(charge.places))
+    # A void of what cannot return is written as a settlement.
+    voided = last is not None and "void" in (last.kind, last.body.get("outcome"))
+    ended = "void" if voided else charge.state
+    if (kind, ended) == ("settle", "settled"):
         return True
     if kind == "void" and charge.owner != command.owner:
         problem = f"reservation {charge.id} belongs to another process"
-    elif kind == "void" and command.again and charge.state in ("void", "settled"):
+    elif kind == "void" and command.again and voided:
         return True
     elif kind == "forfeit" and charge.state == "open" and charge.owner in state.alive:
         problem = f"the process that holds reservation {charge.id} still runs"
     elif charge.state != "open":
-        problem = f"reservation {charge.id} is {charge.state} already"
+        problem = f"reservation {charge.id} is {ended} already"
     if problem is not None:
         raise ReservationConflict(problem, reservation=charge.id)
     if charge.covers is not None:

@@ -213,12 +213,12 @@ END = [
     ),
     Mutant(
         "a second settlement is an error",
-        'if kind == "settle" and charge.state == "settled":\n        return True',
-        'if kind == "settle" and charge.state == "settled":\n        pass',
+        'if (kind, ended) == ("settle", "settled"):\n        return True',
+        'if (kind, ended) == ("settle", "settled"):\n        pass',
     ),
     Mutant(
         "a void that was sent again is an error",
-        'command.again and charge.state in ("void", "settled"):',
+        "command.again and voided:",
         "False:",
         ("model", "decisions", "crash"),
     ),

@@ -88,11 +88,11 @@ def storm(
     seed: int,
     told: Told,
 ) -> Counter[str]:
-    """Keep eight workers running and kill one of them every few milliseconds."""
+    """Keep eight workers running and kill one every few milliseconds."""
     chance, counts = Random(seed), Counter[str]()
     workers = [Child(start) for _ in range(WORKERS)]
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or counts["kills"] < WORKERS:
         time.sleep(chance.random() * 0.01)
         number = chance.randrange(WORKERS)
         counts["kills"] += 1

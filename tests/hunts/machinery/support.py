@@ -28,13 +28,6 @@ from tests.sizes import SCALE
 FIGURES: list[str] = []
 
 
-def all_happened(wanted: set[str], counts: dict[str, int]) -> bool:
-    """Say whether a hunt met all that it looks for; a small one need not."""
-    missing = wanted - set(counts)
-    print(f"never happened: {sorted(missing)}")
-    return SCALE < 1 or not missing
-
-
 def first_seed() -> int:
     """Return the first seed of a random hunt: DPFLOW_SEED, or a new one in campaigns.
 
