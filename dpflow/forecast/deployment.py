@@ -1,31 +1,33 @@
 """When a deployed flow runs, as the project's prefect.yaml says; Prefect is not asked.
 
-Only schedules of whole days are read, one for each flow: an interval, or a cron that
-runs once on each of its days, which lie one distance apart. What is not understood
-tells nothing, for a date that is wrong is worse than none.
+Only schedules of whole days are read, one for each flow: an interval from its anchor,
+or a cron or rrule that runs once on each of its days, which lie one distance apart.
+What is not understood tells nothing, for a date that is wrong is worse than none.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import yaml
+from cronsim import CronSim, CronSimError
+from dateutil.rrule import rrulestr
 
 from dpflow.forecast.cadence import Every, Schedule
 
 _MOST_BYTES = 2**18
 #: Two years of days show at which distance they lie.
-_DAYS_AHEAD = 800
-_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_MONTHS = (
-    *("", "jan", "feb", "mar", "apr", "may", "jun"),
-    *("jul", "aug", "sep", "oct", "nov", "dec"),
-)
+_DAYS_AHEAD = timedelta(days=800)
+#: The start of an rrule without a DTSTART (`prefect.client.schemas.schedules`).
+_RRULE_START = datetime(2020, 1, 1)  # noqa: DTZ001 (the schedule's own zone)
+_BY_TIME = ("HOURLY", "MINUTELY", "SECONDLY")
+_UNREADABLE = (CronSimError, ArithmeticError, KeyError, TypeError, ValueError)
 
 
 def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
@@ -52,23 +54,36 @@ def _deployments(path: Path) -> Iterator[Mapping[str, Any]]:
     except (OSError, yaml.YAMLError, ValueError, RecursionError):
         return
     listed = data.get("deployments") if isinstance(data, dict) else None
-    yield from (each for each in listed or () if isinstance(each, dict))
+    yield from _mappings(listed)
+
+
+def _mappings(listed: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings of a list; nothing of what is no list."""
+    if isinstance(listed, list):
+        yield from (each for each in listed if isinstance(each, dict))
 
 
 def _flow_name(root: Path, entrypoint: object) -> str | None:
-    """Return the name of the flow at `path/to/file.py:function`, by its code."""
-    file, _, function = str(entrypoint).rpartition(":")
+    """Return the name of the flow at an entrypoint, by its code.
+
+    Entrypoints are `path/to/file.py:function`, `package.module:function`, and
+    `:Class.method` for a method.
+    """
+    module, _, function = str(entrypoint).rpartition(":")
+    file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
     try:
-        tree = ast.parse((root / file).read_bytes())
+        nodes = ast.parse((root / file).read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-    for node in tree.body:
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.name == function
-        ):
-            return next(_said(node), function.replace("_", "-"))
-    return None
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for name in function.split("."):
+        named = [n for n in nodes if isinstance(n, kinds) and n.name == name]
+        if not named:
+            return None
+        node, nodes = named[-1], named[-1].body
+    if isinstance(node, ast.ClassDef):
+        return None
+    return next(_said(node), node.name.replace("_", "-"))
 
 
 def _said(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -82,23 +97,25 @@ def _said(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 def _active(deployment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if deployment.get("paused") is True:
         return
-    listed = [deployment.get("schedule"), *(deployment.get("schedules") or ())]
-    for each in listed:
-        if isinstance(each, dict) and each.get("active", True) is True:
-            yield each
+    listed = deployment.get("schedules")
+    for each in _mappings([deployment.get("schedule")]), _mappings(listed):
+        yield from (one for one in each if one.get("active", True) is True)
 
 
 def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
     """Read one schedule; None if it is not understood.
 
     Args:
-        schedule: An `interval` in seconds, or a `cron`.
+        schedule: An `interval` in seconds with its `anchor_date`, a `cron` or an
+            `rrule`; perhaps a `timezone`.
         since: The next run is on this day or later.
     """
-    interval, cron = schedule.get("interval"), schedule.get("cron")
-    if isinstance(interval, int | float) and interval >= 1:
-        return Schedule(Every(seconds=round(interval)), since, "schedule")
-    days = _days(str(cron), since) if cron is not None else []
+    try:
+        if schedule.get("interval") is not None:
+            return _from_anchor(schedule, since)
+        days = _days(schedule, since)
+    except _UNREADABLE:
+        return None
     gaps = {(b - a).days for a, b in pairwise(days)}
     months = {12 * (b.year - a.year) + b.month - a.month for a, b in pairwise(days)}
     if len(gaps) == 1:
@@ -108,47 +125,41 @@ def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
     return None
 
 
-def _days(cron: str, since: date) -> list[date]:
-    """Return the days of a cron that runs once on each of them; none if not known."""
-    fields = cron.lower().split()
-    try:
-        minute, hour, day, month, weekday = fields
-        once = minute.isdigit() and hour.isdigit()
-        days, months = _set(day, 1, 31), _set(month, 1, 12, _MONTHS)
-        weekdays = {number % 7 for number in _set(weekday, 0, 7, _WEEKDAYS)}
-    except ValueError:
-        return []
-    # If both are given, cron takes either.
-    if not once or "*" not in (day, weekday):
-        return []
-    ahead = (since + timedelta(days=number) for number in range(_DAYS_AHEAD))
-    return [
-        each
-        for each in ahead
-        if each.day in days
-        and each.month in months
-        and each.isoweekday() % 7 in weekdays
-    ]
+def _from_anchor(schedule: Mapping[str, Any], since: date) -> Schedule | None:
+    """Return an interval of whole days; without its anchor its days are unknown."""
+    days, rest = divmod(schedule["interval"], 86_400)
+    anchor = datetime.fromisoformat(str(schedule.get("anchor_date")))
+    if schedule.get("timezone"):
+        zone = ZoneInfo(schedule["timezone"])
+        anchor = anchor.replace(tzinfo=anchor.tzinfo or UTC).astimezone(zone)
+    if rest or days < 1:
+        return None
+    wait = timedelta(days=(anchor.date() - since).days % days)
+    return Schedule(Every(seconds=int(86_400 * days)), since + wait, "schedule")
 
 
-def _set(field: str, low: int, high: int, names: tuple[str, ...] = ()) -> set[int]:
-    """Return the numbers that a field of a cron stands for.
-
-    Raises:
-        ValueError: If it is none.
-    """
-
-    def number(text: str) -> int:
-        found = names.index(text) if text in names else int(text)
-        if not low <= found <= high:
-            raise ValueError(text)
-        return found
-
-    found: set[int] = set()
-    for part in field.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        begin = low if span == "*" else number(first)
-        end = high if span == "*" or (step and not last) else number(last or first)
-        found.update(range(begin, end + 1, int(step or 1)))
+def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
+    """Return the next days of what runs once on each of its days; else none."""
+    start, cron = datetime.combine(since, time()), schedule.get("cron")
+    runs: Iterator[datetime]
+    if cron is None:
+        text = str(schedule.get("rrule")).upper()
+        # A rule that ends has no next run beyond its end.
+        if any(word in text for word in ("UNTIL", "COUNT", *_BY_TIME)):
+            return []
+        rule = rrulestr(text, dtstart=_RRULE_START, ignoretz=True)
+        runs = rule.xafter(start, inc=True)
+    else:
+        _, _, day, _, weekday = str(cron).split()
+        # If both are given, cron takes either.
+        if "*" not in (day, weekday):
+            return []
+        runs = CronSim(cron, start - timedelta(seconds=1))
+    found: list[date] = []
+    for run in runs:
+        if run > start + _DAYS_AHEAD:
+            break
+        if run.date() in found[-1:]:
+            return []
+        found.append(run.date())
     return found

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
@@ -94,9 +94,7 @@ def _active(deployment: DeploymentResponse) -> Iterator[dict[str, Any]]:
     for each in () if deployment.paused else deployment.schedules:
         if not each.active:
             continue
+        known = dict(each.schedule)
         if isinstance(each.schedule, IntervalSchedule):
-            yield {"interval": each.schedule.interval.total_seconds()}
-        elif isinstance(each.schedule, CronSchedule):
-            yield {"cron": each.schedule.cron}
-        else:
-            yield {}
+            known["interval"] = each.schedule.interval.total_seconds()
+        yield known

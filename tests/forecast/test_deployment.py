@@ -11,6 +11,9 @@ from tests.projects import ROOT
 
 #: A Thursday.
 TODAY = date(2026, 1, 1)
+MONDAY = "anchor_date: 2026-01-05"
+#: Intervals that are not whole days.
+NO_DAYS = ("3600", "129600", "0", "-86400", "true", "often", ".inf", ".nan", "1.0e+300")
 CODE = """\
 from dpflow import dp_flow
 
@@ -19,6 +22,10 @@ def report(): ...
 
 @dp_flow
 async def by_its_name(): ...
+
+class Reports:
+    @dp_flow(name="monthly")
+    def of_a_class(self): ...
 """
 
 
@@ -44,7 +51,21 @@ def told(folder, *schedules, flow="weekly", function="report"):
         ('{cron: "0 6 15 * *"}', "1 month", "2026-01-15"),
         ('{cron: "0 6 1 */3 *"}', "3 months", "2026-01-01"),
         ('{cron: "0 6 2 jan,jul *"}', "6 months", "2026-01-02"),
-        ("{interval: 172800}", "2 days", "2026-01-01"),
+        (
+            '{interval: 172800, anchor_date: "2026-01-02T06:00:00Z"}',
+            "2 days",
+            "2026-01-02",
+        ),
+        ("{interval: 604800, anchor_date: 2025-12-08}", "7 days", "2026-01-05"),
+        ("{interval: 604800, anchor_date: 2027-01-04T06:00}", "7 days", "2026-01-05"),
+        (
+            "{interval: 604800.0, anchor_date: 2026-01-05T20:00Z, timezone: Japan}",
+            "7 days",
+            "2026-01-06",
+        ),
+        ('{rrule: "FREQ=WEEKLY;BYDAY=MO"}', "7 days", "2026-01-05"),
+        ('{rrule: "FREQ=DAILY;INTERVAL=2"}', "2 days", "2026-01-01"),
+        ('{rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"}', "1 month", "2026-01-20"),
     ],
 )
 def test_a_schedule_of_equal_distances_is_read(tmp_path, schedule, every, first):
@@ -64,10 +85,19 @@ def test_a_schedule_of_equal_distances_is_read(tmp_path, schedule, every, first)
         ['{cron: "0 6 31 * *"}'],
         ['{cron: "0 6 * * 9"}'],
         ['{cron: "@daily"}'],
-        ['{rrule: "FREQ=DAILY"}'],
+        ['{cron: "0 0 6 * * 1"}'],
+        ['{cron: "0 6 30 2 *"}'],
+        ['{rrule: "FREQ=DAILY;COUNT=900"}'],
+        ['{rrule: "FREQ=DAILY;UNTIL=20260301T000000"}'],
+        ['{rrule: "FREQ=DAILY;BYHOUR=6,18"}'],
+        ['{rrule: "FREQ=SECONDLY"}'],
+        ['{rrule: "FREQ=NEVER"}'],
         ['{cron: "0 6 * * 1", active: false}'],
-        ["{interval: 60}", "{interval: 120}"],
-        ["{interval: often}"],
+        [f"{{interval: 86400, {MONDAY}}}", f"{{interval: 604800, {MONDAY}}}"],
+        ["{interval: 86400}"],
+        ["{interval: 86400, anchor_date: soon}"],
+        *([f"{{interval: {text}, {MONDAY}}}"] for text in NO_DAYS),
+        [f"{{interval: 86400, {MONDAY}, timezone: Nowhere}}"],
         ["nothing"],
     ],
 )
@@ -87,6 +117,48 @@ def test_a_flow_is_known_by_its_code(tmp_path):
     (tmp_path / "prefect.yaml").write_text("{", "utf-8")
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
     (tmp_path / "prefect.yaml").unlink()
+    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "flow"),
+    [
+        ("package.flows.report:report", "weekly"),
+        ("package/flows/report.py:Reports.of_a_class", "monthly"),
+        ("package.flows.report:Reports", None),
+        ("package.flows.report:Reports.other", None),
+        ("package.flows.other:report", None),
+        ("report", None),
+    ],
+)
+def test_an_entrypoint_is_a_file_or_a_module(tmp_path, entrypoint, flow):
+    """A function or a method of a class."""
+    (tmp_path / "package" / "flows").mkdir(parents=True)
+    (tmp_path / "package" / "flows" / "report.py").write_text(CODE, "utf-8")
+    (tmp_path / "prefect.yaml").write_text(
+        f'deployments: [{{entrypoint: "{entrypoint}", schedule: {{cron: 0 6 * * *}}}}]',
+        "utf-8",
+    )
+    names = ("weekly", "monthly", "reports", "report")
+    found = [n for n in names if deployed_schedule(tmp_path, n, since=TODAY)]
+    assert found == ([flow] if flow else [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deployments: true",
+        "deployments: {a: 1}",
+        *(
+            f"deployments: [{{entrypoint: flows.py:report, schedules: {each}}}]"
+            for each in ("true", "86400", "{cron: 0 6 * * *}")
+        ),
+    ],
+)
+def test_a_file_of_another_shape_tells_nothing(tmp_path, text):
+    """Prefect refuses such a file, too."""
+    (tmp_path / "flows.py").write_text(CODE, "utf-8")
+    (tmp_path / "prefect.yaml").write_text(text, "utf-8")
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
 
 

@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -242,14 +242,18 @@ def test_an_unknown_deployment_cannot_be_resumed(make_project) -> None:
 
 
 def test_the_days_of_deployments_are_read_from_the_server() -> None:
-    """One active schedule tells them; two, a paused one and another kind do not."""
+    """One active schedule tells them, an interval from its anchor; two do not."""
     weekly, daily = CronSchedule(cron="0 6 * * 1"), IntervalSchedule(interval=DAY)
     yearly = RRuleSchedule(rrule="FREQ=YEARLY")
+    tuesdays = IntervalSchedule(
+        interval=7 * DAY, anchor_date=datetime(2026, 1, 6, tzinfo=UTC)
+    )
     known = {
         "weekly-told": [(weekly, True), (daily, False)],
         "daily-told": [(daily, True)],
         "twice": [(weekly, True), (daily, True)],
-        "yearly": [(yearly, True)],
+        "yearly-told": [(yearly, True)],
+        "anchored-told": [(tuesdays, True)],
         "stopped": [(weekly, True)],
     }
     with get_client(sync_client=True) as client:
@@ -269,6 +273,8 @@ def test_the_days_of_deployments_are_read_from_the_server() -> None:
     assert {name: (each.every.text, each.first) for name, each in found.items()} == {
         "weekly-told": ("7 days", date(2027, 1, 4)),
         "daily-told": ("1 day", date(2027, 1, 1)),
+        "yearly-told": ("12 months", date(2027, 1, 1)),
+        "anchored-told": ("7 days", date(2027, 1, 5)),
     }
 
 
