@@ -102,7 +102,9 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
     root = Path(folder)
     table = _table(root / "pyproject.toml")
     ledger, policies, witness, principal, environment, people = (
-        value or table.get(key) for value, key in zip(said, _KEYS, strict=True)
+        # A secret that `echo` wrote ends with a line end.
+        (value or "").strip() or table.get(key, "").strip() or None
+        for value, key in zip(said, _KEYS, strict=True)
     )
     return Settings(
         root=root,
@@ -139,10 +141,10 @@ def _name(variable: str, name: str | None) -> str | None:
     """Return a setting that is a name; `variable` is for the message."""
     if not name:
         return None
-    if not name.isprintable() or name != name.strip() or len(name) > _NAME_LENGTH:
+    if not name.isprintable() or len(name) > _NAME_LENGTH:
         msg = (
             f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
-            f"printable characters without spaces around them, got {name[:60]!r}"
+            f"printable characters, got {name[:60]!r}"
         )
         raise ConfigurationError(msg)
     return name
@@ -161,7 +163,7 @@ def _block_url(name: str) -> str:
             f'DpflowLedger(url=...).save("{name}"), or check PREFECT_API_URL.'
         )
         raise ConfigurationError(msg) from error
-    return str(url)
+    return str(url).strip()
 
 
 def _absolute(url: str, root: Path) -> str:

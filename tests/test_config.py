@@ -141,7 +141,7 @@ def test_who_acts_and_where_may_be_said(folder, monkeypatch):
     assert (found.principal, found.environment) == ("ann", "production")
 
 
-@pytest.mark.parametrize("name", [" ann", "ann\n", "a\tb", "a" * 201])
+@pytest.mark.parametrize("name", ["a\u00a0b", "a\nb", "a\tb", "a" * 201])
 def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
     """The journal and the officers' check take it by the letter."""
     monkeypatch.setenv(PRINCIPAL_VARIABLE, name)
@@ -149,9 +149,20 @@ def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
         settings(folder)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
+def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch, end):
+    """`echo` and forms of platforms add them to secrets."""
+    write(folder, '[tool.dpflow]\npolicies = "rules "\n')
+    monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
+    monkeypatch.setenv(PRINCIPAL_VARIABLE, f" ann{end}")
+    found = settings(folder)
+    assert (found.ledger_url, found.principal) == ("postgresql://host/db", "ann")
+    assert found.policies == folder / "rules"
+
+
 def test_an_empty_variable_is_no_setting(folder, monkeypatch):
     """Shells leave such variables behind."""
-    monkeypatch.setenv(LEDGER_VARIABLE, "")
+    monkeypatch.setenv(LEDGER_VARIABLE, " ")
     monkeypatch.setenv(POLICIES_VARIABLE, "")
     assert folder / "policies" == settings(folder).policies
     assert settings(folder).ledger_url.endswith("/.dpflow/ledger.db")

@@ -55,7 +55,7 @@ def ledger_key() -> LedgerKey | None:
     Raises:
         ConfigurationError: If it names no file, or none that holds a key of Ed25519.
     """
-    place = os.environ.get(KEY_VARIABLE)
+    place = os.environ.get(KEY_VARIABLE, "").strip()
     if not place:
         return None
     try:

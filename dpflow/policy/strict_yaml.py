@@ -270,13 +270,22 @@ class _Reader:
     def _keys(
         self, node: yaml.MappingNode
     ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        before: Any = None
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._refuse(key_node, "a key must be plain text.", "Write `name: …`.")
             if _kind(key_node) != "str":
                 message = f"the key {key_node.value!r} is not text."
-                self._refuse(key_node, message, f'Quote it: "{key_node.value}".')
+                hint = f'Quote it: "{key_node.value}".'
+                if before is not None and _kind(value_node) == "null":
+                    hint = (
+                        f"YAML reads a comma as the next field. If {before.value},"
+                        f"{key_node.value} is a number, write {before.value}."
+                        f"{key_node.value}."
+                    )
+                self._refuse(key_node, message, hint)
             yield self._text(key_node), key_node, value_node
+            before = value_node if _kind(value_node) == "int" else None
 
     def _value(self, node: yaml.Node, path: KeyPath) -> object:
         if isinstance(node, yaml.MappingNode):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
@@ -35,7 +36,11 @@ _NUMBER_HINT = "Write it as a number such as 0.5 or 1e-6."
 _NAME_LENGTH = 200
 _WORD = r"A-Za-z0-9._:/@\-"
 NAME_PATTERN = rf"^[{_WORD}]{{1,{_NAME_LENGTH}}}$"
-FLOW_PATTERN = rf"^[{_WORD}]([{_WORD} ]{{0,{_NAME_LENGTH - 2}}}[{_WORD}])?$"
+#: Prefect refuses a name with one of these; it refuses / too, others do not.
+_NO_FLOW = "%&<>"
+FLOW_PATTERN = (
+    rf"^[^\s{_NO_FLOW}]([^{_NO_FLOW}]{{0,{_NAME_LENGTH - 2}}}[^\s{_NO_FLOW}])?$"
+)
 _SHOWN = 60
 
 
@@ -167,11 +172,12 @@ def _checked_name(value: str, info: ValidationInfo) -> str:
 
 def check_flow_name(value: str) -> tuple[str, str] | None:
     """Return what is wrong with a flow's name and what to do, if anything is."""
-    if re.fullmatch(FLOW_PATTERN, value):
+    composed = unicodedata.is_normalized("NFC", value)
+    if composed and value.isprintable() and re.fullmatch(FLOW_PATTERN, value):
         return None
-    signs = "letters, digits, inner spaces and the signs . _ : / @ -"
     message = f"flow {shown(value)} is not a usable name."
-    return message, f"Use 1 to {_NAME_LENGTH} {signs}"
+    hint = f"Use 1 to {_NAME_LENGTH} printable characters, in Unicode's form NFC"
+    return message, f"{hint}, without spaces at the ends and none of {_NO_FLOW}."
 
 
 def _checked_text(value: str, info: ValidationInfo) -> str:

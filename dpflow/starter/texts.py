@@ -55,7 +55,7 @@ def _scalar(text: str | None) -> str:
     word = str(text)
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", word)
     special = word.lower() in ("null", "true", "false", "yes", "no", "on", "off")
-    return word if plain and not special else json.dumps(word)
+    return word if plain and not special else json.dumps(word, ensure_ascii=False)
 
 
 def _number(text: str | None) -> str:
@@ -73,7 +73,7 @@ def flow_text(wishes: Wishes, cost: str, policy: str) -> str:
     words = {
         "POLICY": policy,
         "DATASET": json.dumps(wishes.dataset),
-        "FLOW": json.dumps(wishes.flow),
+        "FLOW": json.dumps(wishes.flow, ensure_ascii=False),
         "UNIT": " ".join(str(wishes.unit).split()),
         "COST": cost,
         "KIND": cost.partition("(")[0],

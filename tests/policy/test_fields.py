@@ -64,8 +64,11 @@ REFUSED_FIELDS = [
     (EXAMPLE + "version: 2\n", 14, "version: should be text, got 2", '`version: "1"`'),
     (edited("other_flows: refuse", "other_flows: no"), 10, "'refuse' or 'allow'", "fo"),
     (share("3"), 9, "flows.weekly-report: should be a mapping", "Correct the value"),
-    (edited("weekly-report:", '"a!":'), 9, "flow 'a!' is not a usable", "inner spaces"),
-    (edited("weekly-report:", '" a":'), 9, "flow ' a' is not a usable", "inner spaces"),
+    (edited("weekly-report:", '"a&b":'), 9, "flow 'a&b' is not", "none of %&<>"),
+    (edited("weekly-report:", '" a":'), 9, "flow ' a' is not a usable", "at the ends"),
+    (edited("weekly-report:", r'"a\nb":'), 9, "is not a usable name", "printable"),
+    (edited("weekly-report:", '"Ta\u0308glich":'), 9, "is not a usable name", "NFC"),
+    (edited("epsilon: 3,", "epsilon: 1,5,"), 5, "'5' is not text", "write 1.5."),
 ]
 
 
@@ -89,10 +92,14 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     assert lines[1].startswith("cdnow.yaml:12: errors: ")
 
 
-def test_flow_names_may_have_inner_spaces() -> None:
-    """Prefect's flow names often do."""
-    policy = parse_policy(edited("weekly-report", "weekly report @ 1/2"))
-    assert covers_flow(policy.pinned(), "weekly report @ 1/2")
+@pytest.mark.parametrize(
+    "name",
+    ["weekly report @ 1/2", "Täglicher Bericht", "日報", "ETL (a), v2 #1 😀"],
+)
+def test_flow_names_are_those_of_prefect(name: str) -> None:
+    """Any printable name that Prefect takes can stand in a policy, and a / too."""
+    policy = parse_policy(edited("weekly-report:", f'"{name}":'))
+    assert covers_flow(policy.pinned(), name)
 
 
 # Refusals of theorems

@@ -11,6 +11,7 @@ import pytest
 from dpflow import Gaussian, guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
+from dpflow.policy import load_policies
 from dpflow.starter.project import default_delta, make_project
 from dpflow.starter.texts import Wishes
 
@@ -49,6 +50,14 @@ def test_a_second_dataset_is_told_of_a_flow_that_was_there(folder: Path) -> None
     # Again for the first one, nothing is new and nothing is wrong.
     again = make_project(Wishes(dataset="one")).warnings
     assert not any("was there" in text for text in again)
+
+
+def test_a_flow_of_any_name_is_made(folder: Path) -> None:
+    """A sign outside of Unicode's first plane is read as it was written."""
+    make_project(Wishes(flow="Täglich 😀"))
+    (policy,) = load_policies(folder / "policies").values()
+    assert set(policy.flows) == {"Täglich 😀"}
+    assert '@dp_flow(name="Täglich 😀")' in (folder / "flows/t_glich.py").read_text()
 
 
 def charged(dataset: str) -> str:

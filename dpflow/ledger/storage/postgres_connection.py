@@ -47,7 +47,20 @@ _URL: Final = re.compile(
 _NO_LEDGER: Final = ("42P01", "3F000", "3D000")
 #: A row is another one than was read, or two wait for each other: nothing was written.
 _RACES: Final = ("40001", "40P01")
-_SECRETS: Final = ("password", "sslpassword", "sslkey", "passfile")
+#: Words of the driver's messages about a connection, and what they mean. The message
+#: itself is not shown: it may quote the URL, and a mask would show where.
+_NO_CONNECTION: Final = {
+    "does not exist": "there is no such database or role",
+    "refused": "no server accepts connections at this address",
+    "timeout": "the server does not answer",
+    "translate host name": "the name of the host cannot be resolved",
+    "password": "the server needs another user or password",
+    "pg_hba.conf": "the server's pg_hba.conf admits no such connection",
+    "connections": "the server has no connection free",
+    "certificate": "the certificate of the server or of the client is not accepted",
+    "SSL": "the encrypted connection failed",
+    "closed": "the server closed the connection",
+}
 
 
 class Durable(NamedTuple):
@@ -127,7 +140,6 @@ class Server:
             **options,
             "client_encoding": "utf8",
         }
-        self._secrets = [str(options[name]) for name in _SECRETS if options.get(name)]
         self._lock_seconds = lock_seconds
         self.place = _shown(options)
 
@@ -245,8 +257,8 @@ class Server:
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
         code, text = error.sqlstate or "", self.clean(error)
-        no_database = not code and re.search(r'database ".*" does not exist', text)
-        if code in _NO_LEDGER or no_database:
+        unknown = re.search(r'database ".*" does not exist', str(error))
+        if code in _NO_LEDGER or (unknown and not code):
             msg = (
                 f"there is no ledger at {self.place} ({text}). For a new project, make "
                 "one with `dpflow ledger init`; if there was one, restore it: a new, "
@@ -292,11 +304,11 @@ class Server:
         return LedgerUnavailable(msg, ledger=self.place)
 
     def clean(self, error: psycopg.Error) -> str:
-        """Return a driver's message in one line, without any secret."""
-        text = error.diag.message_primary or str(error)
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return " ".join(text.split()).rstrip(".")
+        """Return the server's message in one line, or what the driver's means."""
+        if text := error.diag.message_primary:
+            return f"{' '.join(text.split()).rstrip('.')} (SQLSTATE {error.sqlstate})"
+        meanings = (v for k, v in _NO_CONNECTION.items() if k in str(error))
+        return next(meanings, "the connection failed or is lost; `psql` says why")
 
 
 def _options(url: str) -> dict[str, Any] | None:

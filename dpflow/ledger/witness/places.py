@@ -40,7 +40,7 @@ def witness_at(
     if ledger_url.startswith(MEMORY):
         # It ends with its process, and no older copy of it can come back.
         return None
-    setting = setting or os.environ.get(WITNESS_VARIABLE)
+    setting = setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None
     shared = ledger_url.startswith(_POSTGRES)
     if durability == PLATFORM and not (setting or "").startswith(_POSTGRES):
         raise _may_be_lost_with_it(setting)
@@ -90,7 +90,7 @@ def witness_folder(setting: str | None) -> Path:
     Raises:
         ConfigurationError: If there is no home folder.
     """
-    setting = setting or os.environ.get(WITNESS_VARIABLE)
+    setting = setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None
     if setting in (None, NO_WITNESS, PREFECT_WITNESS) or "://" in str(setting):
         return _state_folder() / "dpflow"
     return Path(str(setting)).absolute()

@@ -197,7 +197,7 @@ def test_a_claim_is_kept_whatever_becomes_of_another_threads_lines(
         return run(connection, statement, **values)
 
     monkeypatch.setattr(module, "_run", fail)
-    with pytest.raises(LedgerUnavailable, match="connection is lost"):
+    with pytest.raises(LedgerUnavailable, match="the connection failed or is lost"):
         granted(ledger)
     monkeypatch.setattr(module, "_run", run)
     claimer.join(30)
