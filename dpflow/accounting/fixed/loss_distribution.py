@@ -2,9 +2,7 @@
 
 For mechanisms whose losses are neither few nor Gaussian: Laplace, sampled and discrete
 noise, exponential mechanisms. Everything that `optimal` composes exactly is collapsed
-first; see `loss_grid` for how the rest is rounded outward. Curves of sampled and
-discrete noise are those of Google's dp-accounting, an optional dependency: the
-extra `pld`.
+first; see `loss_grid` for how the rest is rounded outward.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache, singledispatch
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr  # type: ignore[import-untyped]
@@ -38,7 +34,7 @@ from dpflow.accounting.fixed.loss_grid import (
     response_masses,
 )
 from dpflow.accounting.fixed.optimal import FixedSequence, Parts, without_substeps
-from dpflow.exceptions import ConfigurationError, InvalidCost, how_to_install
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import float_down, float_up, short_up
 
 _RELATIVE, _ACCURACY = 1e-5, 3e-6  # of epsilon or of log delta, lost to the grid
@@ -47,6 +43,7 @@ _REFINEMENTS = 5
 _ROOT_AGREES = 1e-7
 _SMALLEST_DELTA = 1e-32
 _LARGEST_LOSS = 600.0
+_LEAST = 1e-300
 
 
 @singledispatch
@@ -55,7 +52,6 @@ def curves(cost: Cost) -> tuple[Curve, ...]:
 
     Raises:
         UnsupportedCost: For a mechanism whose curve is not known.
-        ConfigurationError: If the curve needs dp-accounting and it is not installed.
     """
     hint = "Use the accountant renyi, or kov if it is (epsilon, delta)-DP."
     raise refuse(cost, "a privacy loss distribution", hint)
@@ -100,40 +96,34 @@ def _(cost: Laplace) -> tuple[Curve, ...]:
 
 @curves.register
 def _(cost: PoissonSampledGaussian) -> tuple[Curve, ...]:
-    loss = _dp_accounting()
-    deviation = float_down(cost.noise_multiplier)
-    rate = min(float_up(cost.sampling_rate), 1.0)
-    return tuple(
-        _their_curve(
-            loss.GaussianPrivacyLoss(
-                deviation, sampling_prob=rate, adjacency_type=adjacency
-            )
-        )
-        for adjacency in (loss.AdjacencyType.REMOVE, loss.AdjacencyType.ADD)
-    )
+    """Return the curves of one person fewer and of one person more, rounded up.
+
+    Both are the Gaussian's, at a changed loss (docs/derivations/fixed.md#sampling).
+    """
+    rate = float_up(cost.sampling_rate)
+    gaussian = _gaussian_curve(1 / cost.noise_multiplier**2)
+    if rate >= 1:
+        return (gaussian,)
+
+    def fewer(loss: Array) -> Array:
+        odds, error = _unsampled(loss, rate)
+        low = odds - error
+        value = rate * gaussian(np.log(np.where(low > 0, low, 1.0)))
+        return np.where(low > 0, value, RAISE - np.expm1(loss))
+
+    def more(loss: Array) -> Array:
+        odds, error = _unsampled(-loss, rate)
+        high = odds + error
+        value = rate * np.exp(loss) * high * gaussian(-np.log(np.maximum(high, _LEAST)))
+        return np.where(high > 0, value, 0.0)
+
+    return fewer, more
 
 
-def _dp_accounting() -> Any:
-    try:
-        return import_module("dp_accounting.pld.privacy_loss_mechanism")
-    except ImportError as error:
-        msg = (
-            "composing sampled Gaussians optimally needs dp-accounting; "
-            f"{how_to_install('pld')}. Or use the accountant renyi."
-        )
-        raise ConfigurationError(msg) from error
-
-
-def _their_curve(mechanism: Any) -> Curve:
-    def curve(loss: Array) -> Array:
-        value = np.asarray(mechanism.get_delta_for_epsilon(loss))
-        # The chord to the point before is steeper: e^loss times the other mass above.
-        chord = (value[:-1] - value[1:]) / -np.expm1(loss[:-1] - loss[1:])
-        above = np.ones_like(value)
-        above[1:] = np.minimum(value[1:] + chord, 1.0)
-        return value + RAISE * above
-
-    return curve
+def _unsampled(loss: Array, rate: float) -> tuple[Array, Array]:
+    """Return 1 + (e^loss - 1) / rate, and a bound on its rounding error."""
+    part = np.expm1(loss) / rate
+    return 1 + part, 32 * UNIT * (1 + np.abs(part))
 
 
 def _gaussian_curve(mu_squared: Fraction) -> Curve:
@@ -142,7 +132,7 @@ def _gaussian_curve(mu_squared: Fraction) -> Curve:
     def curve(loss: Array) -> Array:
         above = ndtr(mu / 2 - loss / mu)
         below = np.exp(loss + log_ndtr(-mu / 2 - loss / mu))
-        return np.asarray(np.maximum(above - below, 0.0) + RAISE * above)
+        return np.asarray(np.maximum(above - below, 0.0) + RAISE * above + _LEAST)
 
     return curve
 
@@ -170,11 +160,10 @@ def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fract
 
     Raises:
         UnsupportedCost: If a step has neither a curve nor (epsilon, delta).
-        ConfigurationError: If dp-accounting is needed and not installed.
         InvalidCost: If delta is too small or the grid too fine.
     """
     target = float_down(delta)
-    results = []
+    epsilon = 0.0
     for direction in range(_directions(parts)):
         composition, lost = _prepared(parts, target, direction, close=close)
         room = (target - lost) / (1 - lost) * (1 - 1e-12)
@@ -186,19 +175,20 @@ def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fract
                 "use fewer steps."
             )
             raise InvalidCost(msg, name="delta", value=delta)
-        results.append(_inverse(composition, room))
-    return Fraction(max(results))
+        if composition.delta(epsilon) > room:
+            epsilon = _inverse(composition, room, epsilon)
+    return Fraction(epsilon)
 
 
-def _inverse(composition: ComposedMasses, room: float) -> float:
+def _inverse(composition: ComposedMasses, room: float, least: float) -> float:
+    """Return an epsilon at which delta is in the room; at `least` it is not."""
+
     def excess(epsilon: float) -> float:
         return math.log(max(composition.delta(epsilon), 1e-300)) - math.log(room)
 
-    high = max(_rough(composition, room), composition.step)
-    low = next((x for x in (0.9 * high, high / 2, 0.0) if excess(x) > 0), None)
-    if low is None:
-        return 0.0
-    return float(falling_root(excess, low, high, _ROOT_AGREES))
+    high = max(_rough(composition, room), least + composition.step)
+    starts = (x for x in (0.9 * high, high / 2) if x > least and excess(x) > 0)
+    return float(falling_root(excess, next(starts, least), high, _ROOT_AGREES))
 
 
 def grid_delta(parts: Parts, epsilon: Fraction) -> Fraction:
@@ -259,7 +249,7 @@ def _prepared(
     for _ in range(_REFINEMENTS):
         composition = _on_grid(named, reaches, responses, step, tiny)
         finer = _needed_step(composition, target, runs, epsilon)
-        finer = max(finer, _power(max(spans) / _MOST_CELLS))
+        finer = max(finer, _power(max([*spans, *map(sum, reaches)]) / _MOST_CELLS))
         if finer >= step:
             break
         step = finer
@@ -293,19 +283,19 @@ def _reach(curve: Curve, tiny: float, runs: int) -> tuple[float, float]:
     """Return losses below and above which a step has next to no mass."""
     high = low = 2.0**-40
     while high < _LARGEST_LOSS and curve(np.array([high * 0.75, high]))[-1] > tiny:
-        high *= 2
+        high = min(2 * high, _LARGEST_LOSS)
     small = _ACCURACY * 0.1 / runs + 4 * RAISE
     while low < _LARGEST_LOSS:
         if curve(np.array([-low * 1.25, -low]))[-1] + math.expm1(-low) <= small:
             break
-        low *= 2
+        low = min(2 * low, _LARGEST_LOSS)
     return low, high
 
 
 def _rough(composition: ComposedMasses, target: float) -> float:
     """Return roughly the epsilon at delta, by Chernoff's bound."""
     low, high = 0.0, composition.top
-    for _ in range(12):
+    while high - low > max(high / 64, composition.step):
         middle = (low + high) / 2
         above = composition.least_exponent(middle) > math.log(target)
         low, high = (middle, high) if above else (low, middle)

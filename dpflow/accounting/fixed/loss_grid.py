@@ -45,6 +45,7 @@ _BLOCKS, _SINGLE = 4096, 512
 _SIGMAS, _NEGLIGIBLE = 12.0, 30.0
 _LARGEST_LOG, _LEAST_WEIGHT = 800.0, -700.0
 _TILT_LOW, _TILT_STEP = -320, 1 / 32  # tilts are 2^(notch / 32)
+_FARTHER = (*(2.0**-k for k in range(1, 11)), 1.0, 3.0, 6.0, 9.0, 12.0)
 _STEEPEST = 30.0  # in logs, from one point to the next: all is then at the largest
 
 
@@ -284,7 +285,7 @@ class ComposedMasses:
         mean = self._moment(notch)[0]
         goal = self._about(tilt) - tilt * max(mean, 0.0) - _NEGLIGIBLE
         width = max(deviation, self.step)
-        tilts = [tilt + k / width for k in (1, 3, 6, 9, 12)]
+        tilts = [tilt + k / width for k in _FARTHER]
         tilts += [tilt * factor for factor in (1.02, 1.1, 1.3, 2.0)]
         return min(((self._about(t) - goal) / t, t) for t in tilts)
 

@@ -105,7 +105,6 @@ class PlanFilter(ThresholdFilter):
     Raises:
         InvalidCost: If the plan does not fit the budget, or an option is wrong.
         UnsupportedCost: If the accountant has no price for a step.
-        ConfigurationError: If the accountant needs dp-accounting and it is missing.
     """
 
     theorem = "plan"

@@ -81,7 +81,6 @@ def composed_epsilon(
 
     Raises:
         UnsupportedCost: If the accountant has no price for a step.
-        ConfigurationError: If dp-accounting is needed and not installed.
         InvalidCost: If delta does not cover the steps.
     """
     if not parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from fractions import Fraction
 
 import mpmath
@@ -12,10 +11,12 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as theirs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr  # type: ignore[import-untyped]
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.fixed import loss_distribution, loss_grid
 from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import (
     ComposedMasses,
@@ -25,7 +26,7 @@ from dpflow.accounting.fixed.loss_grid import (
     response_masses,
 )
 from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
-from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
@@ -227,15 +228,95 @@ def test_tiny_deltas_keep_their_digits() -> None:
     assert 1 <= found * 10**28 <= Fraction(1001, 1000)
 
 
-def test_missing_dp_accounting_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without dp-accounting, sampled Gaussians raise and Laplaces do not."""
-    for name in [name for name in sys.modules if name.startswith("dp_accounting")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    cost = PoissonSampledGaussian(sampling_rate="0.02", noise_multiplier=1)
-    with pytest.raises(ConfigurationError, match=r"pip install .*\[pld\]"):
-        grid_epsilon(((cost, 7),), MILLIONTH)
-    assert grid_epsilon(((Laplace(sensitivity=1, scale=1), 2),), MILLIONTH) <= 2
+def sampled(rate: str, noise: str) -> PoissonSampledGaussian:
+    """Return one step of DP-SGD."""
+    return PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
+
+
+def sampled_delta(
+    epsilon: mpmath.mpf, rate: mpmath.mpf, mu: mpmath.mpf, *, more: bool
+) -> mpmath.mpf:
+    """Return the delta of one sampled Gaussian from its two tails, in 50 digits."""
+    odds = (mp.exp(-epsilon if more else epsilon) - 1 + rate) / rate
+    if odds <= 0:
+        return mp.mpf(0) if more else -mp.expm1(epsilon)
+    point = mp.log(odds) / mu + mu / 2
+    if more:
+        low, high = mp.ncdf(point), mp.ncdf(point - mu)
+        return low - mp.exp(epsilon) * ((1 - rate) * low + rate * high)
+    low, high = mp.ncdf(-point), mp.ncdf(mu - point)
+    return (1 - rate) * low + rate * high - mp.exp(epsilon) * low
+
+
+@pytest.mark.parametrize("noise", ["0.3", "0.8", "1", "7"])
+@pytest.mark.parametrize("rate", ["1e-9", "0.001", "0.01", "0.4", "0.999"])
+def test_sampled_curves_are_just_above_the_truth(rate: str, noise: str) -> None:
+    """Both directions, also next to the largest loss, where digits cancel."""
+    fewer, more = curves(sampled(rate, noise))
+    end = -np.log1p(-float(rate))
+    near = end * (1 - np.array([1e-3, 1e-6, 1e-9, 1e-12, 0, -1e-12, -1e-3]))
+    losses = np.sort(np.concatenate([np.linspace(-4, 30, 18), near, -near]))
+    for curve, is_more in ((fewer, False), (more, True)):
+        for loss, found in zip(losses, curve(losses), strict=True):
+            numbers = mp.mpf(float(loss)), mp.mpf(rate), 1 / mp.mpf(noise)
+            true = sampled_delta(*numbers, more=is_more)
+            assert true <= mp.mpf(float(found)) <= true * 1.001 + mp.mpf("3e-12")
+
+
+def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
+    """The same formula in plain floats falls below the truth next to its end."""
+    rate, mu = 0.4, 1.0
+    losses = -np.log1p(-rate) * (1 - np.logspace(-14, -10, 50))
+    part = 1 + np.expm1(-losses) / rate
+    point = np.log(part) / mu + mu / 2
+    plain = rate * np.exp(losses) * (part * ndtr(point) - ndtr(point - mu))
+    true = [
+        sampled_delta(mp.mpf(float(x)), mp.mpf(rate), mp.mpf(mu), more=True)
+        for x in losses
+    ]
+    assert any(mp.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("cost", "delta", "count", "epsilon"),
+    [
+        (sampled("0.001", "0.8"), "1e-6", 100, 0.260338),
+        (sampled("0.001", "0.8"), "1e-6", 1000, 0.467685),
+        (sampled("0.001", "0.8"), "1e-6", 20000, 1.285944),
+        (sampled("0.001", "0.8"), "1e-6", 50000, 2.024564),
+        (sampled("0.01", "1"), "1e-5", 1, 0.199451),
+        (sampled("0.01", "1"), "1e-5", 2, 0.245466),
+        (sampled("0.01", "0.7"), "1e-5", 1, 0.851645),
+        (sampled("0.01", "0.7"), "1e-5", 2, 1.037040),
+        (sampled("0.01", "0.7"), "1e-5", 5, 1.298896),
+        (sampled("0.01", "0.7"), "1e-5", 50, 2.062048),
+    ],
+)
+def test_plans_of_sampled_steps_need_few_points(
+    monkeypatch: pytest.MonkeyPatch,
+    cost: Cost,
+    delta: str,
+    count: int,
+    epsilon: float,
+) -> None:
+    """Few and many sampled steps fit on a small grid, next to dp-accounting."""
+    sizes = []
+    masses, transform = loss_distribution.curve_masses, loss_grid._points
+
+    def counted(curve: Curve, step: float, low: int, high: int, count: int) -> Masses:
+        sizes.append(high - low)
+        return masses(curve, step, low, high, count)
+
+    def transformed(needed: float) -> int:
+        sizes.append(transform(needed))
+        return sizes[-1]
+
+    monkeypatch.setattr(loss_distribution, "curve_masses", counted)
+    monkeypatch.setattr(loss_grid, "_points", transformed)
+    found = grid_epsilon.__wrapped__(((cost, count),), Fraction(delta))
+    assert max(sizes) <= 2**21
+    # Its pessimistic estimates on a grid of 1e-4 are at most 3e-4 above.
+    assert float(found) == pytest.approx(epsilon, abs=2e-6)
 
 
 @pytest.mark.parametrize("cost", [ZCDP(rho=1), Gaussian(sensitivity=1, sigma=1)])
