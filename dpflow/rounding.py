@@ -23,6 +23,11 @@ from mpmath.ctx_mp import MPContext
 
 from dpflow.exceptions import InvalidCost
 
+
+class UnsettledBound(InvalidCost, ArithmeticError):
+    """A bound whose digits cancel, or that is not a finite number."""
+
+
 #: What a user may write where a number is expected.
 Number = int | float | str | Decimal | Fraction
 
@@ -253,8 +258,8 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
         The value, within a relative error of 1e-40.
 
     Raises:
-        ArithmeticError: If the value is not finite, or cancels so badly that even
-            320 digits do not settle it.
+        UnsettledBound: If the value is not finite, or cancels so badly that even 320
+            digits do not settle it.
     """
     # mpmath keeps constants such as log(2) for the whole process, without a lock.
     with _evaluating:
@@ -267,8 +272,11 @@ def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
         context = _contexts.get(digits)
         value = expression(context)
         if not context.isfinite(value) or context.im(value) != 0:
-            msg = "a bound did not evaluate to a finite real number"
-            raise ArithmeticError(msg)
+            msg = (
+                "a bound did not evaluate to a finite real number. Check the numbers "
+                "of the cost and the options of the filter."
+            )
+            raise UnsettledBound(msg, name="bound")
         current = to_fraction(context.mpf(value))
         # Two precisions may both have rounded a tiny value to zero.
         if previous is not None and current != 0 and _agree(previous, current):
@@ -276,8 +284,11 @@ def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
         previous = current
     if previous == 0:
         return previous
-    msg = "a bound lost all its digits to cancellation"
-    raise ArithmeticError(msg)
+    msg = (
+        "a bound lost all its digits to cancellation: two numbers are equal, or all "
+        "but equal. Change a number of the cost or of the budget a little."
+    )
+    raise UnsettledBound(msg, name="bound")
 
 
 def _agree(first: Fraction, second: Fraction) -> bool:

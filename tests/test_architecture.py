@@ -120,7 +120,6 @@ LOADERS = {
     "dpflow.accounting",
     "dpflow.accounting.costs.adapters",  # an optional library
     "dpflow.accounting.costs.base",  # more mechanisms
-    "dpflow.accounting.fixed.loss_distribution",  # an optional library
     "dpflow.cli",  # what stands beside the house
     "dpflow.cli.demo",
     "dpflow.cli.ledger",

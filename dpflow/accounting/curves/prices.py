@@ -14,7 +14,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.exceptions import UnsupportedCost
-from dpflow.rounding import bound_above, to_real
+from dpflow.rounding import UnsettledBound, bound_above, to_real
 
 _HINTS = {
     "approx": "Use a filter that prices it (gaussian, concentrated), or declare "
@@ -217,7 +217,7 @@ def tail_quantile(mp: Any, log_probability: Any) -> Any:
         if abs(step) <= (1 + x) * mp.eps * 1024:
             return x
     msg = "the normal quantile did not converge"
-    raise ArithmeticError(msg)
+    raise UnsettledBound(msg, name="bound")
 
 
 @lru_cache(maxsize=4096)

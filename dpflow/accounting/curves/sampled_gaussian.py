@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpflow.rounding import bound_above, to_real
+from dpflow.rounding import UnsettledBound, bound_above, to_real
 
 #: There is no bound where order + 20 s is above this times s min(s, 3): the rule would
 #: take up to 2,000 nodes. So it depends on neither the rate nor how near the order is
@@ -230,7 +230,7 @@ def _log_moment(
         missed = _missed(mp, rule, noise)
         if not missed < 1:
             msg = "the trapezoid rule is too coarse"
-            raise ArithmeticError(msg)
+            raise UnsettledBound(msg, name="bound")
         found, last = _sum(mp, rule, order, rate, noise)
         found += _below(mp, rule, order, rate, noise)
         found += _above(mp, rule, order, noise, last)
@@ -264,7 +264,7 @@ def _above(
     beyond = rule.last * rule.step - order
     if beyond <= 0:
         msg = "the trapezoid rule ends before the order"
-        raise ArithmeticError(msg)
+        raise UnsettledBound(msg, name="bound")
     return last * to_real(mp, noise**2 / beyond)
 
 

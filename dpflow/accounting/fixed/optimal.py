@@ -32,12 +32,13 @@ from dpflow.accounting.curves.conversions import (
     is_far,
 )
 from dpflow.accounting.curves.prices import approx_dp
-from dpflow.exceptions import InvalidCost
+from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
+    UnsettledBound,
     bound_above,
     bound_below,
     evaluate,
-    short_up,
+    short_down,
     to_fraction,
     to_real,
 )
@@ -89,6 +90,11 @@ class FixedSequence:
             lost[delta] += count
         del responses[Fraction(0)], lost[Fraction(0)]
         return cls(mu_squared, _pairs(responses), _pairs(lost))
+
+    @property
+    def highest(self) -> Fraction:
+        """The largest loss of the responses together."""
+        return sum((loss * count for loss, count in self.responses), Fraction(0))
 
     @property
     def losses(self) -> int:
@@ -165,10 +171,9 @@ def least_delta(parts: Parts, epsilon: Fraction) -> Fraction:
 
 
 def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction:
-    highest = sum((loss * count for loss, count in sequence.responses), Fraction(0))
     gaussian = sequence.mu_squared and not sequence.lost
     # With all responses at their highest, so far out that no digit matters.
-    if gaussian and is_far(epsilon - highest, sequence.mu_squared):
+    if gaussian and is_far(epsilon - sequence.highest, sequence.mu_squared):
         return NEGLIGIBLE_DELTA
 
     def value(mp: Any) -> Any:
@@ -190,31 +195,64 @@ def fixed_epsilon(parts: Parts, delta: Fraction) -> Fraction:
 
     Checked by: tests/accounting/fixed/test_optimal.py.
 
+    A delta that the steps use up exactly leaves nothing for losses: epsilon is then the
+    largest loss, the sum of the epsilons.
+
     Raises:
         UnsupportedCost: If a step is neither a Gaussian nor (epsilon, delta)-DP.
-        InvalidCost: If delta is at most the deltas of the steps, or the steps have too
-            many different epsilons.
+        InvalidCost: If delta does not cover the deltas of the steps, or the steps have
+            too many different epsilons.
     """
     sequence = _checked(FixedSequence.of(parts))
+    room = _room(sequence, delta)
+    if room < 0 or (room == 0 and sequence.mu_squared):
+        lost = bound_above(lambda mp: _lost(mp, sequence.lost))
+        rest = "" if room else ", and Gaussian noise needs more"
+        msg = (
+            f"delta {short_down(delta)} does not cover the steps: their own deltas "
+            f"come to {short_down(lost)}, 1 minus the product of all 1 - delta{rest}. "
+            "Give more delta or use fewer steps."
+        )
+        raise InvalidCost(msg, name="delta", value=delta, low=lost)
 
     def spare(mp: Any) -> Any:
-        lost = _lost(mp, sequence.lost)
-        return (to_real(mp, delta) - lost) / (1 - lost)
+        return _spare(mp, sequence, delta)
 
-    if evaluate(spare) <= 0:
-        msg = (
-            f"the steps alone lose a delta of {short_up(sum_lost(sequence))}; delta "
-            f"{short_up(delta)} does not cover it. Give more delta or use fewer steps."
-        )
-        raise InvalidCost(msg, name="delta", value=delta, low=sum_lost(sequence))
-    if sequence.mu_squared == 0:
-        return bound_above(lambda mp: _inverse(mp, sequence, spare(mp)))
-    return _root(sequence, delta, spare)
+    if sequence.mu_squared:
+        return _root(sequence, delta, spare)
+    if room == 0:
+        return sequence.highest
+    found = bound_above(lambda mp: _inverse(mp, sequence, spare(mp)))
+    return min(found, sequence.highest)
 
 
-def sum_lost(sequence: FixedSequence) -> Fraction:
-    """Return the sum of the deltas of the steps."""
-    return sum((delta * count for delta, count in sequence.lost), Fraction(0))
+def largest_loss(parts: Parts, delta: Fraction) -> Fraction | None:
+    """Return the sum of the epsilons if they are finite and delta covers the deltas."""
+    try:
+        sequence = FixedSequence.of(parts)
+    except UnsupportedCost:
+        return None
+    finite = not sequence.mu_squared and _room(sequence, delta) >= 0
+    return sequence.highest if finite else None
+
+
+def _spare(mp: Any, sequence: FixedSequence, delta: Fraction) -> Any:
+    """Return the part of delta that is left for losses."""
+    lost = _lost(mp, sequence.lost)
+    return (to_real(mp, delta) - lost) / (1 - lost)
+
+
+def _room(sequence: FixedSequence, delta: Fraction) -> Fraction:
+    """Return about what `_spare` does, of the right sign; zero for next to nothing."""
+    try:
+        room = evaluate(lambda mp: _spare(mp, sequence, delta))
+    except UnsettledBound:
+        room = Fraction(0)
+    if room:
+        return room
+    # No number of digits tells equal numbers apart: fractions do.
+    kept = math.prod((1 - lost) ** count for lost, count in sequence.lost)
+    return Fraction(-1 if 1 - kept > delta else 0)
 
 
 def _checked(sequence: FixedSequence) -> FixedSequence:

@@ -33,6 +33,7 @@ from dpflow.accounting.fixed.optimal import (
     FixedSequence,
     Parts,
     fixed_epsilon,
+    largest_loss,
     without_substeps,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -129,12 +130,15 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
         return fixed_epsilon(parts, delta)
-    found = grid_epsilon(parts, delta)
+    # What a grid adds must not refuse a few steps whose sum is the budget.
+    largest = largest_loss(parts, delta)
     try:
-        # What a grid adds must not refuse a few pure steps whose sum is the budget.
-        return min(found, _basic(parts, delta))
-    except (UnsupportedCost, InvalidCost):
-        return found
+        found = grid_epsilon(parts, delta)
+    except InvalidCost:
+        if largest is None:
+            raise
+        return largest
+    return found if largest is None else min(found, largest)
 
 
 def _pld_closely(parts: Parts, delta: Fraction, found: Fraction) -> Fraction:

@@ -282,7 +282,7 @@ def test_a_gaussian_that_hardly_tells_is_composed(
 
 def test_what_cannot_be_composed_is_refused() -> None:
     """Too small a delta, too many epsilons and unknown notions raise."""
-    with pytest.raises(InvalidCost, match="lose a delta of"):
+    with pytest.raises(InvalidCost, match="deltas come to"):
         fixed_epsilon(((ApproxDP(epsilon=1, delta="0.01"), 2),), Fraction(1, 100))
     many = tuple((PureDP(epsilon=i + 1), 1) for i in range(15))
     assert MOST_LOSSES < 2**15

@@ -220,6 +220,42 @@ def test_without_delta_a_plan_is_a_sum() -> None:
         PlanFilter(epsilon=1, steps=[TWENTY])
 
 
+@pytest.mark.parametrize(
+    ("delta", "steps", "epsilon"),
+    [
+        ("1e-6", [(1, "1e-6", 1)], 1),
+        ("0.28", [(1, "0.1", 1), (2, "0.2", 1)], 3),
+        ("0.001999", [("0.1", "0.001", 2)], "0.2"),
+        (Fraction(2, 10**35) - Fraction(1, 10**70), [("0.3", "1e-35", 2)], "0.6"),
+    ],
+)
+@pytest.mark.parametrize("laplace", [0, 1])
+def test_a_delta_that_is_used_up_exactly(
+    delta: Any, steps: list[tuple[Any, str, int]], epsilon: Any, laplace: int
+) -> None:
+    """It admits the sum of the epsilons, with Laplace noise too, and no less delta."""
+    lines = [times(ApproxDP(epsilon=e, delta=d), count) for e, d, count in steps]
+    lines += [times(LAPLACE, 1)] * laplace
+    budget = Fraction(epsilon) + laplace * Fraction("0.1")
+    for more in (Fraction(0), Fraction(1, 10**400)):
+        options = {"delta": Fraction(delta) + more, "steps": lines}
+        assert PlanFilter(epsilon=budget, **options).epsilons == (budget,)
+        with pytest.raises(InvalidCost, match="plan needs epsilon"):
+            PlanFilter(epsilon=budget * Fraction(999, 1000), **options)
+    less = Fraction(delta) - Fraction(1, 10**400)
+    with pytest.raises(InvalidCost, match="does not cover"):
+        PlanFilter(epsilon=budget, delta=less, steps=lines)
+
+
+def test_the_deltas_of_steps_come_to_less_than_their_sum() -> None:
+    """The refusal prints 1 - 0.9 x 0.8; a Gaussian beside them needs more than that."""
+    steps = [ApproxDP(epsilon=1, delta=d) for d in ("0.1", "0.2")]
+    with pytest.raises(InvalidCost, match=r"deltas come to 0\.28, .* all 1 - delta\."):
+        PlanFilter(epsilon=9, delta="0.2799", steps=steps)
+    with pytest.raises(InvalidCost, match="Gaussian noise needs more"):
+        PlanFilter(epsilon=9, delta="0.28", steps=[*steps, TWENTY])
+
+
 def test_iterated_steps_are_planned_whole() -> None:
     """An early-stopping step takes all its sub-steps and gives none back."""
     cost = EarlyStopping(TWENTY, stops=(5, 10))
