@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: its own, each before what may import it.
 ROOMS = [
     "exceptions",
+    "solving",
     "locks",
     "durable",
     "rounding",

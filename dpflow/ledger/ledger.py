@@ -50,11 +50,14 @@ from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch
 from dpflow.ledger.witness.sources import Sources
+from dpflow.solving import NotSolved, only_solved
 
 #: How many charges are remembered only to know beside which others they end.
 _REMEMBERED = 10_000
 #: So often others may be faster to write the same rows.
 _RACES = 20
+#: So often a transaction ends to solve a number; the next one solves it inside.
+_LOOKUPS = 3
 #: Number and kind of the entry that begins a book.
 _FIRST = (1, "open")
 
@@ -171,21 +174,41 @@ class Ledger:
         others = self.sources.others(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
+        with Readable(self.place):
             found: Answer | DpflowError = self._one(state, command, others).answer
-            return found
+        return found
 
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[Decision]:
         if again:
             commands = [replace(command, again=True) for command in commands]
         others = self.sources.others([p for c in commands for p in c.reads])
-        found: list[Decision] = []
+        for attempt in range(_LOOKUPS + 1):
+            with only_solved(active=attempt < _LOOKUPS):
+                found = self._transacted(commands, others)
+            if not isinstance(found, NotSolved):
+                break
+            # Nobody waits for this: no transaction is open.
+            found.solve()
+        assert not isinstance(found, NotSolved)
+        return found
+
+    def _transacted(
+        self, commands: Sequence[Command], others: Mapping[str, str]
+    ) -> list[Decision] | NotSolved:
+        """Decide commands in one transaction, unless a number is not solved yet."""
         entries: list[Entry] = []
         changes: Changes = {}
         with self.storage.write() as transaction, Readable(self.place):
-            state = self._loaded(transaction, commands)
-            for command in commands:
-                found.append(self._one(state, command, others))
-                state = found[-1].state
+            try:
+                state = self._loaded(transaction, commands)
+            except NotSolved as missing:
+                return missing
+            try:
+                found = self._each(state, commands, others)
+            except NotSolved:
+                # The same decisions solve all that they need.
+                return NotSolved(lambda: self._each(state, commands, others))
+            state = found[-1].state
             found += self._signed(state, found)
             for decision in found:
                 if decision.entries:
@@ -193,6 +216,16 @@ class Ledger:
                     changes |= decision.changes
             if entries:
                 transaction.store(changes, entries, state.values)
+        return found
+
+    def _each(
+        self, state: State, commands: Iterable[Command], others: Mapping[str, str]
+    ) -> list[Decision]:
+        """Decide commands one after another."""
+        found: list[Decision] = []
+        for command in commands:
+            found.append(self._one(state, command, others))
+            state = found[-1].state
         return found
 
     def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:

@@ -40,6 +40,7 @@ from dpflow.ledger.rows import (
     name_of_term,
 )
 from dpflow.policy import Policy
+from dpflow.solving import before_solving
 
 T = TypeVar("T")
 _NOTHING: Mapping[Any, Any] = {}
@@ -464,6 +465,7 @@ def rule_of(text: str) -> Rule:
     A threshold is the pinned or the newly solved one, whichever is lower: a later
     solver cannot raise what a term was opened with.
     """
+    before_solving(lambda: rule_of(text))
     pinned = json.loads(text)
     thresholds = pinned.pop("thresholds", None)
     if pinned.pop("role") != "filter":

@@ -10,10 +10,18 @@ from typing import Any
 
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.rule import (
+    Filter,
+    Odometer,
+    Rule,
+    ThresholdFilter,
+    price_or_error,
+    priced,
+)
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
+from dpflow.solving import before_solving
 
 #: How the default members share delta. Chosen so that each workload of
 #: benchmarks/admitted.py without sampled Gaussians, of which 200 steps fit, gets 0.96
@@ -91,9 +99,7 @@ class PortfolioFilter(Filter):
             )
         self.components, self._cuts = layout_of(self.members)
         self.steady = all(member.steady for member in self.members)
-        self._steady_price = lru_cache(maxsize=1024)(
-            lambda i, cost: _own_price(self.members[i], cost, None)
-        )
+        self._steady_price = lru_cache(maxsize=1024)(self._solved_price)
         # A threshold costs least to look at.
         self._by_speed = sorted(
             range(len(self.members)),
@@ -126,8 +132,12 @@ class PortfolioFilter(Filter):
     def _own_price(self, index: int, cost: Cost, used: Tally) -> Tally:
         member = self.members[index]
         if member.steady:
-            return self._steady_price(index, cost)
+            return priced(self._steady_price(index, cost))
         return _own_price(member, cost, self._part(index, used))
+
+    def _solved_price(self, index: int, cost: Cost) -> Tally | UnsupportedCost:
+        before_solving(lambda: self._steady_price(index, cost))
+        return price_or_error(lambda: _own_price(self.members[index], cost, None))
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return what each member posts; what none of them priced returns."""

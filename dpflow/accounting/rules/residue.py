@@ -18,6 +18,7 @@ from dpflow.accounting.rules.residue_charge import (
     LAPLACE,
     RANGE,
     RESPONSE,
+    breakpoint_below,
     residue_charge,
 )
 from dpflow.accounting.rules.rule import ThresholdFilter
@@ -30,18 +31,8 @@ from dpflow.rounding import (
     units_up,
 )
 
-#: Leading binary digits of a rest that a charge looks at: breakpoints lie 1.6 % to
-#: 3.2 % apart. They are the same for every budget and are never changed.
-BREAKPOINT_BITS = 6
-
 #: A step is dominated by a Gaussian of at most so many times any charge of its own.
 MOST_ALONE = 3
-
-
-def breakpoint_below(rest: int) -> int:
-    """Return the largest breakpoint that is not above a rest, in units."""
-    cut = max(rest.bit_length() - BREAKPOINT_BITS, 0)
-    return rest >> cut << cut
 
 
 class ResidueFilter(ThresholdFilter):

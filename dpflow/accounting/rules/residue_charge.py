@@ -19,12 +19,17 @@ from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import pure_mu_squared
 from dpflow.rounding import UNITS, bound_above, bound_below, to_fraction, to_real
 from dpflow.rounding import units_up as up
+from dpflow.solving import before_solving
 
 #: Kinds of pairs that have a charge.
 GAUSSIAN, RESPONSE, LAPLACE, RANGE = "gaussian", "response", "laplace", "range"
 
 #: From a context, an epsilon and a mu**2 to what tells a step and a Gaussian apart.
 Advantage = Callable[[Any, Fraction, Any], Any]
+
+#: Leading binary digits of a rest that a charge looks at: breakpoints lie 1.6 % to
+#: 3.2 % apart. They are the same for every budget and are never changed.
+BREAKPOINT_BITS = 6
 
 _DIGITS, _AGREES = 90, 1e-14
 _FIRST_STEP, _TRIES = Fraction(1, 10**13), 20
@@ -55,6 +60,7 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
     """
     if kind == GAUSSIAN or size == 0:
         return up(size)
+    before_solving(lambda: _with_next(kind, size, rest))
     alone = up(pure_mu_squared(size / 2 if kind == RANGE else size))
     if alone >= rest:
         return alone
@@ -65,6 +71,21 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
         if found < alone and _is_concave(size, rest - found):
             return found
     return _least(response_advantage, size, rest, alone)
+
+
+def breakpoint_below(rest: int) -> int:
+    """Return the largest breakpoint that is not above a rest, in units."""
+    cut = max(rest.bit_length() - BREAKPOINT_BITS, 0)
+    return rest >> cut << cut
+
+
+def _with_next(kind: str, size: Fraction, rest: int) -> None:
+    """Solve a charge at a breakpoint and at the next lower one.
+
+    Others may draw until the step asks again.
+    """
+    for point in (rest, breakpoint_below(max(rest - 1, 0))):
+        residue_charge(kind, size, point)
 
 
 def certifies(advantage: Advantage, size: Fraction, rest: int, charge: int) -> bool:

@@ -8,6 +8,7 @@ into a running bound (an odometer).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -277,6 +278,21 @@ def lower_thresholds(rule: Rule, pinned: list[Any]) -> None:
     for member, own in zip(getattr(rule, "members", ()), pinned, strict=True):
         if own is not None:
             lower_thresholds(member, own)
+
+
+def price_or_error(price: Callable[[], Tally]) -> Tally | UnsupportedCost:
+    """Return a price, or why there is none: both can be remembered."""
+    try:
+        return price()
+    except UnsupportedCost as error:
+        return error.with_traceback(None)
+
+
+def priced(found: Tally | UnsupportedCost) -> Tally:
+    """Return a price, or raise a new error that says why there is none."""
+    if isinstance(found, UnsupportedCost):
+        raise UnsupportedCost(found.message, **found.details)
+    return found
 
 
 def share_used(amount: int, threshold: int) -> float:

@@ -21,6 +21,8 @@ from dpflow.accounting.rules.rule import (
     Odometer,
     Rule,
     ThresholdFilter,
+    price_or_error,
+    priced,
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
@@ -38,6 +40,7 @@ from dpflow.ledger.records import Request
 from dpflow.ledger.rows import OF_FLOW, Account, Sums, Term, gate_in, split
 from dpflow.policy import Policy
 from dpflow.rounding import float_down, float_up, number_from_text
+from dpflow.solving import before_solving
 
 _NOTHING: Sums = {}
 
@@ -240,7 +243,17 @@ def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:
 @by_identity
 def _steady_price(rule: Rule, halt: Fraction | None, cost: Cost, size: int) -> Tally:
     """Return the price of a rule that does not ask what is used."""
-    return _price(rule, halt, group_cost(cost, size), rule.zero())
+    return priced(_solved_price(rule, halt, cost, size))
+
+
+@lru_cache(maxsize=1024)
+def _solved_price(
+    rule: Rule, halt: Fraction | None, cost: Cost, size: int
+) -> Tally | UnsupportedCost:
+    before_solving(lambda: _solved_price(rule, halt, cost, size))
+    return price_or_error(
+        lambda: _price(rule, halt, group_cost(cost, size), rule.zero())
+    )
 
 
 # What a term asks for
@@ -435,6 +448,8 @@ def charges_of(
 def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
     """Return by how much the noise must grow for every gate to admit what is asked.
 
+    It is solved, and remembered while nothing else is used.
+
     Args:
         asked: The gates, each with a cost as it was asked for; those of one account
             add up.
@@ -442,6 +457,14 @@ def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
     Returns:
         A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
     """
+    return _solved_factor(
+        tuple((gate._replace(row=None), cost) for gate, cost in asked)
+    )
+
+
+@lru_cache(maxsize=64)
+def _solved_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
+    before_solving(lambda: _solved_factor(asked))
 
     def fits(factor: Fraction) -> bool:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import lru_cache
 from operator import add
 
 from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
-from dpflow.accounting.rules.rule import Odometer
+from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     InvalidCost,
@@ -19,6 +21,7 @@ from dpflow.ledger.decision.preflight import is_repaired, sealed
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Decision, End, Pen, Seal, State
 from dpflow.ledger.rows import Amounts, Charge, Sums
+from dpflow.solving import before_solving
 
 
 def end(state: State, command: End) -> Decision:
@@ -169,13 +172,28 @@ def realised(
     try:
         if gate.price(cost, used) != whole:
             return reserved  # by an older solver
-        if isinstance(rule, Odometer) and gate.halt is None:
-            posted = rule.charge_realised(cost, reported, used)
-        else:
-            posted = rule.price_realised(cost, reported, used)
-    except (InvalidCost, UnsupportedCost):
+    except UnsupportedCost:
         return reserved
-    return posted.amounts if posted.fits_within(whole) else reserved
+    before = rule.zero() if rule.steady else used
+    posted = _posted(rule, gate.halt, cost, reported, before)
+    if posted is None or not posted.fits_within(whole):
+        return reserved
+    return posted.amounts
+
+
+@lru_cache(maxsize=1024)
+def _posted(
+    rule: Rule, halt: Fraction | None, cost: Cost, reported: Outcome, used: Tally
+) -> Tally | None:
+    """Return the price of a reported outcome; None if there is none."""
+    if rule.steady:
+        before_solving(lambda: _posted(rule, halt, cost, reported, used))
+    try:
+        if isinstance(rule, Odometer) and halt is None:
+            return rule.charge_realised(cost, reported, used)
+        return rule.price_realised(cost, reported, used)
+    except (InvalidCost, UnsupportedCost):
+        return None
 
 
 def seal(state: State, command: Seal) -> Decision:

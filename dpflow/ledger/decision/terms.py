@@ -21,6 +21,7 @@ from dpflow.ledger.rows import Book, Term
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines
 from dpflow.policy.population import PREFIX
+from dpflow.solving import before_solving
 
 FIRST = "first decision"
 UNCHARGED = "nothing was charged before"
@@ -42,7 +43,14 @@ def agrees(term: Term, policy: Policy) -> bool:
     """Say whether a file asks for what the ledger has pinned."""
     if term.facts["declared_hash"] == declared_hash(policy):
         return True
-    return canonical(term.facts["pinned"]) == canonical(policy.pinned())
+    return canonical(term.facts["pinned"]) == canonical(pinned(policy))
+
+
+@by_identity
+def pinned(policy: Policy) -> dict[str, Any]:
+    """Return what a term pins of a file, with solved numbers."""
+    before_solving(lambda: pinned(policy))
+    return policy.pinned()
 
 
 @by_identity
@@ -101,7 +109,7 @@ def opened(
     """
     before = pen.state.newest(policy.dataset)
     number = 1 if before is None else before.number + 1
-    copied = copy_of(policy, policy.pinned())
+    copied = copy_of(policy, pinned(policy))
     kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
     rule = json.loads(copied["gates"][kind]["rule"])
     term = {

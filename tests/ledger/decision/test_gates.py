@@ -180,6 +180,182 @@ def test_a_refusal_reads_as_sentences(
     assert f". {sentences}" in error.message
 
 
+CONCENTRATED = {
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentences"),
+    [
+        (
+            CONCENTRATED,
+            ZCDP(rho="0.05"),
+            ApproxZCDP(rho="0.4622", delta="1e-8"),
+            "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.0925 and delta 5e-7 "
+            "of (epsilon 3, delta 1e-6). With ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            ApproxDP(epsilon="0.75", delta="1e-6"),
+            ApproxDP(epsilon="0.5", delta="1e-8"),
+            "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
+            "of (epsilon 1, delta 1e-6). No amount of noise ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            Gaussian(sensitivity=1, sigma=5),
+            Gaussian(sensitivity=1, sigma=5),
+            "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
+            "delta 1e-6). With 1.6 times its noise it would still fit: "
+            "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
+            "Nothing was charged for it.",
+        ),
+    ],
+)
+def test_a_refusal_reads_as_sentences(
+    ledger: Ledger, fields: dict[str, str], before: Cost, cost: Cost, sentences: str
+) -> None:
+    """Amounts that are needed are named in what remains, zeros included."""
+    policies = [make_policy(**fields)]
+    granted(ledger, before, policies=policies)
+    error = refused(ledger, cost, policies=policies)
+    assert f". {sentences}" in error.message
+
+
+CONCENTRATED = {
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentences"),
+    [
+        (
+            CONCENTRATED,
+            ZCDP(rho="0.05"),
+            ApproxZCDP(rho="0.4622", delta="1e-8"),
+            "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.0925 and delta 5e-7 "
+            "of (epsilon 3, delta 1e-6). With ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            ApproxDP(epsilon="0.75", delta="1e-6"),
+            ApproxDP(epsilon="0.5", delta="1e-8"),
+            "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
+            "of (epsilon 1, delta 1e-6). No amount of noise ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            Gaussian(sensitivity=1, sigma=5),
+            Gaussian(sensitivity=1, sigma=5),
+            "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
+            "delta 1e-6). With 1.6 times its noise it would still fit: "
+            "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
+            "Nothing was charged for it.",
+        ),
+    ],
+)
+def test_a_refusal_reads_as_sentences(
+    ledger: Ledger, fields: dict[str, str], before: Cost, cost: Cost, sentences: str
+) -> None:
+    """Amounts that are needed are named in what remains, zeros included."""
+    policies = [make_policy(**fields)]
+    granted(ledger, before, policies=policies)
+    error = refused(ledger, cost, policies=policies)
+    assert f". {sentences}" in error.message
+
+
+CONCENTRATED = {
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentences"),
+    [
+        (
+            CONCENTRATED,
+            ZCDP(rho="0.05"),
+            ApproxZCDP(rho="0.4622", delta="1e-8"),
+            "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.0925 and delta 5e-7 "
+            "of (epsilon 3, delta 1e-6). With ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            ApproxDP(epsilon="0.75", delta="1e-6"),
+            ApproxDP(epsilon="0.5", delta="1e-8"),
+            "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
+            "of (epsilon 1, delta 1e-6). No amount of noise ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            Gaussian(sensitivity=1, sigma=5),
+            Gaussian(sensitivity=1, sigma=5),
+            "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
+            "delta 1e-6). With 1.6 times its noise it would still fit: "
+            "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
+            "Nothing was charged for it.",
+        ),
+    ],
+)
+def test_a_refusal_reads_as_sentences(
+    ledger: Ledger, fields: dict[str, str], before: Cost, cost: Cost, sentences: str
+) -> None:
+    """Amounts that are needed are named in what remains, zeros included."""
+    policies = [make_policy(**fields)]
+    granted(ledger, before, policies=policies)
+    error = refused(ledger, cost, policies=policies)
+    assert f". {sentences}" in error.message
+
+
+CONCENTRATED = {
+    "budget": "{epsilon: 3, delta: 1e-6}",
+    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentences"),
+    [
+        (
+            CONCENTRATED,
+            ZCDP(rho="0.05"),
+            ApproxZCDP(rho="0.4622", delta="1e-8"),
+            "It needs rho 0.4622 and delta 1e-8. Remaining: rho 0.0925 and delta 5e-7 "
+            "of (epsilon 3, delta 1e-6). With ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            ApproxDP(epsilon="0.75", delta="1e-6"),
+            ApproxDP(epsilon="0.5", delta="1e-8"),
+            "It needs epsilon 0.5 and delta 1e-8. Remaining: epsilon 0.25 and delta 0 "
+            "of (epsilon 1, delta 1e-6). No amount of noise ",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            Gaussian(sensitivity=1, sigma=5),
+            Gaussian(sensitivity=1, sigma=5),
+            "It needs mu_squared 0.04. Remaining: mu_squared 0.01602 of (epsilon 1, "
+            "delta 1e-6). With 1.6 times its noise it would still fit: "
+            "Gaussian(sensitivity=1, sigma=8). This would use all that remains. "
+            "Nothing was charged for it.",
+        ),
+    ],
+)
+def test_a_refusal_reads_as_sentences(
+    ledger: Ledger, fields: dict[str, str], before: Cost, cost: Cost, sentences: str
+) -> None:
+    """Amounts that are needed are named in what remains, zeros included."""
+    policies = [make_policy(**fields)]
+    granted(ledger, before, policies=policies)
+    error = refused(ledger, cost, policies=policies)
+    assert f". {sentences}" in error.message
+
+
 def test_what_would_fit_fits(ledger: Ledger) -> None:
     """The factor of noise that a refusal names is admitted, and not far too much."""
     granted(ledger, "0.75")

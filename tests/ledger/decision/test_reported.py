@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from dpflow import EarlyStopping, OutputDP, PureDP
-from dpflow.accounting.rules.basic import BasicFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.views.accounts import accounts
 from tests.ledger.support import (
@@ -29,7 +29,7 @@ def test_a_report_charges_at_most_what_was_reserved(
     """Less is posted as less; a theorem that asks for more gets what was held."""
     ledger = make_ledger(path)
     amount = Tally((realised * UNIT // 100, 0))
-    monkeypatch.setattr(BasicFilter, "price_realised", lambda *_: amount)
+    monkeypatch.setattr(settlement, "_posted", lambda *_: amount)
     ledger.settle(granted(ledger, "0.1"), reported=1)
     assert sums(path) == (Fraction(charged, 100), 0)
     ledger.close()

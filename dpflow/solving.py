@@ -1,0 +1,57 @@
+"""Numbers that take long to solve: a ledger's transaction only looks them up.
+
+Prices, thresholds and suggestions are solved once and remembered. Within `only_solved`
+a missing number raises `NotSolved`; the ledger then ends the transaction, solves the
+number, and begins again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class NotSolved(Exception):
+    """A number is missing that this thread may not solve now.
+
+    Attributes:
+        solve: Solve and remember the number.
+    """
+
+    def __init__(self, solve: Callable[[], object]) -> None:
+        super().__init__("a number is not solved yet")
+        self.solve = solve
+
+
+class _Thread(threading.local):
+    """What the running thread may do."""
+
+    looks_up = False
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def only_solved(*, active: bool = True) -> Iterator[None]:
+    """Refuse to solve numbers in this thread while the block runs."""
+    before = _thread.looks_up
+    try:
+        _thread.looks_up = active
+        yield
+    finally:
+        _thread.looks_up = before
+
+
+def before_solving(solve: Callable[[], object]) -> None:
+    """Refuse to go on if this thread may only look numbers up.
+
+    Args:
+        solve: Solve and remember the number that is missing.
+
+    Raises:
+        NotSolved: Within `only_solved`.
+    """
+    if _thread.looks_up:
+        raise NotSolved(solve)
