@@ -11,7 +11,8 @@ and what its charge holds there:
 
     open, tighten, freeze, thaw, refuse, adopt, forget, checkpoint     nothing
     reserve                     held + a (nothing, if a preflight held it already)
-    settle                      held - what the charge holds, settled + a
+    settle                      held - what the charge holds, settled + a; a is all that
+                                it holds, unless `may_return`
     forfeit                     held - a, settled + a; a is what the charge holds
     void, seal                  held - a; a is what the charge holds
     amend, prior, repair        settled + a
@@ -20,7 +21,7 @@ and what its charge holds there:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import add, sub
+from operator import add, le, sub
 from typing import Any, NamedTuple, cast
 
 from dpflow.ledger.entry import (
@@ -357,12 +358,11 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
         # The rest of a preflight returns, for nothing ran under it; a step's never.
         what = f"a {kind} is no end of charge {charge.id}"
         raise JournalError(what)
-    for name in postings if KINDS[kind].returns else ():
-        if postings[name].amount != held[name]:
-            what = (
-                f"it ends a charge that holds {list(held[name])} with "
-                f"{list(postings[name].amount)}"
-            )
+    less = kind == "settle" and may_return(entry.body, charge.added)
+    for name, (amount, _, _) in postings.items():
+        whole = held[name]
+        if amount != whole and not (less and all(map(le, amount, whole))):
+            what = f"it ends a charge that holds {list(whole)} with {list(amount)}"
             raise JournalError(what)
     name, _, owner, places, _, added, covers, key, epoch = charge
     places = {**places, book: (places[book][0], entry.number)}
@@ -370,6 +370,17 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
     changes["charge", name] = tuple.__new__(Charge, fields)
     if key is not None:
         _end_release(rows, entry, key, changes)
+
+
+def may_return(body: Mapping[str, Any], added: Sums = _NONE) -> bool:
+    """Say whether a settlement may post less than its charge held.
+
+    Args:
+        body: Of the settlement.
+        added: What was added to the charge before.
+    """
+    reported = body["outcome"] == "completed" and "reported" in body and not added
+    return reported or body["outcome"] == "void"
 
 
 def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:

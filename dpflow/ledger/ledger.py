@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from traceback import clear_frames
 from typing import Any
 
@@ -28,6 +29,12 @@ from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.admit import kept_or_error
 from dpflow.ledger.decision.decide import decide
+from dpflow.ledger.decision.settlement import (
+    TOO_LITTLE,
+    Lesser,
+    is_too_little,
+    lesser_keys,
+)
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.keys import ledger_key, signer
 from dpflow.ledger.model import (
@@ -40,7 +47,7 @@ from dpflow.ledger.model import (
     keys_of,
     owners_met,
 )
-from dpflow.ledger.newest_entries import check_tail
+from dpflow.ledger.newest_entries import check_tail, disagreement
 from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
@@ -94,6 +101,8 @@ class Ledger:
         self.sources = Sources(self.id, self.environment, told)
         self._secret: bytes | None = None
         self._tails: set[str] = set()
+        #: By book, settlements among its newest entries whose prices are not checked.
+        self._unchecked: dict[str, list[Lesser]] = {}
         self._combiner = Combiner(self.ask_all)
         self._beside: dict[str, tuple[str, ...]] = {}
 
@@ -182,15 +191,14 @@ class Ledger:
         if again:
             commands = [replace(command, again=True) for command in commands]
         others = self.sources.others([p for c in commands for p in c.reads])
-        for attempt in range(_LOOKUPS + 1):
+        for attempt in count():
             with only_solved(active=attempt < _LOOKUPS):
                 found = self._transacted(commands, others)
             if not isinstance(found, NotSolved):
-                break
+                return found
             # Nobody waits for this: no transaction is open.
             found.solve()
-        assert not isinstance(found, NotSolved)
-        return found
+        raise AssertionError
 
     def _transacted(
         self, commands: Sequence[Command], others: Mapping[str, str]
@@ -199,10 +207,9 @@ class Ledger:
         entries: list[Entry] = []
         changes: Changes = {}
         with self.storage.write() as transaction, Readable(self.place):
-            try:
-                state = self._loaded(transaction, commands)
-            except NotSolved as missing:
-                return missing
+            state = self._loaded(transaction, commands)
+            if self._unchecked:
+                return NotSolved(self._check_lesser)
             try:
                 found = self._each(state, commands, others)
             except NotSolved:
@@ -217,6 +224,18 @@ class Ledger:
             if entries:
                 transaction.store(changes, entries, state.values)
         return found
+
+    def _check_lesser(self) -> None:
+        """Check newest settlements for less than was held beside their prices."""
+        for book, lesser in [*self._unchecked.items()]:
+            with Readable(self.place):
+                with self.storage.read() as reading:
+                    state = reading.load(lesser_keys(lesser))
+                wrong = [each for each in lesser if is_too_little(state, each)]
+            if wrong:
+                what = f"Entry {wrong[0].place[1]} of book {book!r}: {TOO_LITTLE}"
+                raise disagreement(what, self.place)
+            self._unchecked.pop(book, None)
 
     def _each(
         self, state: State, commands: Iterable[Command], others: Mapping[str, str]
@@ -257,7 +276,8 @@ class Ledger:
             state = reading.load(keys)
             for book in keys.books:
                 if book not in self._tails:
-                    check_tail(reading, state, book, self.place)
+                    lesser = check_tail(reading, state, book, self.place)
+                    self._unchecked |= {book: lesser} if lesser else {}
             self.watch.check(look, reading, state)
             self._tails.update(keys.books)
         else:
@@ -314,6 +334,8 @@ class Ledger:
             raise why
         with self.storage.read() as reading, Readable(self.place):
             state = self._loaded(reading, commands)
+        self._check_lesser()
+        with Readable(self.place):
             return [kept_or_error(state, command, why) for command in commands]
 
     def _reserving(self, request: Request) -> Reserve:

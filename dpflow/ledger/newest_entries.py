@@ -12,6 +12,7 @@ from itertools import islice
 from operator import add, le, sub
 
 from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.decision.settlement import Lesser
 from dpflow.ledger.entry import Entry, Posting
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import State
@@ -22,7 +23,7 @@ from dpflow.ledger.storage.transaction import Reading
 TAIL = 500
 
 
-def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
+def check_tail(reading: Reading, state: State, book: str, place: str) -> list[Lesser]:
     """Check the newest entries of a book.
 
     Args:
@@ -31,6 +32,10 @@ def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
         book: Its name.
         place: The ledger, for messages.
 
+    Returns:
+        The settlements among them for less than was held, or perhaps so: their prices
+        are checked outside of a transaction (`settlement.is_too_little`).
+
     Raises:
         LedgerCorrupt: If one does not follow from the one before it, or an account
             that was loaded stands elsewhere than its newest entry left it.
@@ -38,12 +43,42 @@ def check_tail(reading: Reading, state: State, book: str, place: str) -> None:
     tail = list(islice(reading.newest(book), TAIL))
     problem = _broken(tail, state.book(book).number) or _misplaced(tail, state)
     if problem is not None:
-        msg = (
-            f"the ledger {place} does not agree with its journal. {problem}. Someone "
-            "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
-            "it; restore a backup before any further step."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
+        raise disagreement(problem, place)
+    return _lesser(tail)
+
+
+def disagreement(problem: str, place: str) -> LedgerCorrupt:
+    """Return the error for a ledger whose newest entries cannot be right."""
+    msg = (
+        f"the ledger {place} does not agree with its journal. {problem}. Someone "
+        "edited the ledger, or it is damaged: `dpflow ledger verify` shows all of "
+        "it; restore a backup before any further step."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+def _lesser(tail: list[Entry]) -> list[Lesser]:
+    """Return the settlements that post less than they free, or may do so."""
+    newest: dict[str, tuple[int, Posting]] = {}
+    made: dict[str, int] = {}
+    found = []
+    for entry in reversed(tail):
+        charge, number = entry.charge or "", entry.number
+        if entry.kind == "reserve":
+            made[charge] = number
+        elif entry.kind == "settle":
+            before = {name: newest.get(name) for name in entry.postings}
+            late = [n for n, b in before.items() if b and b[0] != made.get(charge)]
+            if any(
+                known is None
+                or tuple(map(sub, known[1].held, posting.held)) != posting.amount
+                for known, posting in zip(
+                    before.values(), entry.postings.values(), strict=True
+                )
+            ):
+                found.append(Lesser(charge, (entry.book, number), late))
+        newest.update((name, (number, p)) for name, p in entry.postings.items())
+    return found
 
 
 def _broken(tail: Iterable[Entry], number: int) -> str | None:

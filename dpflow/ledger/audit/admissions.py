@@ -20,6 +20,7 @@ from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.pinned import is_taken_off, kept_beside
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.decision.gates import gate_rule
+from dpflow.ledger.decision.settlement import Lesser
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest
@@ -27,6 +28,7 @@ from dpflow.ledger.rows import (
     Account,
     Amounts,
     Book,
+    Charge,
     JournalError,
     Key,
     Row,
@@ -59,10 +61,12 @@ class Admissions:
 
     Attributes:
         beyond: Where something was granted above a gate.
+        lesser: Settlements for less than was held that are not checked yet.
     """
 
     def __init__(self) -> None:
         self.beyond: list[Beyond] = []
+        self.lesser: list[Lesser] = []
         #: What was settled and held after each grant, by book and account; and the
         #: highest sums of those that were put together already.
         self._granted: dict[str, dict[str, list[tuple[Amounts, Amounts]]]] = {}
@@ -84,6 +88,8 @@ class Admissions:
         """
         if entry.kind == "reserve":
             self._grant(rows, entry)
+        elif entry.kind == "settle":
+            self._note_lesser(rows, entry)
         elif entry.kind == "void" and entry.charge in self._drawn:
             what = "it voids a preflight of which something was drawn"
             raise JournalError(what)
@@ -96,6 +102,23 @@ class Admissions:
                 _check_tighter(before, after)
             self.settle(entry.book, entry.number)
             self._terms[entry.book] = after
+
+    def _note_lesser(self, rows: Mapping[Key, Row], entry: Entry) -> None:
+        """Note a settlement for less than was held: its price is checked later."""
+        charge = rows.get(("charge", entry.charge or ""))
+        if not isinstance(charge, Charge):
+            return
+        postings, held = entry.postings, charge.held
+        if all(p.amount == held.get(name) for name, p in postings.items()):
+            return
+        made, _ = charge.places.get(entry.book, (0, 0))
+        accounts = {name: rows.get(("account", name)) for name in postings}
+        late = [
+            name
+            for name, row in accounts.items()
+            if isinstance(row, Account) and row.entry != made
+        ]
+        self.lesser.append(Lesser(charge.id, (entry.book, entry.number), late))
 
     def settle(self, book: str, number: int) -> None:
         """Ask the gates of a book's term about the highest sums so far."""

@@ -31,6 +31,11 @@ from dpflow.ledger.checkpoint import (
     sums_of,
 )
 from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.decision.settlement import (
+    TOO_LITTLE,
+    is_too_little,
+    lesser_keys,
+)
 from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.keys import LedgerKey, signer
@@ -234,6 +239,7 @@ class _Verification:
                 if not self._next_pages(reading):
                     break
             self._fold.advance()
+            self._check_lesser()
         self._end_journals()
 
     def _next_pages(self, reading: Reading) -> bool:
@@ -267,6 +273,7 @@ class _Verification:
     def _end_journals(self) -> None:
         self._fold.end()
         self._gates.end()
+        self._check_lesser()
         for book, (number, problem) in self._fold.bad.items():
             self._add(problem, book, number)
         for book, signed in self._signed.items():
@@ -277,6 +284,20 @@ class _Verification:
         for where in self._gates.beyond:
             self._add_beyond(where)
         self.report.heads = dict(self._fold.heads)
+
+    def _check_lesser(self) -> None:
+        """Check settlements for less than was held beside their outcomes' prices."""
+        found, self._gates.lesser = self._gates.lesser, []
+        for settled in found:
+            book, number = settled.place
+            try:
+                with self.ledger.storage.read() as reading:
+                    state = reading.load(lesser_keys([settled]))
+                wrong = is_too_little(state, settled)
+            except (LedgerCorrupt, *UNREADABLE):
+                wrong = True
+            if wrong and book not in self._fold.bad:
+                self._add(TOO_LITTLE, book, number)
 
     def _add_beyond(self, where: Any) -> None:
         book = where.account.partition("#")[0]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from operator import add
+from operator import add, le
+from typing import Any, NamedTuple
 
-from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
+from dpflow.accounting.costs.base import (
+    Cost,
+    Outcome,
+    Settling,
+    cost_from_description,
+)
 from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
@@ -19,7 +26,8 @@ from dpflow.ledger.decision.gates import Gate, gate_at
 from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.decision.preflight import is_repaired, sealed
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.model import Decision, End, Pen, Seal, State
+from dpflow.ledger.journal import may_return
+from dpflow.ledger.model import Decision, End, Keys, Pen, Reach, Seal, State
 from dpflow.ledger.rows import Amounts, Charge, Sums
 from dpflow.solving import before_solving
 
@@ -90,6 +98,77 @@ def _still_posted(state: State, charge: Charge, posted: Sums) -> Sums:
             rule = gate_of(state, name, 1).rule
             found[name] = rule.settled_late(Tally(held), Tally(amount)).amounts
     return found
+
+
+class Lesser(NamedTuple):
+    """A settlement that posts less than its charge held.
+
+    Attributes:
+        charge: Id of the charge.
+        place: Book and number of the settlement.
+        late: Accounts to which others posted after the charge was reserved.
+    """
+
+    charge: str
+    place: tuple[str, int]
+    late: Collection[str]
+
+
+#: What is wrong with a settlement that `is_too_little`.
+TOO_LITTLE = "a step was settled for less than its outcome costs"
+
+
+def lesser_keys(settled: Iterable[Lesser]) -> Keys:
+    """Return the rows that `is_too_little` needs."""
+    names = dict.fromkeys(each.charge for each in settled)
+    return Keys(charges=tuple(names), reach=Reach.TERMS)
+
+
+def is_too_little(state: State, settled: Lesser) -> bool:
+    """Say whether a settlement returned more than its outcome allows.
+
+    Prices are those of the running version; a settlement at more is never refused,
+    because an older version may have had higher prices.
+
+    Args:
+        state: With the charge and the terms of its accounts.
+        settled: What is checked.
+    """
+    charge, (book, _) = known_charge(state, settled.charge), settled.place
+    made, end = state.made(charge, book), state.entries[settled.place]
+    for name, posting in end.postings.items():
+        held = made.postings[name].amount
+        gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
+        least = _least_posted(gate, made, end.body)
+        if name in settled.late:
+            least = gate.rule.settled_late(Tally(held), Tally(least)).amounts
+        if not (
+            all(map(le, least, posting.amount)) and all(map(le, posting.amount, held))
+        ):
+            return True
+    return False
+
+
+def _least_posted(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
+    """Return the least that a settlement posts to an account, if nothing came since."""
+    held, rule = made.postings[gate.id].amount, gate.rule
+    nothing = (0,) * len(held)
+    if body["outcome"] == "void":
+        return nothing
+    try:
+        cost = cost_from_description(made.body["cost"])
+    except InvalidCost:
+        # Its class is loaded elsewhere only.
+        return nothing
+    reported, used = body.get("reported"), used_before(made, gate.id)
+    settles = isinstance(cost, Settling) and cost.settlement in rule.settlements
+    if not may_return(body) or gate.size != 1 or not settles:
+        return held
+    if not isinstance(reported, int | str):
+        return held
+    before = rule.zero() if rule.steady else used
+    posted = _posted(rule, gate.halt, cost, reported, before)
+    return held if posted is None else tuple(map(min, posted.amounts, held))
 
 
 def known_charge(state: State, name: str) -> Charge:

@@ -18,12 +18,14 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger, roles_script
 from dpflow.ledger.storage.base import SCHEMA_VERSION
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_connection import Server
 from dpflow.ledger.storage.postgres_owners import SessionOwners
+from tests.ledger.forging import settle_for
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, make_policy, read
 from tests.postgres import server
@@ -374,6 +376,25 @@ def test_a_worker_runs_steps(roles: dict[str, str], postgres_url: str) -> None:
     # What the fixture wrote by hand, no entry says.
     edit(postgres_url, "DELETE FROM run WHERE id = 'r'", "DELETE FROM claim")
     audit(postgres_url)
+
+
+def test_a_worker_that_settles_anothers_charge_for_nothing_is_found(
+    roles: dict[str, str], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its right to append is enough to write it, and `verify` refuses it for good."""
+    edit(postgres_url, "DELETE FROM run WHERE id = 'r'", "DELETE FROM claim")
+    worker = open_ledger(roles["worker"])
+    granted(worker, "0.1")
+    (dead, _) = sorted(views.open_reservations(worker), key=lambda each: each.at)
+    assert verify(worker, sign=False).fine
+    settle_for(worker, dead.reservation, monkeypatch, 0, reported=0)
+    (found,) = verify(worker, sign=False).bad
+    assert "settled for less than its outcome costs" in found.problem
+    worker.close()
+    worker = open_ledger(roles["worker"])
+    with pytest.raises(LedgerCorrupt, match="settled for less"):
+        granted(worker, "0.1")
+    worker.close()
 
 
 def test_a_worker_opens_no_term(roles: dict[str, str]) -> None:
