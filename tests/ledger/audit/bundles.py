@@ -119,9 +119,12 @@ def first(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next(r for r in rows if (r["kind"], r["book"]) == (kind, name))
 
 
-def cheaper(rows: list[dict[str, Any]]) -> None:
+def cheaper(rows: list[dict[str, Any]], *, explained: bool = True) -> None:
     """Lower one settled amount, and every sum after it."""
     settle = first(rows, "settle")
+    if explained:
+        body = json.loads(settle["body"])
+        settle["body"] = canonical({**body, "outcome": "completed", "reported": 0})
     less = {}
     for account, three in (postings := json.loads(settle["postings"])).items():
         less[account], three[0] = three[0], [0] * len(three[0])

@@ -196,6 +196,12 @@ TAMPERED: dict[str, tuple[Callable[[Files], Files], str]] = {
         lambda f: rewritten(f, "accounts.json", lambda d: set_in(d[0], overdrawn=1)),
         "its state is not its journal's",
     ),
+    "a settlement for nothing that reports nothing": (
+        lambda f: resealed(
+            without_checkpoints(lines(f, lambda r: cheaper(r, explained=False)))
+        ),
+        "it ends a charge that holds",
+    ),
     "a grant while frozen": (
         lambda f: resealed(lines(f, thawed_late)),
         "a step was granted while its dataset was frozen",
@@ -269,7 +275,7 @@ def test_what_only_the_key_finds_is_said_to_be_unchecked(bundle, tmp_path):
     """Without it, a whole rewrite passes: the verifier does not claim otherwise."""
     forged = resealed(without_checkpoints(lines(read_bundle(bundle), cheaper)))
     code, text = check_here(packed(forged, tmp_path / "b.zip"))
-    assert code == 0
+    assert code == 0, text
     assert "signature of the manifest: there, not checked: no key" in text
 
 
