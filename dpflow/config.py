@@ -6,6 +6,9 @@ import os
 import stat
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import import_module
@@ -39,6 +42,11 @@ _VARIABLES = (
 )
 #: Longer than any tick of a file system's clock.
 _TICK_NS = 100_000_000
+
+#: The id of the outermost flow run around this call, and whether it is a subflow.
+_flow: ContextVar[tuple[str, bool] | None] = ContextVar("dpflow_flow", default=None)
+#: The settings of this process, once a step of it has opened its project.
+_of_process: list[Settings] = []
 
 #: What tells one content of a file from another.
 Stamp = tuple[Any, ...]
@@ -75,19 +83,82 @@ class Settings:
 
 
 def settings(directory: Path | None = None) -> Settings:
-    """Read the settings for a directory.
+    """Return the settings of the current project, or read those for a directory.
 
     Environment variables come first, then `[tool.dpflow]` in the project's
     pyproject.toml, then the defaults `.dpflow/ledger.db` and `policies/`.
 
+    The settings are read once: at the start of the flow run around this call,
+    otherwise at the first step of the process. Until then they are those of the working
+    directory.
+
     Args:
-        directory: Default: the working directory.
+        directory: A folder of another project.
 
     Raises:
-        ConfigurationError: If pyproject.toml cannot be read or has unknown keys.
+        ConfigurationError: If pyproject.toml cannot be read or has unknown keys, or if
+            the working directory was removed.
     """
-    # Each step asks, and texts are quicker than paths.
-    here = os.getcwd() if directory is None else str(Path(directory).absolute())  # noqa: PTH109
+    if directory is not None:
+        return _read(str(Path(directory).absolute()))
+    if (flow := _flow.get()) is not None:
+        return _of_flow(*flow)
+    return _of_process[0] if _of_process else _read(_working_directory())
+
+
+@contextmanager
+def flow_settings(run: str, *, subflow: bool) -> Iterator[None]:
+    """Keep the settings of a flow run in this block, whatever directory it works in.
+
+    A subflow and a retry keep the settings of the first start.
+
+    Args:
+        run: Id of the flow run.
+        subflow: Whether another flow run is around it.
+
+    Raises:
+        ConfigurationError: As `settings`.
+    """
+    token = _flow.set(_flow.get() or (run, subflow))
+    try:
+        settings()
+        yield
+    finally:
+        _flow.reset(token)
+
+
+def keep_settings(found: Settings) -> None:
+    """Keep the settings of the first step for the whole process."""
+    _of_process[:] = _of_process or [found]
+
+
+def forget_settings() -> None:
+    """Read the settings anew at the next use."""
+    _of_process.clear()
+    _of_flow.cache_clear()
+
+
+@lru_cache(maxsize=1024)
+def _of_flow(run: str, subflow: bool) -> Settings:  # noqa: ARG001, FBT001
+    """Return the settings of a flow run; a retry gets those of the first execution."""
+    if subflow and _of_process:
+        return _of_process[0]
+    return _read(_working_directory())
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 (texts are quicker than paths)
+    except OSError as error:
+        msg = (
+            "the project cannot be found, because the working directory was removed "
+            f"or is out of reach ({error.strerror}). Change to a folder of the project."
+        )
+        raise ConfigurationError(msg) from error
+
+
+def _read(here: str) -> Settings:
+    """Read the settings for a directory."""
     root, stamp = _root(here)
     said = tuple(map(os.environ.get, _VARIABLES))
     if len(stamp) > _CHANGED and time.time_ns() - stamp[_CHANGED] < _TICK_NS:
@@ -222,5 +293,7 @@ def short_path(path: Path | str) -> str:
     """Write a path from the working directory, if it lies below it; keep a URL."""
     if "://" in str(path):
         return str(path)
-    path, here = Path(path), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    path = Path(path)
+    with suppress(OSError, ValueError):  # a removed directory, another folder
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

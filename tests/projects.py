@@ -17,7 +17,7 @@ import pytest
 
 from dpflow import Laplace, PureDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
-from dpflow.guard.project import current_project
+from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views import accounts, history
@@ -55,6 +55,7 @@ def make_project(folder: Path, monkeypatch: pytest.MonkeyPatch, *policies: str) 
     monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
     monkeypatch.chdir(folder)
+    forget_projects()
     return folder
 
 

@@ -15,6 +15,7 @@ from dpflow.config import (
     WITNESS_VARIABLE,
     Settings,
     settings,
+    short_path,
 )
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import sqlite_path
@@ -82,6 +83,17 @@ def test_the_working_directory_is_the_default(folder, monkeypatch):
     """As it is at the call."""
     monkeypatch.chdir(folder)
     assert settings() == settings(folder)
+
+
+def test_a_removed_working_directory_is_an_error_of_dpflow(folder, monkeypatch):
+    """It says what to do; paths are written in full."""
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigurationError, match=r"removed.*Change to a folder"):
+        settings()
+    assert short_path(folder) == str(folder)
 
 
 def test_a_relative_directory_is_one_of_the_working_directory(folder, monkeypatch):

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from dpflow.config import Settings, Stamp, file_stamp, settings
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.config import (
+    Settings,
+    Stamp,
+    file_stamp,
+    forget_settings,
+    keep_settings,
+    settings,
+)
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.guard.late_settlements import Unsettled
 from dpflow.ledger import (
     Ledger,
@@ -84,10 +93,50 @@ _lock = Lock()
 #: How long a thread waits for another that opens the ledger.
 _THREAD_SECONDS = 120.0
 _known: dict[Settings, _Known] = {}
+#: The settings under which the body of each step ran first.
+_of_steps: WeakKeyDictionary[Callable[..., Any], Settings] = WeakKeyDictionary()
+
+
+def project_of_step(
+    name: str, body: Callable[..., Any] | None, datasets: Sequence[str]
+) -> Project:
+    """Return the project that a step is charged in, and keep it for the process.
+
+    Args:
+        name: Name of the step, for the message.
+        body: Its function, which belongs to the project of its first run.
+        datasets: As `current_project`.
+
+    Raises:
+        ConfigurationError: If the step ran in another project before.
+        DpflowError: As `current_project`.
+    """
+    found = settings()
+    first = found if body is None else _of_steps.get(body, found)
+    if (first.ledger_url, first.policies) != (found.ledger_url, found.policies):
+        msg = (
+            f"step {name!r} belongs to the project in {first.root}, where it ran "
+            f"first, and this run belongs to the project in {found.root}. The charge "
+            "would be in the wrong ledger, and the step did not run. Run the two "
+            "projects in two processes."
+        )
+        raise ConfigurationError(msg)
+    project = _open_project(found, datasets)
+    keep_settings(found)
+    if body is not None:
+        _of_steps[body] = found
+    return project
+
+
+def bind_step(body: Callable[..., Any], root: Path) -> None:
+    """Bind a step that came from another process to its project, if that is here."""
+    if root.is_dir():
+        _of_steps[body] = settings(root)
+        keep_settings(_of_steps[body])
 
 
 def current_project(datasets: Sequence[str] = ()) -> Project:
-    """Return the project of the working directory and the environment.
+    """Return the project of the flow run, the process or the working directory.
 
     The ledger stays open; policy files are read again only when one has changed.
 
@@ -100,7 +149,10 @@ def current_project(datasets: Sequence[str] = ()) -> Project:
         PolicyError: If a policy file cannot be used.
         ConfigurationError: If the settings cannot be read.
     """
-    found = settings()
+    return _open_project(settings(), datasets)
+
+
+def _open_project(found: Settings, datasets: Sequence[str]) -> Project:
     if datasets and (known := _known.get(found)) and known.is_current(datasets):
         return known.project
     try:
@@ -181,9 +233,14 @@ def make_project_ledger(found: Settings, *, durability: str = FSYNC) -> Ledger:
 
 
 def forget_projects() -> None:
-    """Close what is open; tests use it, and programs that delete a ledger."""
+    """Close what is open; tests use it, and programs that delete a ledger.
+
+    The next step finds its project anew.
+    """
 
     def forget() -> None:
+        forget_settings()
+        _of_steps.clear()
         for known in _known.values():
             known.project.unsettled.forget()
             known.project.ledger.close()

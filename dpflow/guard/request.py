@@ -22,7 +22,7 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.guard.person_budgets import check_person_budgets
-from dpflow.guard.project import Project, current_project
+from dpflow.guard.project import Project, project_of_step
 from dpflow.guard.redaction import shown_to_body
 from dpflow.guard.release_keys import DIGEST_SIGNS
 from dpflow.guard.reserving import step_around
@@ -199,7 +199,7 @@ def _without_texts(step: Step, request: Request, outer: Request) -> Request:
 def _asked(
     step: Step, public: Mapping[str, Any], place: Place
 ) -> tuple[Project, Request]:
-    project = current_project(step.datasets)
+    project = project_of_step(step.name, step.body, step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     flow = charged_flow(policies, place)
     priced = step.price(public)

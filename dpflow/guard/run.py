@@ -16,7 +16,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
-from dpflow.guard.project import Project, current_project
+from dpflow.guard.project import Project, current_project, project_of_step
 from dpflow.guard.request import (
     Place,
     charged_flow,
@@ -141,7 +141,7 @@ def begin(declared: RunCosts, place: Place, run: str) -> None:
         for datasets in [_datasets(key)]
         for cost in costs
     ]
-    _hold(current_project(), steps, place, run)
+    _hold(steps, place, run)
 
 
 def begin_like_last(place: Place, run: str) -> None:
@@ -156,7 +156,7 @@ def begin_like_last(place: Place, run: str) -> None:
         found = last_costs(project.ledger, name, but=run)
         if found:
             steps = [_Planned(c.datasets, c.partitions, c.cost) for c in found]
-            return _hold(project, steps, place, run)
+            return _hold(steps, place, run)
     logger.warning(
         "no completed run of flow %r tells what a run costs: this one holds nothing "
         "in advance",
@@ -190,7 +190,8 @@ def seal_run(run: str, outcome: str) -> None:
         )
 
 
-def _hold(project: Project, steps: list[_Planned], place: Place, run: str) -> None:
+def _hold(steps: list[_Planned], place: Place, run: str) -> None:
+    project = project_of_step("preflight", None, ())
     planned = tuple(_request(project, step, place) for step in steps)
     policies = {p.dataset: p for each in planned for p in each.policies}
     populations = {p.dataset: p for each in planned for p in each.populations}

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -17,6 +18,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
+from dpflow.config import flow_settings, keep_settings
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import count_refusals, refusal_of_run
@@ -101,33 +103,35 @@ def dp_flow(
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
             if not _is_run(halting):
                 return function(*args, **kwargs)
-            run = _execution()
             value = None
-            with flushed(), noted_steps(run.id), whole.sealed():
-                try:
-                    whole.begin(args, kwargs)
-                    value = _finished(function(*args, **kwargs))
-                except Exception as error:  # a suspension is none, and passes
-                    if not _halted(run, error):
-                        raise
-                return _ended(run, value, on_exhausted)
+            with _project_kept():
+                run = _execution()
+                with flushed(), noted_steps(run.id), whole.sealed():
+                    try:
+                        whole.begin(args, kwargs)
+                        value = _finished(function(*args, **kwargs))
+                    except Exception as error:  # a suspension is none, and passes
+                        if not _halted(run, error):
+                            raise
+                    return _ended(run, value, on_exhausted)
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             if not _is_run(halting_async):
                 return await cast("Any", function(*args, **kwargs))
-            run = await asyncio.to_thread(_execution)
             value = None
-            async with aflushed():
-                with noted_steps(run.id), whole.sealed():
-                    try:
-                        await asyncio.to_thread(whole.begin, args, kwargs)
-                        called = cast("Any", function(*args, **kwargs))
-                        value = _finished(await called)
-                    except Exception as error:
-                        if not await asyncio.to_thread(_halted, run, error):
-                            raise
-                    return await asyncio.to_thread(_ended, run, value, on_exhausted)
+            with _project_kept():
+                run = await asyncio.to_thread(_execution)
+                async with aflushed():
+                    with noted_steps(run.id), whole.sealed():
+                        try:
+                            await asyncio.to_thread(whole.begin, args, kwargs)
+                            called = cast("Any", function(*args, **kwargs))
+                            value = _finished(await called)
+                        except Exception as error:
+                            if not await asyncio.to_thread(_halted, run, error):
+                                raise
+                        return await asyncio.to_thread(_ended, run, value, on_exhausted)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
@@ -224,12 +228,22 @@ def _is_run(function: Callable[..., Any]) -> bool:
     )
 
 
+def _project_kept() -> AbstractContextManager[None]:
+    """Keep the project of this flow run, whatever directory its function works in."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return nullcontext()
+    run = context.flow_run
+    return flow_settings(str(run.id), subflow=run.parent_task_run_id is not None)
+
+
 def _execution() -> _Execution:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return _Execution("", 0)
-    run = str(context.flow_run.id)
-    return _Execution(run, count_refusals(current_project().ledger, run))
+    run, project = str(context.flow_run.id), current_project()
+    keep_settings(project.settings)
+    return _Execution(run, count_refusals(project.ledger, run))
 
 
 def _halted(run: _Execution, error: Exception) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from prefect.assets import Asset
@@ -20,9 +22,11 @@ from prefect.context import TaskRunContext
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
+from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging, with_parentheses
+from dpflow.guard.project import bind_step
 from dpflow.guard.reserving import check_outside
 from dpflow.guard.step import (
     CellLike,
@@ -57,9 +61,11 @@ class DPTask(MaterializingTask[P, R]):
 
     Attributes:
         step: What the author declared.
+        sent: The process that submits it, and the root of its project.
     """
 
     step: Step
+    sent: tuple[int, Path]
 
     # Under TYPE_CHECKING the overrides would hide Prefect's overloads, and calls
     # would lose their types.
@@ -75,6 +81,13 @@ class DPTask(MaterializingTask[P, R]):
             """Return the task with other options, guard and declaration kept."""
 
     else:
+
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            """Bind the step to the project that it was sent from."""
+            vars(self).update(state)
+            process, root = state.get("sent", (os.getpid(), None))
+            if process != os.getpid():
+                bind_step(self.step.body, root)
 
         def __call__(
             self, *args: Any, return_state: bool = False, **kwargs: Any
@@ -93,6 +106,7 @@ class DPTask(MaterializingTask[P, R]):
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
             check_inside(self.step, self, submitted=True)
+            self.sent = os.getpid(), settings().root
             # Other processes would see copies of the arguments.
             check_flow_parameters(
                 self.step, checked_call(self, self.step.signature, args, kwargs)
@@ -102,6 +116,7 @@ class DPTask(MaterializingTask[P, R]):
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
             check_inside(self.step, self, submitted=True)
+            self.sent = os.getpid(), settings().root
             check_flow_parameters(
                 self.step, checked_call(self, self.step.signature, args, kwargs)
             )

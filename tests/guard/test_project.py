@@ -64,7 +64,7 @@ def test_forgetting_opens_it_again(shop):
 
 
 def test_every_project_has_its_own_ledger(shop, tmp_path, monkeypatch):
-    """The working directory decides, at each call."""
+    """The working directory decides, until the first step."""
     other = tmp_path / "two"
     other.mkdir()
     fill_project(other)
