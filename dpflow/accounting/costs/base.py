@@ -7,11 +7,14 @@ never removed and never change their meaning, for journals refer to them by name
 
 from __future__ import annotations
 
+import re
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import wraps
 from importlib import import_module
+from inspect import Signature, signature
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
@@ -63,7 +66,30 @@ def _never_quieter(own: _Noisier) -> _Noisier:
     return noisier
 
 
-class Cost:
+class _CostType(ABCMeta):
+    """Type of cost classes: a wrong call is answered with the form of a right one."""
+
+    def __call__(cls, *places: Any, **named: Any) -> Any:
+        try:
+            return super().__call__(*places, **named)
+        except TypeError:
+            form = list(signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+            try:
+                Signature(form).bind(*places, **named)
+            except TypeError as error:
+                words = ", ".join(
+                    f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
+                    for each in form
+                )
+                name, example = cls.__name__, ""
+                if line := re.search(rf">>> ({name}\(.*\))", cls.__doc__ or ""):
+                    example = f", such as {line[1]}"
+                msg = f"{name} cannot be made: {error}. Write {name}({words}){example}."
+                raise InvalidCost(msg, name="cost", value=cls.__name__) from None
+            raise
+
+
+class Cost(metaclass=_CostType):
     """Base of all costs; use one of its subclasses.
 
     Subclasses are frozen dataclasses with keyword-only constructors; their numbers

@@ -203,16 +203,30 @@ def test_exactly_one_way_of_saying_the_noise_is_taken(kind, first, second):
     ],
 )
 def test_missing_and_unknown_words_are_refused(kind, words):
-    """A cost takes its own keywords, all of them, and no others."""
-    with pytest.raises(TypeError):
+    """A cost takes its own keywords, all and no others; the error shows them."""
+    with pytest.raises(InvalidCost, match=rf"Write {kind.__name__}\(\w+=\.\.\."):
         kind(**words)
 
 
 @pytest.mark.parametrize("kind", [Gaussian, Laplace, PureDP, ApproxDP, ZCDP])
 def test_numbers_without_a_name_are_refused(kind):
     """Nobody can mix up sensitivity and sigma by position."""
-    with pytest.raises(TypeError, match="positional"):
+    with pytest.raises(InvalidCost, match=rf"positional.*Write {kind.__name__}\("):
         kind(1, 2)
+
+
+def test_a_call_that_is_wrong_gets_an_example_of_a_right_one():
+    """A TypeError of a right call is not dressed up as a wrong one."""
+    with pytest.raises(InvalidCost, match="such as Gaussian") as caught:
+        Gaussian(1, 20)
+    assert "noise_multiplier=20)" in str(caught.value)
+
+    class BrokenStep(Cost):
+        def __init__(self, *, epsilon):
+            len(epsilon)
+
+    with pytest.raises(TypeError, match="has no len"):
+        BrokenStep(epsilon=1)
 
 
 def test_two_ways_of_saying_the_same_cost_are_equal():
