@@ -101,6 +101,7 @@ PURE = {
     "fractions",
     "functools",
     "importlib",
+    "inspect",
     "itertools",
     "json",
     "math",
