@@ -104,11 +104,11 @@ def recovered_model(
     scaled down to norm 1 here. Labels above 0 are one class, all others the other.
 
     The noise is exact up to floats: its direction comes from OpenDP's Gaussians and its
-    length from OpenDP's Laplace draws, but their product and the sum with the model
-    round like every float. So the model is rounded to a grid of 2**-10 of the noise's
-    expected length. It is then the ideal mechanism's output, rounded, unless that
-    lies within the rounding errors of the edge of a grid cell. The probability of that,
-    about 2**-35 per parameter, is in no delta.
+    length from OpenDP's Laplace draws, but their product rounds like every float. So
+    the exact sum with the model is rounded to a grid of 2**-10 of the noise's expected
+    length. The result is the ideal mechanism's output, rounded, unless that lies within
+    the noise's rounding errors of the edge of a grid cell. The probability of that,
+    about 2**-42 per parameter whatever the model's size, is in no delta.
 
     Rounding: sensitivities are widened by `INEXACT`, which covers the solver's error
     (by strong convexity a gradient of g moves the minimum by g / Lambda) and roundings.
@@ -141,7 +141,7 @@ def recovered_model(
     if noisy_error > recipe.threshold:
         return Drawn(None, NONE)
     length = float(recipe.sensitivity / model) * fitted.size
-    return Drawn(on_grid(noisy, length / _GRID), MODEL)
+    return Drawn(sum_on_grid(fitted, noise, length / _GRID), MODEL)
 
 
 def is_recoverable(cost: OutputDP) -> bool:
@@ -247,7 +247,9 @@ def mean_error(model: Floats, rows: Floats, classes: Floats) -> float:
     return float(np.abs(classes - np.tanh(rows @ model / 2)).mean())
 
 
-def on_grid(values: Floats, step: float) -> Floats:
-    """Round to multiples of the power of two at or above `step`."""
-    width = 2.0 ** math.ceil(math.log2(step))
-    return np.asarray(np.rint(values / width) * width, np.float64)
+def sum_on_grid(model: Floats, noise: Floats, step: float) -> Floats:
+    """Round an exact sum to multiples of the power of two at or above `step`."""
+    width = Fraction(2) ** math.ceil(math.log2(step))
+    pairs = zip(model.tolist(), noise.tolist(), strict=True)
+    sums = [round((Fraction(a) + Fraction(b)) / width) * width for a, b in pairs]
+    return np.array(sums, np.float64)

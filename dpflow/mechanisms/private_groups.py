@@ -22,6 +22,8 @@ LONGEST = 2**17
 #: What a group may be called. Equal names of these are the same to the last bit, so
 #: that a name tells nothing of who brought it.
 _NAMES = (str, int, bool, float, date)
+#: Starts of the names of types that hold times, in lower case.
+_TIMES = ("datetime", "time", "duration")
 
 
 def private_groups(
@@ -112,10 +114,10 @@ def _plain(column: Any) -> list[Any]:
     """Return a column's entries as Python's own.
 
     Raises:
-        ReleaseError: If it is of times, which Python's own are not.
+        ReleaseError: If it is of times: Python's own have no nanoseconds.
     """
-    dtype = getattr(column, "dtype", None)
-    if getattr(dtype, "kind", "") in ("m", "M") or "Datetime" in str(dtype):
+    kind = str(getattr(column, "dtype", getattr(column, "type", None))).lower()
+    if kind.removeprefix("dictionary<values=").startswith(_TIMES):
         msg = "groups and people by time need a name: make it a date or a text first"
         raise ReleaseError(msg)
     listed = getattr(column, "tolist", None) or getattr(column, "to_list", None)

@@ -114,7 +114,8 @@ def _levels(
 def _steps(cost: SparseVector, value: object, grid: int) -> int:
     """Return a number in whole steps of the grid, rounded down."""
     number = plain_number(value)
-    if number is None or not math.isfinite(number):
+    # An int may be too large for isfinite().
+    if number is None or (isinstance(number, float) and not math.isfinite(number)):
         msg = (
             f"sparse_vector() got a query or threshold of type {type(value).__name__} "
             "that is no finite number. Clip such values first."

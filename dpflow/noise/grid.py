@@ -12,11 +12,7 @@ GRID = 2**20
 #: which two that are a sensitivity and part of a step apart may be two steps more.
 ADDED = 2
 
-#: Steps beyond which a number is as good as infinite.
-FARTHEST = 2**61
-
 
 def in_steps(number: float, sensitivity: Fraction, grid: int = GRID) -> int:
     """Return a finite number in whole steps of the grid, rounded down."""
-    steps = math.floor(Fraction(number) * grid / sensitivity)
-    return max(-FARTHEST, min(steps, FARTHEST))
+    return math.floor(Fraction(number) * grid / sensitivity)

@@ -11,6 +11,7 @@ grid and the chance is compared bit by bit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -41,6 +42,7 @@ Noisy = Callable[[Gaussian, float], float]
 #: Draws one number of integer noise of a scale.
 Whole = Callable[[Fraction], int]
 
+_LARGEST = Fraction(sys.float_info.max)
 _FIRST_BITS = 128
 _DIGITS_PER_BIT = 0.302
 _MORE_DIGITS = 60
@@ -117,7 +119,9 @@ def laplace_numbers(
     steps, scales = in_steps(number, cost.sensitivity), _steps_of(cost)
     drawn = coarsened(steps + noise(scales[-1]), scales[::-1], noise)
     for each in reversed(drawn):
-        yield float(each * cost.sensitivity / GRID)
+        value = each * cost.sensitivity / GRID
+        # The true number is a float, so the largest one is no farther from it.
+        yield float(max(-_LARGEST, min(value, _LARGEST)))
 
 
 def _steps_of(cost: RefinedLaplace) -> list[Fraction]:

@@ -86,6 +86,17 @@ def test_so_does_that_of_laplace_noise(within: str | int) -> None:
         assert covered(PURE, rule, truth, 500) >= 0.95 * 500 - 10
 
 
+@pytest.mark.parametrize("truth", [3e12, 1e15, -1e15, 1.7e308])
+def test_numbers_of_every_size_are_in_their_interval(truth: float) -> None:
+    """The noise of a script that ends in zero leaves the number where it is."""
+    cost = RefinedLaplace(Laplace(sensitivity="0.01", epsilon=1), coarsest=10)
+    rule = rule_for(cost, Target.read(1))
+    for noise in (0, 5, -5):
+        numbers = laplace_numbers(cost, truth, lambda _, noise=noise: noise)
+        low, high = rule.refine(numbers)[1].interval
+        assert low <= truth <= high
+
+
 def test_the_interval_of_a_single_draw_does_not() -> None:
     """Noise that makes a number large ends the refining, and the interval misses."""
     rule = naive(COST, Target.read("100%"))

@@ -24,7 +24,7 @@ from dpflow.mechanisms.output_perturbation import (
     k_norm_noise,
     mean_error,
     minimum,
-    on_grid,
+    sum_on_grid,
     recovered_model,
 )
 from tests.projects import POLICY, account, ledger_bytes, make_project
@@ -153,9 +153,13 @@ def test_the_noise_is_k_norm_noise() -> None:
 
 
 def test_models_lie_on_a_grid() -> None:
-    """A power of two, at or above what was asked."""
-    rounded = on_grid(np.array([0.3, -1.26, 5.0]), 0.2)
-    assert rounded.tolist() == [0.25, -1.25, 5.0]
+    """A power of two, at or above what was asked; the sum is not rounded before."""
+    model, noise = np.array([0.3, -1.26, 2.0**51 + 1]), np.array([0.0, 0.0, 0.49])
+    rounded = sum_on_grid(model, noise, 0.2)
+    assert rounded.tolist() == [0.25, -1.25, 2.0**51 + 1.5]
+    assert sum_on_grid(model, noise, 0.7)[2] == 2.0**51 + 1
+    # The control: the sum of floats lies half a cell on, and comes out in the next.
+    assert np.rint(model + noise)[2] == 2.0**51 + 2
 
 
 def people(count: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from fractions import Fraction
 import mpmath
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from dpflow import ApproxDP, Repeated, guarded, private_groups
@@ -150,11 +151,32 @@ def test_columns_of_both_libraries_are_read_alike():
         assert told == ["a", "b", "c"]
 
 
+NANOSECOND = pl.Series([0, 1])
+TIMES = [
+    NANOSECOND.cast(pl.Time),
+    *(NANOSECOND.cast(kind("ns")) for kind in (pl.Datetime, pl.Duration)),
+    pd.Series(pd.to_datetime([0, 1])),
+    pd.Series(pd.to_timedelta([0, 1])),
+    pd.Series([0, 1], dtype=pd.ArrowDtype(pa.int64())).astype(
+        pd.ArrowDtype(pa.time64("ns"))
+    ),
+    *(pa.array([0, 1], kind) for kind in (pa.time64("ns"), pa.timestamp("ns"))),
+    pa.array([0, 1], pa.duration("ns")).dictionary_encode(),
+]
+
+
+@pytest.mark.parametrize("times", TIMES, ids=lambda times: str(times)[:40])
+def test_people_and_groups_by_time_are_refused(times):
+    """Python's own times take people a nanosecond apart for one."""
+    for rows in (times, ["a", "b"]), (["a", "b"], times):
+        with pytest.raises(ReleaseError, match="by time need a name"):
+            people_in(*rows, 1)
+    dates = NANOSECOND.cast(pl.Date)
+    assert len(people_in(dates, dates, 1)) == 2
+
+
 def test_columns_that_cannot_be_used_are_refused():
-    """Times have several spellings; and each row has a person and a group."""
-    times = pd.Series(pd.to_datetime(["2026-01-01"]))
-    with pytest.raises(ReleaseError, match="by time need a name"):
-        people_in(["ann"], times, 1)
+    """Each row has a person and a group."""
     with pytest.raises(ReleaseError, match="as many of one"):
         people_in(["ann"], ["a", "b"], 1)
     with pytest.raises(ReleaseError, match="would not be enough"):

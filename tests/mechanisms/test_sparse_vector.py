@@ -20,7 +20,7 @@ from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.sparse_vector import answers, sparse_vector
-from dpflow.noise.grid import ADDED, FARTHEST, GRID
+from dpflow.noise.grid import ADDED, GRID
 from tests.sizes import scaled, spread
 
 SMALL_GRID = 2
@@ -358,16 +358,25 @@ def test_queries_and_thresholds_must_fit() -> None:
         sparse_vector(SURE, [1, 2], [1, 2, 3])
 
 
-def test_huge_numbers_saturate() -> None:
-    """Beyond 2**61 steps nothing is farther away; the answer stays right."""
-    seen = []
-    shift = iter([0, 0, 0])
+@pytest.mark.parametrize(
+    ("query", "threshold"),
+    [(5e12, 1e13), (2.5e12, 9e14), (3 * 10**400, 3 * 10**400 + 1), (-1e300, 1e300)],
+    ids=["5e12", "2.5e12", "ints beyond floats", "1e300"],
+)
+def test_large_numbers_keep_their_order(query: float, threshold: float) -> None:
+    """A comparison is exact at every size: the draws of a script decide no more."""
     cost = SparseVector(positives=2, epsilon=1)
-    drawn = answers(
-        cost, [1e300, -1e300], 0, noise=lambda _: seen.append(1) or next(shift), grid=2
-    )
-    assert drawn.output == (True, False)
-    assert FARTHEST + 2**60 < 2**63
+    pairs = [query, threshold, query, threshold], [threshold, query, query, threshold]
+    drawn = answers(cost, *pairs, noise=lambda _: 0, grid=GRID)
+    assert drawn.output == (False, True, True)
+    # The threshold's draw is the first; one step on either side turns the answer.
+    for shift, reached in ((0, True), (1, False)):
+        script = iter([shift, 0])
+        one = SparseVector(positives=1, epsilon=1)
+        drawn = answers(
+            one, [threshold], [threshold], noise=lambda _: next(script), grid=GRID
+        )
+        assert drawn.output == (reached,)
 
 
 def test_too_much_noise_is_refused() -> None:
