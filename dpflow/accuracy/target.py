@@ -7,14 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
 
 from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import Number, exact, float_down, float_up
-
-#: The laws of noise that a number can be refined with.
-Law = Literal["gaussian", "laplace"]
 
 _LARGEST = Fraction(10**15)
 _LEAST = Fraction(1, 10**6)
@@ -105,23 +101,25 @@ class StoppingRule:
 
 @lru_cache(maxsize=64)
 def stopping_rule(
-    target: Target, spreads: tuple[Fraction, ...], law: Law
+    target: Target, spreads: tuple[Fraction, ...], step: Fraction = Fraction(0)
 ) -> StoppingRule:
     """Return the rule for noise of these spreads, each smaller than the last.
 
-    A half width is a factor times the spread. Where the target is a distance, the draw
-    at which it ends is known before, and the factor is the law's own quantile. Where it
-    is a share of the number, noise says when it ends, and numbers that come out too
-    large end early: the factor is so large that the interval of the number at the end
-    holds the true one with the confidence, whatever that is
+    The noise is Laplace noise on a grid of steps, or Gaussian where `step` is 0. A half
+    width is a factor times the spread, and two steps. Where the target is a distance,
+    the draw at which it ends is known before, and the factor is the law's own quantile.
+    Where it is a share of the number, noise says when it ends, and numbers that come
+    out too large end early: the factor is so large that the interval of the number at
+    the end holds the true one with the confidence, whatever that is
     (docs/derivations/accuracy.md#coverage-of-the-stopping-rule).
     """
     # It takes numpy and scipy, which nobody needs who does not refine.
     from dpflow.accuracy.critical import factor  # noqa: PLC0415
 
     share = target.size if target.relative else None
-    times = factor(tuple(map(float, spreads)), share, 1 - target.confidence, law)
-    halves = tuple(_up(times * float_up(spread)) for spread in spreads)
+    grid, outside = float_up(step), 1 - target.confidence
+    times = factor(tuple(map(float, spreads)), share, outside, grid)
+    halves = tuple(_up(times * float_up(spread) + 2 * grid) for spread in spreads)
     if not all(math.isfinite(half) for half in halves):
         msg = f"within {target.size} has no finite interval at such noise"
         raise InvalidCost(msg, name="within", value=str(target.size))

@@ -85,8 +85,11 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
             "cost=Refined(Gaussian(...), coarsest=...), or leave within= out."
         )
         raise ReleaseError(msg)
-    law = "gaussian" if isinstance(cost, Refined) else "laplace"
-    return stopping_rule(target, cost.spreads, law)
+    if isinstance(cost, Refined):
+        return stopping_rule(target, cost.spreads)
+    # The noise that is drawn, which is a little more than the declared one.
+    step = cost.sensitivity / GRID
+    return stopping_rule(target, tuple(s * step for s in _steps_of(cost)), step)
 
 
 def gaussian_numbers(cost: Refined, number: float, noisy: Noisy) -> Iterator[float]:

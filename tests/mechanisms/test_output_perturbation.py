@@ -24,8 +24,8 @@ from dpflow.mechanisms.output_perturbation import (
     k_norm_noise,
     mean_error,
     minimum,
-    sum_on_grid,
     recovered_model,
+    sum_on_grid,
 )
 from tests.projects import POLICY, account, ledger_bytes, make_project
 

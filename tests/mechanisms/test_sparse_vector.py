@@ -371,11 +371,9 @@ def test_large_numbers_keep_their_order(query: float, threshold: float) -> None:
     assert drawn.output == (False, True, True)
     # The threshold's draw is the first; one step on either side turns the answer.
     for shift, reached in ((0, True), (1, False)):
-        script = iter([shift, 0])
-        one = SparseVector(positives=1, epsilon=1)
-        drawn = answers(
-            one, [threshold], [threshold], noise=lambda _: next(script), grid=GRID
-        )
+        one, script = SparseVector(positives=1, epsilon=1), [0, shift]
+        noise = lambda _, script=script: script.pop()
+        drawn = answers(one, [threshold], [threshold], noise=noise, grid=GRID)
         assert drawn.output == (reached,)
 
 
