@@ -49,19 +49,25 @@ class Clip:
         grid: Numbers are rounded to multiples of it, and the bounded column counts
             them as integers: with 0.01, dollars become cents. Sums of integers are
             exact; sums of floats round, and their sensitivity is larger than it looks.
+        objects: What a pandas column of dtype object holds: "decimal", or None where
+            there is no such column. Text in it would count as zero.
 
     Raises:
         InvalidCost: If a number cannot be used.
         ConfigurationError: If the bounds are no multiples of the grid, are the wrong
-            way around, or are too many steps of it apart.
+            way around, or are too many steps of it apart, or `objects` is unknown.
     """
 
     low: Number
     high: Number
     grid: Number = 1
+    objects: Literal["decimal"] | None = None
 
     def __post_init__(self) -> None:
         """Check that the bounds lie on the grid."""
+        if self.objects not in (None, "decimal"):
+            msg = f'objects must be "decimal" or None, got {self.objects!r:.60}'
+            raise ConfigurationError(msg)
         step = self.step
         for name, bound in (("low", self.low), ("high", self.high)):
             number = exact(bound, name=name)

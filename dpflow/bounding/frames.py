@@ -23,7 +23,7 @@ from dpflow.rounding import real_or_nan
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dpflow.bounding.contributions import Contributions
+    from dpflow.bounding.contributions import Clip, Contributions
 
 Frame = TypeVar("Frame")
 #: What an entry of a column of objects may be. A complex one would warn of itself.
@@ -57,7 +57,7 @@ def bounded(frame: Frame, wanted: Contributions) -> Frame:
     # A warning about one person's number would tell of them.
     with np.errstate(all="ignore"):
         columns = {
-            name: _steps(table.numbers(name)[kept], float(clip.step), *clip.steps)
+            name: _steps(table.numbers(name, clip)[kept], float(clip.step), *clip.steps)
             for name, clip in wanted.clip.items()
         }
     result: Frame = table.take(kept, columns)
@@ -159,7 +159,7 @@ class _Table(Protocol):
     def order(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the rows in the stable order of some columns."""
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
+    def numbers(self, name: str, clip: Clip) -> NDArray[np.float64]:
         """Return a column as floats; what is no number is NaN."""
 
     def take(self, rows: NDArray[np.int64], columns: dict[str, Any]) -> Any:
@@ -211,9 +211,9 @@ class _Pandas:
         ]
         return np.lexsort(ranks[::-1])
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
+    def numbers(self, name: str, clip: Clip) -> NDArray[np.float64]:
         column = self._frame[name]
-        _check_numeric(name, str(column.dtype).lower())
+        _check_numeric(name, str(column.dtype).lower(), clip)
         if column.dtype == object:
             return np.array([real_or_nan(each, _REAL) for each in column], np.float64)
         found: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
@@ -263,7 +263,7 @@ class _Polars:
         found: NDArray[np.int64] = rows.to_series().to_numpy().astype(np.int64)
         return found
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
+    def numbers(self, name: str, _: Clip) -> NDArray[np.float64]:
         column = self._frame[name]
         _check_numeric(name, str(column.dtype).lower())
         floats = column.cast(self._library.Float64, strict=False)
@@ -333,13 +333,17 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
-def _check_numeric(name: str, kind: str) -> None:
+def _check_numeric(name: str, kind: str, clip: Clip | None = None) -> None:
     """Refuse a column that holds no numbers by its type, never by its content."""
-    numeric = ("int", "uint", "float", "bool", "decimal", "object", "null")
-    if not kind.startswith(numeric):
-        msg = (
-            f"clipped column {name!r} is of type {_bare(kind)}; make it a number first"
-        )
+    objects = clip is not None and kind == "object"
+    if objects and clip is not None and clip.objects:
+        return
+    if not kind.startswith(("int", "uint", "float", "bool", "decimal", "null")):
+        todo = "make it a number first"
+        if objects:
+            todo += ', or write Clip(..., objects="decimal") if it holds Decimals: text'
+            todo += " would count as zero"
+        msg = f"clipped column {name!r} is of type {_bare(kind)}; {todo}"
         raise ContributionsError(msg)
 
 

@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 
 MOST_CANDIDATES = 10_000
 #: What an entry that is no plain number of a column may be.
+#: Starts of the names of types whose entries may be text, in lower case.
+_NO_NUMBERS = ("object", "str", "large_string", "categor", "enum")
 _REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
 
 
@@ -107,6 +109,13 @@ def numbers_of(values: Iterable[Any]) -> Floats:
         ReleaseError: If it holds no numbers, by its type and never by an entry.
     """
     column: Any = values
+    kind = str(getattr(column, "dtype", getattr(column, "type", "list"))).lower()
+    if kind.startswith(_NO_NUMBERS):
+        msg = (
+            "private_bounds() got a column of type object or text: text in it would "
+            "count as zero. Make it a number first, or give a list of Decimals"
+        )
+        raise ReleaseError(msg)
     if hasattr(column, "to_numpy"):
         column = column.to_numpy()
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":

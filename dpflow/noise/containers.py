@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import ReleaseError
@@ -28,8 +29,8 @@ LARGEST_INT = 2**53
 _LARGEST_INT64 = math.nextafter(2.0**63, 0)
 
 _ACCEPTED = (
-    "an int, a float, a list or dict of numbers, a numpy array, a Series or frame of "
-    "pandas or polars, or an Arrow array or table"
+    "an int, a float, a Decimal, a list, tuple or dict of numbers, rows of them, a "
+    "numpy array, a Series or frame of pandas or polars, or an Arrow array or table"
 )
 
 
@@ -39,9 +40,11 @@ def take_apart(value: Any) -> Parts:
     take = _TAKERS.get("Arrow" if _ARROW_ARRAY.fullmatch(name) else name)
     if take is not None:
         return take(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return _take_list(value)
-    number = plain_number(value)
+    if isinstance(value, dict):
+        return _take_dict(value)
+    number = _number(value)
     if number is None:
         what = f"only {_ACCEPTED} can be released"
         raise refused(value, what, _todo(value))
@@ -65,10 +68,24 @@ def plain_number(value: object) -> int | float | None:
 
     if not isinstance(value, np.generic) or isinstance(value, np.timedelta64):
         return None
-    if not _fits_float(value.dtype):
+    if value.dtype.kind == "b" or not _fits_float(value.dtype):
         return None
     plain: int | float = value.item()
     return plain
+
+
+def _number(value: object) -> int | float | None:
+    """Return a scalar as a plain number; a Decimal by its places, not by its value.
+
+    A column has one number of places, and 12.00 is as little whole as 12.34.
+    """
+    if not isinstance(value, Decimal):
+        return plain_number(value)
+    if not value.is_finite():
+        return math.nan
+    if value.copy_abs() > LARGEST_INT:
+        return LARGEST_INT + 1
+    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
 def one_number(value: object) -> float:
@@ -77,7 +94,7 @@ def one_number(value: object) -> float:
     Raises:
         ReleaseError: If it is none, or noise would not hide it.
     """
-    number = plain_number(value)
+    number = _number(value)
     if number is None:
         what = "only one number can be refined until it is good enough"
         raise refused(value, what, "Release the int or float, each in its own step")
@@ -85,19 +102,34 @@ def one_number(value: object) -> float:
     return float(number)
 
 
-def _take_list(values: list[Any], whole: object = None) -> Parts:
+def _take_list(values: Sequence[Any], whole: object = None) -> Parts:
+    """Take the numbers of a list or tuple, or of a list of rows, which are tuples."""
     numbers: list[Any] = []
-    for item in values:
-        number = plain_number(item)
+    for item in _flat(values):
+        number = _number(item)
         if number is None:
             what = f"it holds an entry of type {_type_name(item)}"
             raise refused(values if whole is None else whole, what, _todo(item))
         numbers.append(number)
-    if all(isinstance(number, int) for number in numbers):
-        return numbers, lambda noisy: [round(number) for number in noisy]
     # One float makes all of them floats: which entries happened to be ints (a sum over
     # nothing is the int 0) would say something about the data.
-    return numbers, list
+    ints = all(isinstance(number, int) for number in numbers)
+    return numbers, lambda noisy: _filled(values, map(round, noisy) if ints else noisy)
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for item in values:
+        yield from _flat(item) if isinstance(item, tuple) else (item,)
+
+
+def _filled(values: Sequence[Any], numbers: Iterable[float]) -> Any:
+    """Return a list, or plain tuples, of the same form with these numbers."""
+    rest = iter(numbers)
+    found = [
+        _filled(each, rest) if isinstance(each, tuple) else next(rest)
+        for each in values
+    ]
+    return tuple(found) if isinstance(values, tuple) else found
 
 
 def _take_dict(values: dict[Any, Any]) -> Parts:
@@ -136,6 +168,8 @@ def _take_frame(frame: Any) -> Parts:
 
     def rebuild_frame(noisy: list[float]) -> Any:
         result = frame.copy()
+        # They may hold anything, and no noise hides it.
+        result.attrs = {}
         for place, column in zip(places, rebuild(noisy), strict=True):
             result.isetitem(place, column)
         return result
@@ -152,16 +186,20 @@ _COLUMNS_TAKEN = (
 
 
 def _take_polars(series: Any) -> Parts:
-    if not series.dtype.is_numeric() or series.dtype.is_decimal():
+    import polars as pl  # noqa: PLC0415
+
+    if series.dtype == pl.Boolean:
+        series = series.cast(pl.UInt8)
+    if not series.dtype.is_numeric():
         what = f"its dtype is {series.dtype}"
         raise refused(series, what, "Cast it to Int64 or Float64")
     if series.null_count():
         raise refused(series, "it holds missing numbers", "Fill them first")
     whole, width = series.dtype.is_integer(), series.dtype
+    if isinstance(width, pl.Decimal):
+        whole, width = width.scale == 0, pl.Float64()
 
     def rebuild(noisy: list[float]) -> Any:
-        import polars as pl  # noqa: PLC0415
-
         if not whole:
             return pl.Series(series.name, noisy, dtype=width)
         held = [
@@ -169,12 +207,14 @@ def _take_polars(series: Any) -> Parts:
         ]
         return pl.Series(series.name, held, dtype=pl.Int64)
 
-    return series.to_list(), rebuild
+    numbers: list[Any] = [_number(each) for each in series.to_list()]
+    return numbers, rebuild
 
 
 def _take_polars_frame(frame: Any) -> Parts:
     """Take the numbers of a polars frame; its other columns are labels."""
-    names = [n for n, dtype in frame.schema.items() if dtype.is_numeric()]
+    kinds = {name: str(dtype) for name, dtype in frame.schema.items()}
+    names = [n for n in kinds if frame[n].dtype.is_numeric() or kinds[n] == "Boolean"]
     for name, dtype in frame.schema.items():
         if name not in names and dtype.base_type().__name__ not in _POLARS_LABELS:
             raise refused(frame, f"it has a column of dtype {dtype}", _COLUMNS_TAKEN)
@@ -206,9 +246,10 @@ def _may_be_missing(dtype: Any) -> bool:
     """Tell a pandas dtype such as Int64 or double[pyarrow]: numbers or missing."""
     import pandas as pd  # noqa: PLC0415
 
-    kinds = pd.arrays.IntegerArray, pd.arrays.FloatingArray
+    found = pd.arrays
+    kinds = found.IntegerArray, found.FloatingArray, found.BooleanArray
     make = getattr(dtype, "construct_array_type", None)
-    if make is None or make() not in (*kinds, pd.arrays.ArrowExtensionArray):
+    if make is None or make() not in (*kinds, found.ArrowExtensionArray):
         return False
     return _fits_float(dtype.numpy_dtype)
 
@@ -229,6 +270,8 @@ def _take_arrow(array: Any) -> Parts:
     """Take the numbers of an Arrow array, chunked or not."""
     import pyarrow as pa  # noqa: PLC0415
 
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
     kind, whole = array.type, pa.types.is_integer(array.type)
     if not whole and kind not in (pa.float32(), pa.float64()):
         raise refused(array, f"its type is {kind}", "Cast it to int64 or float64")
@@ -251,21 +294,22 @@ def _take_table(table: Any) -> Parts:
         *(kinds.is_string, kinds.is_large_string, kinds.is_dictionary),
         *(kinds.is_date, kinds.is_timestamp),
     )
+    numbers = kinds.is_integer, kinds.is_floating, kinds.is_boolean
     places = []
     for place, kind in enumerate(table.schema.types):
-        if kinds.is_integer(kind) or kinds.is_floating(kind):
+        if any(has(kind) for has in numbers):
             places.append(place)
         elif not any(is_label(kind) for is_label in labels):
             raise refused(table, f"it has a column of type {kind}", _COLUMNS_TAKEN)
-    numbers, rebuild = _take_together([_take_arrow(table.column(p)) for p in places])
+    taken, rebuild = _take_together([_take_arrow(table.column(p)) for p in places])
 
     def rebuild_table(noisy: list[float]) -> Any:
-        found = table
-        for place, column in zip(places, rebuild(noisy), strict=True):
-            found = found.set_column(place, table.column_names[place], column)
-        return found
+        columns = dict(zip(places, rebuild(noisy), strict=True))
+        kept = [columns.get(at, each) for at, each in enumerate(table.columns)]
+        # Not the schema: its metadata may hold anything.
+        return type(table).from_arrays(kept, names=table.column_names)
 
-    return numbers, rebuild_table
+    return taken, rebuild_table
 
 
 def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
@@ -282,7 +326,7 @@ def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
             return held.astype(np.int64).reshape(array.shape)
         # A narrow float may overflow to infinity; that is post-processing.
         with np.errstate(over="ignore"):
-            return result.astype(array.dtype.newbyteorder("=")).reshape(array.shape)
+            return result.astype(f"f{array.dtype.itemsize}").reshape(array.shape)
 
     return array.ravel().tolist(), rebuild
 
@@ -299,8 +343,8 @@ def check_number(value: object, number: float) -> None:
 
 
 def _fits_float(dtype: Any) -> bool:
-    """Tell whether a numpy dtype is an int or a float that needs no rounding."""
-    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
+    """Tell whether a numpy dtype is a bool, int or float that needs no rounding."""
+    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
 
 
 def refused(value: object, what: str, todo: str) -> ReleaseError:
@@ -321,13 +365,17 @@ def _todo(value: object) -> str:
     """Say what to do with a value of a type that is not accepted."""
     if _type_name(value) in {"bool", "numpy bool", "numpy bool_"}:
         return "Count with ints 0 and 1, or use randomised response"
+    if value is None:
+        return (
+            "In SQL a sum of no rows is NULL: write COALESCE(SUM(x), 0); elsewhere put "
+            "a number in its place"
+        )
     if isinstance(value, (list, tuple, dict, set, frozenset)):
         return "Pass its numbers as one flat list or one numpy array"
     return "Convert it to int or float, or draw the noise in the body"
 
 
 _TAKERS: dict[str, Callable[[Any], Parts]] = {
-    "dict": _take_dict,
     "numpy ndarray": lambda array: _take_array(array, array),
     "pandas Series": _take_series,
     "pandas DataFrame": _take_frame,

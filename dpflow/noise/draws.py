@@ -52,8 +52,9 @@ def draw(cost: Cost, value: Any) -> Any:
     Args:
         cost: What the step declared: a `Gaussian` or a `Laplace`, or for whole
             numbers `DiscreteGaussian` or `DiscreteLaplace`.
-        value: An int, a float, a list or dict of them, a numpy array, or a Series or
-            frame of pandas or polars.
+        value: An int, a float, a Decimal (with places it is the nearest float), a list,
+            tuple or dict of them, rows, a numpy array (bools count as 0 and 1), a
+            Series or frame of pandas or polars, or an Arrow array or table.
 
     Returns:
         A noisy value of the same kind: ints come back as ints, a list as a list (of

@@ -13,14 +13,14 @@ from dpflow import (
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 
 
-def limits(relation, *, rows=2, clip=(-2, 3), per_group=None, **choice):
+def limits(relation, *, rows=2, clip=(-2, 3), per_group=None, objects=None, **choice):
     """Return bounds on the table of these tests."""
     by = ("group",) if per_group else ()
     return Contributions(
         unit=("person",),
         max_rows=rows,
         relation=relation,
-        clip={"amount": Clip(*clip)},
+        clip={"amount": Clip(*clip, objects=objects)},
         by=by,
         max_rows_per_group=per_group,
         **choice,

@@ -129,6 +129,9 @@ def test_bounds_that_are_no_numbers_are_refused(bad):
             Clip(*bounds)
 
 
+TEXTS = {"person": ["1"], "amount": ["1.5"]}
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
@@ -137,7 +140,11 @@ def test_bounds_that_are_no_numbers_are_refused(bad):
         (pd.DataFrame({"person": [1]}), r"each of these columns once: \['amount'\]"),
         (pd.DataFrame([[1, 2, 3]], columns=["person", "amount", "amount"]), "once"),
         (pd.DataFrame({"person": [1], "amount": pd.Timestamp(0)}), "datetime64"),
-        (pl.DataFrame({"person": [1], "amount": ["1"]}), "type string"),
+        (pl.DataFrame(TEXTS), "type string"),
+        (pd.DataFrame(TEXTS), "type str"),
+        (pd.DataFrame(TEXTS, dtype=object), r'Clip\(..., objects="decimal"\)'),
+        (pl.DataFrame(TEXTS, schema_overrides={"amount": pl.Object}), "type object"),
+        (pd.DataFrame(TEXTS).astype("string[pyarrow]"), "type string"),
     ],
 )
 def test_a_frame_that_cannot_be_bounded_is_refused(frame, message):

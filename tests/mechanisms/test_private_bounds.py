@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from dpflow import (
@@ -126,6 +127,11 @@ def test_what_is_no_number_counts_as_zero():
     [
         ("text", [1, 2], [0.5], "numbers, not str"),
         (np.array(["a"]), [1, 2], [0.5], "numbers, not ndarray"),
+        *(
+            (column(["1.5"]), [1, 2], [0.5], "would count as zero")
+            for column in (pd.Series, pl.Series, pa.array)
+        ),
+        (np.array(["1.5"], object), [1, 2], [0.5], "would count as zero"),
         ([1], [1], [0.5], "2 to 10000 candidates"),
         ([1], [1, 2], [0], "between 0 and 1"),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict
+from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,13 @@ QUIET = Laplace(sensitivity=1, scale="1e-6")
 numbers = st.fractions(min_value=Fraction(1, 10**6), max_value=10**6)
 MECHANISMS = [Gaussian(sensitivity=1, sigma=3), Laplace(sensitivity=1, scale=3)]
 SECRET = 731_954_286
+
+
+class Row(NamedTuple):
+    """A row as a driver names its columns."""
+
+    n: int
+    total: Decimal
 
 
 class TestContainers:
@@ -213,7 +222,7 @@ def test_arrow_numbers_come_back_as_arrow(kind, kept):
 @pytest.mark.parametrize(
     "value",
     [
-        pa.array([SECRET, None]), pa.array([str(SECRET)]), pa.array([True]),
+        pa.array([SECRET, None]), pa.array([str(SECRET)]),
         pa.table({"a": [SECRET], "b": [[SECRET]]}), pa.array([1.0], pa.float16()),
     ],
 )  # fmt: skip
@@ -222,6 +231,58 @@ def test_arrow_values_that_noise_does_not_hide_are_refused(value):
     with pytest.raises(ReleaseError) as caught:
         draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
     assert str(SECRET) not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (Decimal(1234), 1234),
+        (Decimal("1E3"), 1000),
+        # By its places: which sums happen to be whole says something of the data.
+        (Decimal("12.00"), 12.0),
+        (Decimal("12.34"), 12.34),
+        ((Decimal(5), 7), (5, 7)),
+        ([(1, 2), (3, 4.5)], [(1.0, 2.0), (3.0, 4.5)]),
+        (Row(3, Decimal(4)), (3, 4)),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        (OrderedDict(b=1, a=Decimal(2)), {"b": 1, "a": 2}),
+        (defaultdict(int, a=1), {"a": 1}),
+        (np.array([True, False]), np.array([1, 0])),
+        (pd.Series([True, False]), pd.Series([1, 0])),
+        (pd.Series([True, False], dtype="boolean"), pd.Series([1, 0], dtype="Int64")),
+        (pl.Series("n", [True, False]), pl.Series("n", [1, 0])),
+        (pl.DataFrame({"n": [True, False]}), pl.DataFrame({"n": [1, 0]})),
+        (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 0)), pl.Series([3])),
+        (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 2)), pl.Series([3.0])),
+        (pa.table({"n": [True, False]}), pa.table({"n": [1, 0]})),
+    ],
+    ids=lambda value: repr(value)[:30].replace("\n", " "),
+)
+def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
+    """Each comes back as plain numbers of one kind, in the same places."""
+    monkeypatch.setattr(noise, "_noisy", lambda *parts: parts[-1])
+    found = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
+    assert type(found) is type(kept)
+    assert repr(found) == repr(kept)
+
+
+def test_metadata_does_not_pass():
+    """What rides along with the numbers is neither noised nor public."""
+    cost = Gaussian(sensitivity=1, noise_multiplier=1)
+    frame = pd.DataFrame({"n": [1], "week": ["a"]})
+    frame.attrs = {"raw": [SECRET]}
+    assert draw(cost, frame).attrs == draw(cost, frame["n"]).attrs == {}
+    assert frame.attrs == {"raw": [SECRET]}
+    fields = [
+        pa.field(name, kind, metadata={"raw": str(SECRET)})
+        for name, kind in (("n", pa.int64()), ("week", pa.string()))
+    ]
+    schema = pa.schema(fields, metadata={"raw": str(SECRET)})
+    assert str(SECRET) in str(schema)
+    table = pa.table({"n": [1], "week": ["a"]}, schema=schema)
+    assert str(SECRET) not in str(draw(cost, table).schema)
+    array = np.zeros(1, np.dtype("f8", metadata={"raw": SECRET}))
+    assert draw(cost, array).dtype.metadata is None
 
 
 def test_a_missing_number_is_told_without_the_others():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from itertools import chain
@@ -175,13 +176,16 @@ SECRETS: list[Any] = [
     [SECRET, float("nan")],
     [SECRET * 10**400, 1.0],
     [[SECRET]],
-    (SECRET,),
+    [(SECRET, f"{SECRET}")],
+    Decimal(SECRET * LARGEST_INT),
+    Decimal(f"1.5E{SECRET}"),
+    Decimal("NaN"),
+    Decimal("sNaN"),
     {"a": [SECRET]},
     {},
     {SECRET},
     np.array([]),
     np.zeros((3, 0)),
-    np.array([True]),
     np.array([SECRET], dtype=object),
     np.array([SECRET], dtype=complex),
     np.array([SECRET], dtype=np.longdouble),
@@ -192,12 +196,9 @@ SECRETS: list[Any] = [
     pd.Series([SECRET, None], dtype="Int64"),
     pd.Series([f"{SECRET}"]),
     pd.Series([SECRET, None]),
-    pd.Series([True]),
-    pd.DataFrame({"a": [SECRET], "b": [True]}),
     pd.DataFrame({"a": [SECRET], "b": pd.Series([{SECRET}], dtype=object)}),
     pd.DataFrame({"a": ["x"]}),
     pl.Series([SECRET, None]),
-    pl.Series([True]),
     pl.DataFrame({"a": [SECRET], "b": [[SECRET]]}),
 ]
 
@@ -215,6 +216,12 @@ class TestRefusals:
         assert str(SECRET)[:5] not in f"{error} {error.details}"
         assert error.__cause__ is None
         assert error.__context__ is None
+
+    def test_an_empty_sum_names_its_cure(self) -> None:
+        """SQL's NULL is no number; the statement can say which it stands for."""
+        for value in (None, (None,), [(1, None)]):
+            with pytest.raises(ReleaseError, match=r"COALESCE\(SUM\(x\), 0\)"):
+                draw(MECHANISMS[0], value)
 
     def test_what_to_do(self) -> None:
         """The error for a number too large says how to release it."""

@@ -1,4 +1,7 @@
-"""Pandas values as trees, column by column; a column of objects, value by value."""
+"""Pandas values as trees, column by column; a column of objects, value by value.
+
+The attributes of a frame (`attrs`) are left out: they may say anything of the data.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +234,6 @@ def _pack_series(packer: form.Packer, series: Any) -> form.Node:
         "column": _pack_column(packer, series),
         "index": _pack_index(packer, series.index),
         "name": packer.pack(series.name),
-        "attrs": packer.pack(series.attrs),
     }
 
 
@@ -239,9 +241,7 @@ def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
     index, name = _unpack_index(node["index"], unpack), unpack(node["name"])
     column = _unpack_column(node["column"], unpack)
     # The dtype is said, for pandas would make text of objects that are all str.
-    series: Any = pd.Series(column, index=index, name=name, dtype=column.dtype)
-    series.attrs = unpack(node["attrs"])
-    return series
+    return pd.Series(column, index=index, name=name, dtype=column.dtype)
 
 
 def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
@@ -252,7 +252,6 @@ def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
         "data": columns,
         "columns": _pack_index(packer, frame.columns),
         "index": _pack_index(packer, frame.index),
-        "attrs": packer.pack(frame.attrs),
     }
 
 
@@ -265,7 +264,6 @@ def _unpack_frame(node: form.Node, unpack: form.Unpack) -> Any:
     # By place, then named: names may repeat.
     frame: Any = pd.DataFrame(data, index=index)
     frame.columns = _unpack_index(node["columns"], unpack)
-    frame.attrs = unpack(node["attrs"])
     return frame
 
 
