@@ -16,10 +16,11 @@ from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.views.releases import KeptRelease
+
+#: Of an error that no release states for itself.
+_CONFIDENCE = 0.95
 
 app = typer.Typer(
     no_args_is_help=True, help="List, read or forget the outputs that are replayed."
@@ -37,7 +38,8 @@ NameArgument = Annotated[
 def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
     """List what was published, with which error; newest first, without the values.
 
-    The error is half of the 95 % interval of the noise that the cost declares.
+    The error is half of the interval that was released, and else of the 95 % interval
+    of the noise that was drawn.
 
     Example: `dpflow releases list sales`
     """
@@ -59,12 +61,13 @@ def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> Non
 
 @app.command()
 def show(name: NameArgument, *, as_json: AsJson = False) -> None:
-    """Print the value of a release, checked against its digest.
+    """Print the value of a release and its interval, checked against its digest.
 
     It is what the step returned, and so as public as the policy lets it be.
 
     Example: `dpflow releases show revenue/2026-W05`
     """
+    from dpflow.accuracy.estimate import Estimate
     from dpflow.ledger.codec import decode
     from dpflow.ledger.views.releases import release_value
 
@@ -73,7 +76,11 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
     if as_json:
         say_json({**_data(found), "value": json.loads(text)})
     else:
-        say(plain(str(decode(text))))
+        value = decode(text)
+        say(plain(str(value)))
+        if isinstance(value, Estimate):
+            low, high = value.interval
+            say(f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %")
 
 
 @app.command()
@@ -98,10 +105,10 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
 
 
 def _data(found: KeptRelease) -> dict[str, Any]:
-    from dpflow.rounding import float_up
-
-    error = _half_width(found)
-    return {**asdict(found), "half_width": None if error is None else float_up(error)}
+    data = asdict(found)
+    half, confidence = _error(found) or (None, None)
+    del data["known"]
+    return {**data, "half_width": half, "confidence": confidence}
 
 
 def _cost(found: KeptRelease) -> Cost | None:
@@ -115,14 +122,21 @@ def _cost(found: KeptRelease) -> Cost | None:
         return None
 
 
-def _half_width(found: KeptRelease) -> Fraction | None:
+def _error(found: KeptRelease) -> tuple[float, float] | None:
+    """Return half the width of an interval around the release, and its confidence."""
     from dpflow.forecast.noise import half_width
+    from dpflow.rounding import float_up
 
+    if found.known is not None:
+        return found.known
     cost = _cost(found)
-    return None if cost is None else half_width(cost)
+    half = None if cost is None else half_width(cost, found.reported)
+    return None if half is None else (float_up(half), _CONFIDENCE)
 
 
 def _print(found: list[KeptRelease]) -> None:
+    from fractions import Fraction
+
     from dpflow.cli.tables import cell, new_table
     from dpflow.ledger.views.unusual import OWN_NOISE
     from dpflow.rounding import short_up
@@ -144,9 +158,12 @@ def _print(found: list[KeptRelease]) -> None:
     )
     table.columns[0].justify = "left"
     for item in found:
-        cost, width, drew = _cost(item), _half_width(item), item.noise in OWN_NOISE
-        own |= drew and width is not None
-        said = "-" if width is None else f"{short_up(width, 3)}{'*' if drew else ''}"
+        cost, known, drew = _cost(item), _error(item), item.noise in OWN_NOISE
+        own |= drew and known is not None
+        said = "-" if known is None else short_up(Fraction(known[0]), 3)
+        if known is not None and known[1] != _CONFIDENCE:
+            said += f" at {100 * known[1]:.4g} %"
+        said += "*" if drew and known is not None else ""
         facts = (
             item.at[:16].replace("T", " "),
             item.key or item.id,
@@ -159,6 +176,6 @@ def _print(found: list[KeptRelease]) -> None:
         )
         table.add_row(*map(cell, facts))
     say(table)
-    say("", "+-: 95 % of the releases are so near to the true number, by their cost.")
+    say("", "+-: 95 % of the releases are so near to the true number, by their noise.")
     if own:
         say("*: drawn by the step itself; that it is the declared noise is its word.")

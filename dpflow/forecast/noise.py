@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.costs.base import Cost, cost_from_description
+from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
@@ -16,6 +16,7 @@ from dpflow.accounting.costs.noise import (
     Gaussian,
     Laplace,
 )
+from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.rounding import (
@@ -77,8 +78,17 @@ def noise_of(cost: Cost) -> Noise | None:
     return None if step is None else noise_of(step[0])
 
 
-def half_width(cost: Cost) -> Fraction | None:
-    """Return within what 95 of 100 releases are; None where a cost does not tell."""
+def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
+    """Return within what 95 of 100 releases are; None where a cost does not tell.
+
+    Args:
+        cost: The cost that was declared.
+        outcome: Of refined noise: how many draws were made. Default: all.
+    """
+    if outcome is not None and isinstance(cost, Refined | RefinedLaplace):
+        spread = cost.spreads[int(outcome) - 1]
+        normal = isinstance(cost, Refined)
+        return spread * (_normal() if normal else _exponential())
     noise = noise_of(cost)
     return None if noise is None else noise.half_width
 

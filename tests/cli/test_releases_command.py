@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Composed, Gaussian, Laplace, PureDP, Repeated, guarded, release
+from dpflow import (
+    Composed,
+    Gaussian,
+    Laplace,
+    PureDP,
+    Refined,
+    RefinedLaplace,
+    Repeated,
+    guarded,
+    release,
+)
+from dpflow.accounting.costs.base import Cost
 from dpflow.forecast.noise import noise_of
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
@@ -188,6 +200,44 @@ def test_a_list_says_what_was_published_with_which_error() -> None:
     assert "+-: 95 % of the releases" in text
     assert " 118* " in lines["own/2026-W05"]
     assert "*: drawn by the step itself" in text
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Refined(Gaussian(sensitivity=1, noise_multiplier=40), coarsest=200),
+        RefinedLaplace(Laplace(sensitivity=1, scale=40), coarsest=200),
+    ],
+)
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_error_of_a_refined_release_is_the_released_one(
+    cost: Cost, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its interval, or where the value has none, of the noise that it stopped at."""
+    make_project(tmp_path, monkeypatch, SHOP.replace("portfolio", "renyi"))
+
+    @guarded(dataset="shop", cost=cost, release_key="aircraft", flow="weekly-report")
+    def aircraft() -> float:
+        found = release(10_000, within="10%", confidence="90%")
+        return found if kept else float(found)
+
+    found = aircraft()
+    (listed,) = run_json("releases", "list")["releases"]
+    shown, text = run_json("releases", "show", "aircraft"), run_fine("releases", "list")
+    assert listed["half_width"] == shown["half_width"]
+    printed = run_fine("releases", "show", "aircraft").splitlines()
+    assert float(printed[0]) == float(found)
+    assert "known" not in listed
+    if kept:
+        low, high = found.interval
+        assert listed["confidence"] == 0.9
+        assert listed["half_width"] == pytest.approx((high - low) / 2)
+        assert " at 90 %" in text
+        assert printed[1:] == [f"{low:.10g} to {high:.10g} at 90 %"]
+    else:
+        # It stopped at the first draw, whose noise is five times the finest.
+        factor = 1.959964 if isinstance(cost, Refined) else math.log(20)
+        assert listed["half_width"] == pytest.approx(200 * factor, rel=1e-6)
 
 
 @pytest.mark.usefixtures("published")

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
+from dpflow.ledger.codec import decode
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
@@ -18,6 +20,8 @@ from dpflow.ledger.storage.transaction import Reading
 
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100
+#: Mechanisms whose releases may be estimates.
+_REFINED = ("Refined", "RefinedLaplace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,9 @@ class KeptRelease:
         flow: The flow that it was made for, if there was one.
         who: Who made it, as far as the ledger was told.
         noise: Who drew its noise, as the journal says; None until it is settled.
+        reported: The outcome that it was charged for, if its body reported one.
+        known: Half width and confidence of the interval that was released with it;
+            None for a value without one.
     """
 
     id: str
@@ -48,6 +55,8 @@ class KeptRelease:
     flow: str | None
     who: str | None
     noise: str | None
+    reported: int | str | None
+    known: tuple[float, float] | None
 
 
 _Kept = tuple[rows.Release, int | None]
@@ -156,7 +165,9 @@ def _told(
             if charge is None:
                 continue
             made, ended = state.made(charge, row.book), state.ended(charge, row.book)
-            body = made.body
+            body, value = made.body, None
+            if body["cost"].get("mechanism") in _REFINED:
+                value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
             yield (
                 row,
                 KeptRelease(
@@ -172,8 +183,19 @@ def _told(
                     flow=body.get("flow"),
                     who=body.get("who"),
                     noise=None if ended is None else ended.body.get("noise"),
+                    reported=None if ended is None else ended.body.get("reported"),
+                    known=_known(value),
                 ),
             )
+
+
+def _known(text: str | None) -> tuple[float, float] | None:
+    """Return half the width of an estimate's interval, and its confidence."""
+    found = decode(text) if text else None
+    if not isinstance(found, Estimate):
+        return None
+    low, high = found.interval
+    return max(high - found, found - low), found.confidence
 
 
 def _state(row: rows.Release, size: int | None) -> str:
