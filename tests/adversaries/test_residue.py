@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr
 
-from dpflow import ExponentialMechanism, PureDP
+from dpflow import ExponentialMechanism, PureDP, RandomizedResponse
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.residue_charge import RESPONSE, residue_charge
@@ -65,7 +65,8 @@ def true_delta(rule, menu, *, gaussian=True):
 
     Args:
         rule: What must admit each step.
-        menu: Epsilons of randomized responses, or costs with the losses of two outputs.
+        menu: Epsilons of randomized responses, or costs with the chance and the loss of
+            each output.
         gaussian: Whether the last step may be a Gaussian that uses up the rest.
     """
     moves = [each if isinstance(each, tuple) else response_of(each) for each in menu]
@@ -78,32 +79,42 @@ def true_delta(rule, menu, *, gaussian=True):
         if gaussian:
             # The remainder is a budget; what is taken of it is one Gaussian.
             best = max(best, divergence((most - used) / UNITS, spare))
-        for cost, top, bottom in moves:
+        for cost, *outputs in moves:
             after = Tally((used, 0)) + rule.price(cost, Tally((used, 0)))
             if not rule.admits(after):
                 continue
-            low, high = (math.exp(-each / 10**6) for each in (top, bottom))
-            up = (high - 1) / (high - low)
-            ahead = value(after.amounts[0], loss + top)
-            behind = value(after.amounts[0], loss + bottom)
-            best = max(best, up * ahead + (1 - up) * behind)
+            mean = math.fsum(p * value(after.amounts[0], loss + x) for p, x in outputs)
+            best = max(best, mean)
             assert value.cache_info().currsize < MOST_NODES
         return best
 
     return value(0, 0)
 
 
-def response_of(epsilon):
-    """Return a pure step with the losses of its worst case, in millionths."""
-    size = int(epsilon * 10**6)
-    return PureDP(epsilon=epsilon), size, -size
+def outputs_of(cost, top, bottom):
+    """Return a step with two outputs of these losses, in millionths."""
+    low, high = (math.exp(-each / 10**6) for each in (top, bottom))
+    up = (high - 1) / (high - low)
+    return cost, (up, top), (1 - up, bottom)
+
+
+def response_of(epsilon, categories=2):
+    """Return a randomized response, whose other categories tell nothing."""
+    size, top = int(Fraction(epsilon) * 10**6), math.exp(float(Fraction(epsilon)))
+    total = top + categories - 1
+    chances = (top / total, 1 / total, (categories - 2) / total)
+    cost = PureDP(epsilon=epsilon)
+    if categories > 2:
+        cost = RandomizedResponse(epsilon=epsilon, categories=categories)
+    return cost, *zip(chances, (size, -size, 0), strict=True)
 
 
 def windows_of(eta, parts):
     """Return an exponential mechanism with its range at several places."""
     cost, size = ExponentialMechanism(epsilon=eta), int(Fraction(eta) * 10**6)
     return [
-        (cost, size * n // parts, size * n // parts - size) for n in range(1, parts)
+        outputs_of(cost, size * n // parts, size * n // parts - size)
+        for n in range(1, parts)
     ]
 
 
@@ -150,6 +161,29 @@ def test_a_range_whose_place_is_chosen_at_each_step():
     menu, budget = windows_of("0.2", 4), {"epsilon": "0.5", "delta": "0.02"}
     assert 0.9 < ratio(make_filter("residue", **budget), menu) <= 1 + 1e-9
     assert ratio(TooLittle(**budget), menu) > 1.001
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "menu"),
+    [
+        ("1", "0.01", (("0.3", 10), ("0.5", 100))),
+        # Where such a step and its own Gaussian agree to three digits.
+        ("0.67", "0.06487", (("1", 10),)),
+        ("0.856", "0.003566", (("1", 100),)),
+    ],
+)
+def test_responses_of_many_categories_cost_their_own_mu(epsilon, delta, menu):
+    """Less than that of two categories, and not too little: 5 % less would be."""
+    moves = [response_of(*each) for each in menu]
+    rule = make_filter("residue", epsilon=epsilon, delta=delta)
+    for cost, *_ in moves:
+        assert (
+            2 * rule.price(cost).amounts[0]
+            < rule.price(PureDP(epsilon=cost.epsilon)).amounts[0]
+        )
+    assert ratio(rule, moves) <= 1 + 1e-9
+    if len(moves) == 1:
+        assert ratio(TooLittle(epsilon=epsilon, delta=delta), moves) > 1.001
 
 
 def test_random_menus():

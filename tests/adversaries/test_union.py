@@ -106,7 +106,7 @@ def test_the_sum_of_the_deltas_is_reached():
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "least"),
-    [("1", "1e-6", 0.845), ("5", "1e-6", 0.86), ("10", "1e-5", 0.85)],
+    [("1", "1e-6", 0.69), ("5", "1e-6", 0.71), ("10", "1e-5", 0.69)],
 )
 def test_the_default_members_stay_below_the_sum(epsilon, delta, least):
     """More than any member's own part, and not all: they want the same outputs."""

@@ -105,6 +105,9 @@ class ProbabilisticDP(_WithDelta):
 class ApproxZCDP(_WithRho):
     """Any delta-approximately rho-zero-concentrated differentially private step.
 
+    Closeness of delta in total variation to a rho-zCDP step is another notion, which
+    this does not cover: there a delta larger by a factor of 1 + e**epsilon is needed.
+
     Args:
         rho: Its rho, once mass `delta` is removed from each side.
         delta: Its delta; zero makes it a `ZCDP` step.

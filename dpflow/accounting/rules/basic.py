@@ -7,6 +7,7 @@ from fractions import Fraction
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.delta_loss import no_share
 from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import (
@@ -48,6 +49,8 @@ class BasicFilter(ThresholdFilter):
     def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon, delta) of the step."""
         epsilon, delta = approx_dp(cost)
+        if delta and not self.delta:
+            raise no_share(cost, self.theorem, "Raise delta above 0.")
         return Tally((units_up(epsilon), units_up(delta)))
 
 

@@ -30,11 +30,13 @@ def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
     return loss
 
 
-def no_share(cost: Cost, theorem: str) -> UnsupportedCost:
+def no_share(
+    cost: Cost, theorem: str, hint: str = "Set delta_loss below delta."
+) -> UnsupportedCost:
     """Make the error for a step with a delta where no delta was kept for steps."""
     return UnsupportedCost(
-        f"{cost!r} has a delta of its own, but this {theorem} rule keeps none for "
-        "its steps: set delta_loss below delta.",
+        f"{cost!r} has a delta of its own, and this {theorem} rule keeps no delta for "
+        f"steps. {hint}",
         theorem=theorem,
         mechanism=cost.mechanism,
     )

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeGuard
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.rules.delta_loss import no_share
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import (
@@ -62,6 +63,8 @@ class OutputFilter(ThresholdFilter):
             step, times = substeps
             return Tally(tuple(times * amount for amount in self.price(step).amounts))
         epsilon, delta = approx_dp(cost)
+        if delta and not self.delta:
+            raise no_share(cost, self.theorem, "Raise delta above 0.")
         return Tally((units_up(epsilon), units_up(delta)))
 
     def price_realised(

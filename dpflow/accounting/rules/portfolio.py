@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -23,17 +24,21 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
 from dpflow.solving import before_solving
 
-#: How the default members share delta. Chosen so that each workload of
-#: benchmarks/admitted.py without sampled Gaussians, of which 200 steps fit, gets 0.96
-#: of what a fixed sequence could have; `renyi` has what that leaves.
-RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE = (
-    Fraction(835, 1000),
-    Fraction(160, 1000),
-    Fraction(5, 1000),
+#: How the default members share delta. Chosen so that `basic` keeps a tenth for the
+#: deltas of steps, at least half of what the best whole order of `renyi` admits of
+#: sampled Gaussians fits (at an epsilon of 2 or more), and other steps lose least.
+RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE, BASIC_SHARE = (
+    Fraction(66, 100),
+    Fraction(23, 100),
+    Fraction(1, 100),
+    Fraction(10, 100),
 )
 #: Parts of the shares of `residue` and `concentrated` for their own losses; the rest is
-#: for deltas of steps, which no other member takes.
-RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(166, 167), Fraction(1, 5)
+#: for deltas of steps.
+RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(131, 132), Fraction(3, 5)
+#: The order that `renyi` has beside its own, and its weight: the divergence of sampled
+#: Gaussians explodes at high orders.
+LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
 
 #: How the default members of `best` share delta: tuned, mixture, basic.
 TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
@@ -69,10 +74,9 @@ class PortfolioFilter(Filter):
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
         members: Filters as names or mappings: `theorem`, their part `delta` (default
-            0) and their options. Default: `residue` with 0.835 of delta, `renyi` with
-            0.16, `concentrated` with 0.005 (of the first 0.005 and of the last 0.004
-            for deltas of steps), and `basic` with none, which is free for steps
-            without a delta.
+            0) and their options. Default: `residue` with 0.66 of delta (0.005 for
+            deltas of steps), `renyi` with 0.23, mostly at order 8 if its own is above, `concentrated` with 0.01 (0.004 for deltas of steps), and
+            `basic` with 0.1, all for deltas of steps.
 
     Raises:
         InvalidCost: If a member cannot be made, or the parts exceed delta.
@@ -291,27 +295,39 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     """Return the filters that `portfolio` uses unless told otherwise.
 
     Without a delta there is only `basic`. Where no order up to a million allows
-    anything (an epsilon near 1e-6), `renyi` is left out.
+    anything (an epsilon near 1e-6), `renyi` is left out. Order 8 is left out where it
+    allows nothing by itself, or the member's own order is not above it.
     """
 
-    def member(theorem: str, share: Fraction, **loss: Fraction) -> Filter:
-        parts = {name: part * share * delta for name, part in loss.items()}
+    def member(theorem: str, share: Fraction, **options: Any) -> Filter:
         return theorems.make_filter(
-            theorem, epsilon=epsilon, delta=share * delta, **parts
+            theorem, epsilon=epsilon, delta=share * delta, **options
         )
 
-    basic = theorems.make_filter("basic", epsilon=epsilon, delta=0)
     if delta == 0:
-        return (basic,)
-    residue = member("residue", RESIDUE_SHARE, delta_loss=RESIDUE_LOSS)
-    concentrated = member(
-        "concentrated", CONCENTRATED_SHARE, delta_loss=CONCENTRATED_LOSS
+        return (member("basic", BASIC_SHARE),)
+    residue, concentrated = (
+        member(theorem, share, delta_loss=part * share * delta)
+        for theorem, share, part in (
+            ("residue", RESIDUE_SHARE, RESIDUE_LOSS),
+            ("concentrated", CONCENTRATED_SHARE, CONCENTRATED_LOSS),
+        )
     )
+    others = (concentrated, member("basic", BASIC_SHARE))
     try:
-        renyi = member("renyi", RENYI_SHARE)
+        renyi: Any = member("renyi", RENYI_SHARE)
     except InvalidCost:
-        return (residue, concentrated, basic)
-    return (residue, renyi, concentrated, basic)
+        return (residue, *others)
+    if renyi.order > LOW_ORDER:
+        with suppress(InvalidCost):
+            member("renyi", RENYI_SHARE * LOW_WEIGHT, order=LOW_ORDER)
+            renyi = member(
+                "renyi",
+                RENYI_SHARE,
+                orders=[LOW_ORDER, renyi.order],
+                weights=[LOW_WEIGHT, 1 - LOW_WEIGHT],
+            )
+    return (residue, renyi, *others)
 
 
 def _default_odometers(delta: Fraction) -> list[Member]:
@@ -329,17 +345,7 @@ def _default_odometers(delta: Fraction) -> list[Member]:
 
 def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:
     """Return a filter's price followed by its count of uncovered steps, zero."""
-    price = member.price(cost, used)
-    limit = member.limit
-    if limit is not None:
-        for name, amount, high in zip(
-            member.components, price.amounts, limit.amounts, strict=True
-        ):
-            # Not a matter of how much is left: this member holds none of it, ever.
-            if amount and not high:
-                msg = f"this {member.theorem} member holds no {name}."
-                raise UnsupportedCost(msg, theorem=member.theorem)
-    return Tally((*price.amounts, 0))
+    return Tally((*member.price(cost, used).amounts, 0))
 
 
 # Members: their options, components and prices

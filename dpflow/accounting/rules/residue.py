@@ -11,8 +11,8 @@ from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
 from dpflow.accounting.costs.notions import GaussianDP
 from dpflow.accounting.curves.conversions import gaussian_budget
-from dpflow.accounting.curves.prices import approx_dp
-from dpflow.accounting.rules.delta_loss import loss_share
+from dpflow.accounting.curves.prices import approx_dp, gdp_mu_squared
+from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.residue_charge import (
     GAUSSIAN,
     LAPLACE,
@@ -23,6 +23,7 @@ from dpflow.accounting.rules.residue_charge import (
 )
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import (
     Number,
     exact_delta,
@@ -44,8 +45,8 @@ class ResidueFilter(ThresholdFilter):
     worth at most the one that (epsilon, delta) allows. A charge that holds at a rest
     holds at every larger one, so a step is priced at the largest breakpoint below.
 
-    Small steps cost the variance of their loss: epsilon**2, or range**2 / 4. Gaussians
-    cost mu**2, as under `gaussian`.
+    Small steps cost the variance of their loss: epsilon**2, or range**2 / 4. No step
+    costs more than its mu**2 under `gaussian`, which is what Gaussians cost.
 
     The order of steps matters, as it does not for other rules: what was reserved may
     not return after a later step has drawn (docs/derivations/residue.md#refunds).
@@ -97,13 +98,16 @@ class ResidueFilter(ThresholdFilter):
             used: What is settled and held when it asks; None for an empty account.
 
         Raises:
-            UnsupportedCost: If the step has no pair that a Gaussian budget covers.
+            UnsupportedCost: If the step has no pair that a Gaussian budget covers, or a
+                delta where none is kept for steps.
         """
         rest = self.thresholds[0] - (0 if used is None else used.amounts[0])
         total, lost = 0, Fraction(0)
-        for kind, size, delta, times in _parts(cost):
-            total += _charged(kind, size, rest - total, times)
+        for kind, size, delta, alone, times in _parts(cost):
+            total += _charged(kind, size, alone, rest - total, times)
             lost += delta * times
+        if lost and not self.thresholds[1]:
+            raise no_share(cost, self.theorem)
         return Tally((total, units_up(lost)))
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
@@ -118,14 +122,23 @@ class ResidueFilter(ThresholdFilter):
         return Tally((late, more.amounts[1]))
 
 
-def _charged(kind: str, size: Fraction, rest: int, times: int) -> int:
+#: Kind, size and delta of a part, its own mu**2 in units if known, and their number.
+_Part = tuple[str, Fraction, Fraction, int | None, int]
+
+
+def _charged(
+    kind: str, size: Fraction, alone: int | None, rest: int, times: int
+) -> int:
     """Return what some equal steps take one after another, at a rest of any sign."""
     total = 0
     while times:
         left = rest - total
         point = breakpoint_below(max(left, 0))
         charge = residue_charge(kind, size, point)
-        if left <= 0 or kind == GAUSSIAN or charge == 0:
+        if alone is not None:
+            charge = min(charge, alone)
+        if left <= 0 or charge in (0, alone):
+            # Dearer at no smaller rest.
             return total + times * charge
         # So many begin at this breakpoint or above it.
         count = min(times, (left - point) // charge + 1)
@@ -134,12 +147,12 @@ def _charged(kind: str, size: Fraction, rest: int, times: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _parts(cost: Cost) -> tuple[tuple[str, Fraction, Fraction, int], ...]:
-    """Return kind, size, delta and number of the parts of a step, in their order."""
+def _parts(cost: Cost) -> tuple[_Part, ...]:
+    """Return the parts of a step, in their order."""
     return tuple(_walked(cost, 1))
 
 
-def _walked(cost: Cost, times: int) -> Iterator[tuple[str, Fraction, Fraction, int]]:
+def _walked(cost: Cost, times: int) -> Iterator[_Part]:
     if isinstance(cost, Composed):
         # Repeated rounds are charged part by part: which step runs when is the
         # analyst's choice, and the charges certify the product of all.
@@ -150,7 +163,11 @@ def _walked(cost: Cost, times: int) -> Iterator[tuple[str, Fraction, Fraction, i
     if iterated is not None:
         yield from _walked(iterated[0], times * iterated[1])
         return
-    yield (*residue_pair(cost), times)
+    try:
+        alone = units_up(gdp_mu_squared(cost))
+    except UnsupportedCost:
+        alone = None
+    yield (*residue_pair(cost), alone, times)
 
 
 @singledispatch

@@ -43,7 +43,8 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
 
     Source: docs/derivations/residue.md#one-test for randomized response and Laplace,
     docs/derivations/residue.md#bounded-range for exponential mechanisms. Where that
-    gives nothing, the mu**2 of the step alone, which is a charge at every budget.
+    gives nothing, the mu**2 of the randomized response that dominates the pair, which
+    is a charge at every budget; the step's own may be smaller.
 
     Assumes: the step is dominated by the pair of its kind and size.
 

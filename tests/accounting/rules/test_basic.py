@@ -65,8 +65,14 @@ def test_deltas_are_a_budget_of_their_own():
     """Delta runs out although epsilon is left, and the other way round."""
     assert admitted(RULE, ApproxDP(epsilon="1e-9", delta="1e-7")) == 10
     assert admitted(RULE, ApproxDP(epsilon="0.5", delta="1e-9")) == 2
-    without = make_filter("basic", epsilon=1)
-    assert not without.admits(without.price(ApproxDP(epsilon="1e-9", delta="1e-35")))
+
+
+@pytest.mark.parametrize("theorem", ["basic", "output"])
+def test_a_delta_beside_a_budget_without_one_has_no_price(theorem):
+    """It is refused in these words, not as a budget that is used up."""
+    without = make_filter(theorem, epsilon=1)
+    with pytest.raises(UnsupportedCost, match="keeps no delta for steps"):
+        without.price(ApproxDP(epsilon="1e-9", delta="1e-35"))
 
 
 def test_equality_admits_in_whole_units():

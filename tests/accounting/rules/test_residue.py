@@ -350,7 +350,8 @@ def test_early_stops_cost_what_ran_unless_something_came_after():
 def test_deltas_are_counted_apart():
     """They need a part of delta of their own, fixed in advance."""
     step = ApproxDP(epsilon="0.1", delta="1e-7")
-    assert admitted(rule_of(), [step]) == 0
+    with pytest.raises(UnsupportedCost, match="keeps no delta for steps"):
+        rule_of().price(step)
     rule = rule_of(delta_loss="5e-7")
     assert rule.price(step).amounts[1] == UNITS // 10**7
     assert admitted(rule, [step]) == 5

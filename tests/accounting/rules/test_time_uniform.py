@@ -265,7 +265,7 @@ def test_deltas_of_steps_join_the_drift_and_have_a_limit():
             four = Tally(tuple(4 * amount for amount in price))
             assert odometer.read(four) == math.inf
             no_room = make_odometer(name, form=form, delta="0.05", **{option: 1})
-            with pytest.raises(UnsupportedCost, match="set delta_loss below delta"):
+            with pytest.raises(UnsupportedCost, match="Set delta_loss below delta"):
                 no_room.price(step)
 
 
