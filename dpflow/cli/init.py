@@ -153,6 +153,8 @@ def _asked_budget(wishes: Wishes) -> Wishes:
     delta = wishes.delta or _ask("Delta?", default_delta(wishes.people), "delta")
     say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
     say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
+    say("For DP-SGD it is renyi, and its order must be fixed before the first charge:")
+    say("`dpflow forecast --cost ...` tries the orders and names the best one.")
     return replace(wishes, epsilon=epsilon, delta=delta)
 
 

@@ -21,6 +21,7 @@ from dpflow.rounding import reading_up, short_up
 R = TypeVar("R", Fit, OdometerReading, Leftover)
 
 _NO_ADAPTING = "only if steps and their number are fixed in advance"
+_BEST_ORDER = "its best whole order; fix it before the first charge"
 
 
 def runs_table(fits: Sequence[Fit], *, current: str) -> Table:
@@ -90,11 +91,15 @@ def _remark(fit: Fit, current: str, fits: Sequence[Fit]) -> Text:
         return no_price(fit.problem, (each.problem for each in fits))
     if fit.theorem == "plan":
         return cell(_NO_ADAPTING)
+    if fit.order is not None:
+        return cell(_BEST_ORDER)
     return cell("the policy's" if fit.theorem == current else "")
 
 
 def _name(fit: Fit, current: str) -> Text:
-    return cell(fit.theorem, "bold" if fit.theorem == current else "")
+    order = "" if fit.order is None else f", order {fit.order}"
+    own = fit.theorem == current and not order
+    return cell(fit.theorem + order, "bold" if own else "")
 
 
 def _runs(fit: Fit) -> Text:

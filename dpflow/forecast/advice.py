@@ -65,13 +65,15 @@ class Suggestion:
     def text(self) -> str:
         """The suggestion in words."""
         own = _runs(self.own)
-        if self.best.theorem == self.own.theorem:
+        if self.best == self.own:
             text = f"No adaptive filter admits more of this workload: {own}."
         else:
             text = (
-                f"`filter: {self.best.theorem}` goes furthest with this workload: "
+                f"`filter: {self.best.filter}` goes furthest with this workload: "
                 f"{_runs(self.best)}; {self.own.theorem} admits {own}."
             )
+        if self.best.order is not None:
+            text += " Fix the order before the first charge."
         if self.planned is not None:
             text += (
                 f" A plan that is fixed in advance would admit {_runs(self.planned)}."
@@ -118,7 +120,7 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
         own=rule.parameters(),
         needs=False,
     )
-    by_name = {fit.theorem: fit for fit in found}
+    by_name = {fit.theorem: fit for fit in found if fit.order is None}
     own = by_name[rule.theorem]
     adaptive = [fit for fit in found if fit.theorem != "plan" and not fit.problem]
     if not adaptive:
@@ -249,7 +251,7 @@ def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
                 needs=False,
             )
             names = [
-                fit.theorem
+                fit.filter
                 for fit in others
                 if not fit.problem and fit.theorem != "plan"
             ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import PoissonSampledGaussian
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
@@ -30,6 +31,8 @@ from dpflow.rounding import float_up, number_from_text, number_text, short_up
 _LEAST, _MOST, _CLOSE = Fraction(1, 10**6), Fraction(10**4), Fraction(1005, 1000)
 #: A share of a budget from which on it is called used up, and how often it is searched.
 _FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
+#: Orders that are tried for sampled steps, whose prices are exact at whole ones.
+_ORDERS = (*range(2, 33), 40, 48, 64)
 _NO_SUM = "it keeps a tally for each person, so a list of steps does not say what fits"
 
 
@@ -45,6 +48,7 @@ class Fit:
         needs: The least epsilon at the same delta for which all of it fits, rounded
             up; None where it is not known.
         problem: Why the theorem has no price for it, or "".
+        order: The best whole order of `renyi`, tried for sampled steps.
     """
 
     theorem: str
@@ -52,11 +56,20 @@ class Fit:
     rounds: int | None = None
     needs: Fraction | None = None
     problem: str = ""
+    order: int | None = None
+
+    @property
+    def filter(self) -> str:
+        """What a policy writes after `filter:`."""
+        if self.order is None:
+            return self.theorem
+        return f"{{theorem: {self.theorem}, order: {self.order}}}"
 
     def as_json(self) -> dict[str, Any]:
         """Return what it makes of the workload, for programs."""
         return {
             "theorem": self.theorem,
+            "order": self.order,
             "priced": not self.problem,
             "steps_admitted": None if self.problem else self.admitted,
             "runs": self.rounds,
@@ -207,6 +220,8 @@ def fits(
 ) -> list[Fit]:
     """Say what every filter makes of a workload, the one that goes furthest first.
 
+    For sampled steps `renyi` is there twice: as it is, and with its best whole order.
+
     Args:
         workload: At least one step.
         epsilon: The budget's.
@@ -228,7 +243,33 @@ def fits(
         )
         for name in FILTERS
     ]
+    if any(_is_sampled(step.cost) for step in workload):
+        found += _with_best_order(workload, epsilon, delta, needs=needs)
     return sorted(found, key=_furthest)
+
+
+def _is_sampled(cost: Cost) -> bool:
+    parts = getattr(cost, "costs", getattr(cost, "substeps", (cost,))[:1])
+    if parts == (cost,):
+        return isinstance(cost, PoissonSampledGaussian)
+    return any(map(_is_sampled, parts))
+
+
+def _with_best_order(
+    workload: Workload, epsilon: Fraction, delta: Fraction, *, needs: bool
+) -> Iterator[Fit]:
+    """Yield the fit of the whole order that admits most, if one admits anything."""
+    budget = {"epsilon": epsilon, "delta": delta}
+
+    def fit(order: int, *, needs: bool) -> Fit:
+        options = {"order": order}
+        found = fit_of("renyi", workload, **budget, options=options, needs=needs)
+        return replace(found, order=order)
+
+    tried = [fit(order, needs=False) for order in _ORDERS]
+    best = min(tried, key=lambda fit: (_furthest(fit)[:2], -fit.admitted))
+    if best.admitted and best.order is not None:
+        yield fit(best.order, needs=needs)
 
 
 def _furthest(fit: Fit) -> tuple[bool, int, Fraction, str]:

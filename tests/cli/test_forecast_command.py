@@ -81,6 +81,20 @@ def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
     assert "no price (" not in text
 
 
+def test_orders_are_tried_for_sampled_steps(shop: Shop) -> None:
+    """The best one has a row of its own, beside the default order."""
+    arguments = ("forecast", "cdnow", "--cost", SAMPLED)
+    fits = {
+        each["order"]: each["runs"]
+        for each in run_json(*arguments)["theorems"]
+        if each["theorem"] == "renyi"
+    }
+    best = max(order for order in fits if order is not None)
+    assert len(fits) == 2
+    assert fits[best] >= fits[None]
+    assert f"renyi, order {best}" in run_fine(*arguments)
+
+
 def test_the_policys_own_theorem_is_shown_without_a_price(shop: Shop) -> None:
     """Its reason is what somebody came for."""
     text = run_fine("compare", "adult", "--cost", "Gaussian(sensitivity=1, sigma=10)")

@@ -75,8 +75,9 @@ class PortfolioFilter(Filter):
         delta: Budget, in (0, 1).
         members: Filters as names or mappings: `theorem`, their part `delta` (default
             0) and their options. Default: `residue` with 0.66 of delta (0.005 for
-            deltas of steps), `renyi` with 0.23, mostly at order 8 if its own is above, `concentrated` with 0.01 (0.004 for deltas of steps), and
-            `basic` with 0.1, all for deltas of steps.
+            deltas of steps), `renyi` with 0.23, mostly at order 8 if its own is above,
+            `concentrated` with 0.01 (0.004 for deltas of steps), and `basic` with 0.1,
+            all for deltas of steps.
 
     Raises:
         InvalidCost: If a member cannot be made, or the parts exceed delta.

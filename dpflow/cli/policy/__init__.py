@@ -205,6 +205,7 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
 def _suggestion_json(better: Suggestion) -> dict[str, Any]:
     return {
         "filter": better.best.theorem,
+        "order": better.best.order,
         "runs": better.best.rounds,
         "policy_runs": better.own.rounds,
         "text": better.text,

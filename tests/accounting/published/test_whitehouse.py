@@ -184,7 +184,7 @@ def test_each_notion_is_charged_what_it_implies(cost, square, delta):
 def test_a_step_with_a_delta_needs_a_share(drift):
     """Without delta_loss below delta, such a step is refused with the way out."""
     rule = make_filter("whitehouse", epsilon=1, delta="1e-6", drift=drift)
-    with pytest.raises(UnsupportedCost, match="set delta_loss below delta"):
+    with pytest.raises(UnsupportedCost, match="Set delta_loss below delta"):
         rule.price(ApproxDP(epsilon="0.1", delta="1e-7"))
 
 
