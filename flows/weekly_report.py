@@ -36,7 +36,7 @@ from prefect.runtime import flow_run
 
 from dpflow import BudgetRefused, Gaussian, dp_flow, dp_task, release
 from dpflow.plots import alt_text, burn_down, data_uri
-from flows import data
+from flows import data, start
 
 REPORTS = Path("reports")
 
@@ -181,6 +181,7 @@ def draw_burn_down() -> Path:
 
 def main() -> None:
     """Run all weeks, print what happened, draw the burn-down."""
+    start.make_first_ledger()
     season = asyncio.run(run_weeks(data.weeks(), print))
     print(f"{len(season.published)} weeks published in {REPORTS}/")
     if season.refusal is not None:

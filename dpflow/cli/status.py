@@ -171,7 +171,7 @@ def _print_overview(known: DatasetStatus) -> None:
             thaw = f"`dpflow thaw {standing.dataset}` ends it."
             say(Text(f"{told}. Every step is refused; {thaw}", style="bold cyan"))
     if found.flows:
-        say("", flows_table(found.flows))
+        say("", flows_table(found.flows, (standing.pinned or {}).get("unit", "")))
 
 
 def _print_details(known: DatasetStatus) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -19,13 +20,17 @@ from dpflow.ledger.views.words import (
     amount_text,
     percent_text,
     shown_components,
+    spent_and_budget,
 )
 from dpflow.notebook import plain
+from dpflow.policy.guarantees import period_of
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
 _YELLOW, _RED = 0.8, 0.95
+#: Of so many lines of a plan, the steps are shown.
+_STEPS_SHOWN = 4
 #: So few runs left are shown in yellow.
 _FEW = 3
 _KIND_STYLES = {
@@ -78,9 +83,11 @@ def cell(value: object, style: str = "") -> Text:
     return Text(plain(str(value)).replace("\n", " "), style=style)
 
 
-def flows_table(flows: Sequence[FlowOverview]) -> Table:
+def flows_table(flows: Sequence[FlowOverview], unit: str) -> Table:
     """Show whether each flow runs, what it has lost at most, and how far it goes."""
-    numbers = ("lost at most", "runs left", "refused from")
+    # One of several units: a person has lost more than a person-hour.
+    lost = f"lost at most, a {unit}" if period_of(unit) else "lost at most"
+    numbers = (lost, "runs left", "refused from")
     table = new_table("flow", "state", *numbers, numbers=numbers)
     for each in flows:
         ahead = each.outlook
@@ -102,12 +109,13 @@ def accounts_table(views: Sequence[AccountView]) -> Table:
     for view in views:
         for number, name in enumerate(shown_components(view)):
             first = number == 0
+            spent, budget = spent_and_budget(view, name)
             table.add_row(
                 cell(account_title(view) if first else ""),
                 cell(view.theorem if first else ""),
                 cell(name),
-                cell(amount_text(name, (view.budget or {}).get(name), up=False)),
-                cell(amount_text(name, view.spent[name])),
+                cell(budget),
+                cell(spent),
                 _amount(name, view.reserved[name], "cyan"),
                 _amount(name, view.forfeited[name], "magenta"),
                 cell(amount_text(name, (view.left or {}).get(name), up=False)),
@@ -304,7 +312,7 @@ def gates_table(gates: Sequence[GateCheck]) -> Table:
     for gate in gates:
         account = gate.account
         constants = ", ".join(
-            f"{name} {_constant(value)}"
+            _constant(name, value)
             for name, value in account.parameters.items()
             if name != "theorem"
         )
@@ -320,15 +328,20 @@ def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
     return "no end" if steps is None else f"{steps}"
 
 
-def _constant(value: object) -> str:
-    """Write a rule's constant; numbers in their shortest exact form."""
+def _constant(name: str, value: Any) -> str:
+    """Write a rule's constant; numbers in their shortest exact form, a plan briefly."""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if name == "steps":
+        times = [str(step["times"]) for step in value[:_STEPS_SHOWN]]
+        return f"{' + '.join(times)}{' + ...' * (len(value) > len(times))} steps"
     text = str(value)
     try:
         number = number_from_text(text)
     except (ValueError, ArithmeticError):
-        return text
+        return f"{name} {text}"
     short = short_up(number)
-    return short if number_from_text(short) == number else text
+    return f"{name} {short if number_from_text(short) == number else text}"
 
 
 def _threshold(view: AccountView) -> str:
@@ -337,7 +350,8 @@ def _threshold(view: AccountView) -> str:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
         return f"halts {halt}, idle {reading_up(view.reading)}"
     parts = [
-        f"{name} {short_down(number_from_text(text))}"
+        # A plan counts each of its costs.
+        f"{name.partition('(')[0]} {short_down(number_from_text(text))}"
         for name, text in (view.budget or {}).items()
         if text != "0"
     ]

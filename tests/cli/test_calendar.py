@@ -104,7 +104,7 @@ def test_the_rest_ends_where_the_other_flow_is_refused(folder: Path) -> None:
     ends = known().rest_ends.outlook.exhausted_on
     for day in days[5 : days.index(ends)]:
         charge("ad-hoc", day)
-    with pytest.raises(BudgetRefused, match="kept for 10 runs"):
+    with pytest.raises(BudgetRefused, match="10 runs of flow"):
         charge("ad-hoc", ends)
     for week in range(10):
         charge("weekly-report", TODAY + timedelta(days=7 * week))
@@ -186,3 +186,13 @@ def test_what_prefect_serves_is_asked_for_by_name(
         served={"weekly-report": daily},
     )
     assert found.flows[0].kept_until == TODAY + timedelta(days=8)
+
+
+def test_a_kept_run_hides_no_history(folder: Path) -> None:
+    """Its account is no budget; the dataset's tells its charge, as in every list."""
+    charge("weekly-report", TODAY)
+    for options in ([], ["--all-accounts"], ["--decisions"], ["shop"]):
+        entries = run_json("history", *options)["entries"]
+        newest = "open" if "--decisions" in options else "settle"
+        assert entries[0]["entry"] == newest
+        assert run_fine("history", *options)

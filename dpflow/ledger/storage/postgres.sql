@@ -436,6 +436,11 @@ SELECT key, value FROM row WHERE open
 SELECT key, value, length(value_of(key)) FROM row
 WHERE key > 'release:' AND key < 'release;'
 
+-- name: charges_of
+SELECT charge FROM entry
+WHERE book >= CAST(:first AS text) AND book <= CAST(:last AS text)
+    AND kind = 'reserve' AND strpos(body, CAST(:text AS text)) > 0
+
 -- name: kept
 SELECT key, value,
     CASE WHEN key > 'release:' AND key < 'release;' THEN value_of(key) END

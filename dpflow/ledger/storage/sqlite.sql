@@ -78,6 +78,10 @@ SELECT key, value FROM row INDEXED BY row_open WHERE instr(value, ',"open",') > 
 -- name: releases
 SELECT key, value, length(output) FROM row WHERE key > 'release:' AND key < 'release;'
 
+-- name: charges_of
+SELECT charge FROM entry
+WHERE book >= :first AND book <= :last AND kind = 'reserve' AND instr(body, :text) > 0
+
 -- name: kept
 SELECT key, value, output FROM row
 WHERE key > :above AND key < :below ORDER BY key LIMIT :limit

@@ -133,6 +133,12 @@ class Reading(ABC):
         ]
         return [(row, size) for row, size in found if isinstance(row, Release)]
 
+    def charges_of(self, book: str | None, text: str = "") -> set[str]:
+        """Return the charges of a book, or of all, whose entry holds a text."""
+        first, last = ("", "\U0010ffff") if book is None else (book, book)
+        found = self._ask("charges_of", first=first, last=last, text=text)
+        return {charge for (charge,) in found}
+
     def page(self, book: str, number: int) -> list[tuple[Any, ...]]:
         """Return the next entries of a book after a number, as they are kept.
 

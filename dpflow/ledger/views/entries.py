@@ -121,7 +121,9 @@ def journal_entries(
             fate=fates.get(entry.reservation or "", ""),
         )
         for entry in entries
-        if all_accounts or _stands_alone(entry, known[entry.account], dataset)
+        # The accounts of kept runs are no budgets, and have no view.
+        if entry.account in known
+        and (all_accounts or _stands_alone(entry, known[entry.account], dataset))
     ]
     return found[:limit]
 
@@ -134,6 +136,7 @@ def decision_entries(
     return [
         JournalEntry(entry=entry, account=known[entry.account], fate="")
         for entry in decisions(ledger, dataset)[:limit]
+        if entry.account in known
     ]
 
 

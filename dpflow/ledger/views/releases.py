@@ -13,6 +13,7 @@ from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.codec import decode
+from dpflow.ledger.entry import canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import digest
@@ -82,13 +83,21 @@ def values_kept(
 
 
 def _newest(
-    reading: Reading, dataset: str | None
+    reading: Reading, dataset: str | None = None, name: str | None = None
 ) -> list[tuple[rows.Release, KeptRelease]]:
-    found = sorted(_told(reading, reading.releases()), key=lambda pair: pair[1].id)
-    found.sort(key=lambda pair: pair[1].at, reverse=True)
-    if dataset is None:
-        return found
-    return [pair for pair in found if dataset in pair[1].dataset.split(",")]
+    """Return releases, newest first; of the others no charge is read."""
+    kept = reading.releases()
+    if dataset is not None or name is not None:
+        text = "" if name is None else canonical({"release_key": name})[1:-1]
+        charges = reading.charges_of(dataset, text)
+        kept = [
+            pair
+            for pair in kept
+            if pair[0].charge in charges
+            or (name is not None and pair[0].key.startswith(name))
+        ]
+    found = sorted(_told(reading, kept), key=lambda pair: pair[1].id)
+    return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 
 
 def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
@@ -137,7 +146,7 @@ def named_release(reading: Reading, name: str) -> tuple[rows.Release, KeptReleas
     Raises:
         ReleaseError: If there is none or more than one.
     """
-    kept = _newest(reading, None)
+    kept = _newest(reading, name=name)
     found = [pair for pair in kept if pair[1].key == name] or [
         pair for pair in kept if pair[0].key.startswith(name)
     ]

@@ -16,6 +16,8 @@ from dpflow.ledger.views.parts import PartsRead, partition_of
 from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 
+#: Significant digits, fewest first, of two numbers that must be told apart.
+_DIGITS = range(4, 60)
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
     "charged in full: nobody knows what the step released."
@@ -34,6 +36,22 @@ def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
         return "-" if text is None else text
     number = number_from_text(text)
     return short_up(number) if up else short_down(number)
+
+
+def spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:
+    """Write what is spent, rounded up, and the budget, rounded down.
+
+    An account within its budget gets as many digits as it takes not to read as more.
+    """
+    spent, budget = view.spent[component], (view.budget or {}).get(component)
+    if budget is None or component in COUNTS:
+        return amount_text(component, spent), amount_text(component, budget)
+    used, limit = number_from_text(spent), number_from_text(budget)
+    for digits in _DIGITS:
+        texts = short_up(used, digits), short_down(limit, digits)
+        if used > limit or number_from_text(texts[0]) <= number_from_text(texts[1]):
+            return texts
+    return spent, budget
 
 
 def held_step(item: OpenReservation) -> str:

@@ -30,6 +30,7 @@ from dpflow.ledger.views.words import (
     percent_text,
     reading_text,
     shown_components,
+    spent_and_budget,
     telling,
 )
 from dpflow.notebook import plain
@@ -157,8 +158,8 @@ def _rows(view: AccountView) -> list[dict[str, Any]]:
             "rows": len(names),
             "promise": _promise(view),
             "component": name,
-            "budget": amount_text(name, (view.budget or {}).get(name), up=False),
-            "spent": amount_text(name, view.spent[name]),
+            "budget": spent_and_budget(view, name)[1],
+            "spent": spent_and_budget(view, name)[0],
             "reserved": amount_text(name, view.reserved[name]),
             "forfeited": amount_text(name, view.forfeited[name]),
             "left": amount_text(name, (view.left or {}).get(name), up=False),

@@ -12,6 +12,20 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.policy import policy_schema
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
+PLAN = """
+dataset: cdnow
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter:
+  theorem: plan
+  accountant: gaussian
+  exchange: true
+  steps:
+    - {cost: {mechanism: Gaussian, sensitivity: 1, sigma: 50}, times: 2}
+    - {cost: {mechanism: Gaussian, sensitivity: 1, sigma: 1000}, times: 5}
+"""
+
 
 def fits(data: dict, title: tuple[str, str]) -> list[int | None]:
     """Return how many steps fit one gate of the first policy."""
@@ -52,6 +66,16 @@ def test_a_budget_of_tenths_fits_exactly_ten(shop: Shop) -> None:
         tally = tally + rule.price(PureDP(epsilon="0.1"))
     assert rule.admits(tally)
     assert "no price" in run_fine("policy", "check", "policies/adult.yaml")
+
+
+def test_a_plan_is_told_briefly(shop: Shop) -> None:
+    """Its lines count their steps; the whole plan would be a table of 490 columns."""
+    shop.write(PLAN)
+    text = run_fine("policy", "check", "policies/cdnow.yaml")
+    assert "2 + 5 steps" in text
+    assert "exchange" in text
+    table = text.split("differentially private", 1)[1].partition("The last columns")[0]
+    assert max(map(len, table.split("declares.")[1].splitlines())) < 200
 
 
 def test_an_odometer_that_halts_nothing_admits_without_end(shop: Shop) -> None:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dpflow import Gaussian
-from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.office import freeze
+from dpflow.ledger.office import forget_release, freeze
 from dpflow.ledger.records import AccountView, UnusualSteps
+from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.releases import release_value
+from dpflow.ledger.views.words import spent_and_budget
 from tests.ledger.processes import Child, die
-from tests.ledger.support import Place, await_death, granted, make_policy, request, url
+from tests.ledger.support import (
+    BASIC,
+    Place,
+    await_death,
+    granted,
+    make_policy,
+    request,
+    url,
+)
 
 FLOWS = make_policy(
     budget="{epsilon: 3, delta: 1e-6}",
@@ -381,3 +394,54 @@ def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> No
     assert {entry.account for entry in entries} == {"a#1", "a#1/odometer/weekly"}
     (told,) = views.refusals(ledger)
     assert (told.account, told.term) == ("a#1", 1)
+
+
+@pytest.mark.parametrize(
+    ("spent", "budget", "shown"),
+    [
+        ("0.41958", "0.41959", ("0.41958", "0.41959")),
+        ("0.4195", "0.4195", ("0.4195", "0.4195")),
+        ("0.123456789", "0.123456789", ("0.123456789", "0.123456789")),
+        ("0.10001", "0.5", ("0.1001", "0.5")),
+        ("0.51234567", "0.5", ("0.5124", "0.5")),
+    ],
+)
+def test_a_full_account_does_not_read_as_overdrawn(
+    spent: str, budget: str, shown: tuple[str, str]
+) -> None:
+    """Four digits where they do; the numbers are rounded up and down."""
+    view: Any = SimpleNamespace(spent={"rho": spent}, budget={"rho": budget})
+    assert spent_and_budget(view, "rho") == shown
+
+
+def test_one_release_is_found_without_the_charges_of_others(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its key, by its id, or with those of its dataset alone."""
+    both = [BASIC, make_policy("b")]
+    for key, policies in (("one", both[:1]), ("two", both[:1]), ('th"ree', both)):
+        name = granted(ledger, policies=policies, key=key)
+        ledger.settle(name, value='"x"')
+    asked: list[str] = []
+    read = views.releases._told
+
+    def noted(reading: Reading, kept: Any) -> Any:
+        asked.extend(row.charge for row, _ in kept)
+        return read(reading, kept)
+
+    monkeypatch.setattr(views.releases, "_told", noted)
+    found = [each.key for each in views.releases.releases(ledger, "b")]
+    assert (found, len(set(asked))) == (['th"ree'], 1)
+    for key in ("one", 'th"ree'):
+        asked.clear()
+        kept, value = release_value(ledger, key)
+        assert (kept.key, value, len(set(asked))) == (key, '"x"', 1)
+        assert release_value(ledger, kept.id)[0] == kept
+    assert {each.key for each in views.releases.releases(ledger, "a")} == {
+        "one",
+        "two",
+        'th"ree',
+    }
+    forget_release(ledger, "two")
+    with pytest.raises(ReleaseError, match="forgotten"):
+        release_value(ledger, "two")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import start
+from flows import start, weekly_report
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,3 +46,17 @@ def test_a_ledger_elsewhere_is_left_alone(folder, monkeypatch):
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:////nowhere/ledger.db")
     start.make_first_ledger()
     assert not (folder / ".dpflow").exists()
+
+
+def test_the_weekly_report_runs_in_a_fresh_clone(folder, monkeypatch):
+    """Its command makes the ledger before the first week."""
+    nothing = weekly_report.Season(published=(), halted=None, refusal=None)
+    monkeypatch.setattr(weekly_report, "run_weeks", lambda *_: _returned(nothing))
+    monkeypatch.setattr(weekly_report, "draw_burn_down", lambda: folder)
+    weekly_report.main()
+    assert (folder / ".dpflow" / "ledger.db").exists()
+
+
+async def _returned(value):
+    """Return a value."""
+    return value
