@@ -149,7 +149,7 @@ def test_unusual_steps_are_one_line(shop: Shop) -> None:
     shop.charge(outcome="failed")
     shop.reserve()
     text = run_fine("status")
-    assert "Of the steps so far, 1 failed, 1 were forfeited." in text
+    assert "Of the steps so far, 1 failed, 1 was forfeited." in text
     assert overview()["unusual_steps"] == {
         "own_noise": 0, "failed": 1, "forfeited": 1, "older": False,
     }  # fmt: skip
