@@ -34,7 +34,7 @@ quick: $(VENV)/dev.installed
 
 # Databases are left out, and searches are small.
 QUICK := DPFLOW_CAMPAIGN=0.25 $(PYTEST) -k "not postgres and not sqlite"
-STEPS := tests/(cli|contrib|guard|ledger|people|prefect|starter)/
+STEPS := tests/(cli|guard|ledger|people|prefect|starter)/
 
 quick-rules:
 	$(QUICK) $$(grep -vE '$(STEPS)' tests/quick.txt)

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
         recoverable_model,
         refinable,
         refined,
-        sharded_person_sum,
         sparse_vector,
         trimmed_mean,
     )
@@ -129,7 +128,6 @@ _PLACES = {
     "trimmed_mean": "dpflow.mechanisms.in_steps",
     "output_perturbation": "dpflow.mechanisms.in_steps",
     "person_sum": "dpflow.mechanisms.in_steps",
-    "sharded_person_sum": "dpflow.mechanisms.in_steps",
     "PersonBudgets": "dpflow.accounting.rules.individual",
     "preflight": "dpflow.guard.run",
     "private_bounds": "dpflow.mechanisms.of_tables",
@@ -206,7 +204,6 @@ __all__ = [
     "refined",
     "releasable",
     "release",
-    "sharded_person_sum",
     "sparse_vector",
     "spend",
     "status",

@@ -22,21 +22,17 @@ POLICIES_VARIABLE = "DPFLOW_POLICIES"
 WITNESS_VARIABLE = "DPFLOW_WITNESS"
 PEOPLE_VARIABLE = "DPFLOW_PEOPLE"
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
-PRINCIPAL_VARIABLE = "DPFLOW_PRINCIPAL"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 #: The word that does without a witness.
 NO_WITNESS = "none"
-#: The word for a witness in Prefect's server.
-PREFECT_WITNESS = "prefect:"
 #: What stands before the name of a Prefect block that holds the URL.
 BLOCK_PREFIX = "prefect-block:"
 _NAME_LENGTH = 200
-_KEYS = ("ledger_url", "policies", "witness", "principal", "environment", "people")
+_KEYS = ("ledger_url", "policies", "witness", "environment", "people")
 _VARIABLES = (
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
     WITNESS_VARIABLE,
-    PRINCIPAL_VARIABLE,
     ENVIRONMENT_VARIABLE,
     PEOPLE_VARIABLE,
 )
@@ -65,9 +61,8 @@ class Settings:
             Prefect block named it; may hold a password, so that it is never shown.
         policies: Folder of the policy files and of `ledger.lock`.
         witness: Place of the ledger's witness: a folder, `postgresql://...` of another
-            database or `prefect:`; "none" waives it, None is the default of the
-            ledger's kind. May hold a password, so that it is never shown.
-        principal: Who acts, for the journal. None: the operating system's user.
+            database; "none" waives it, None is the default of the ledger's kind. May
+            hold a password, so that it is never shown.
         environment: What this process runs in, such as "production"; None if nobody
             said. A ledger that was made for one serves no other.
         people: Folder of the stores of what each person has left; None if nobody said.
@@ -77,7 +72,6 @@ class Settings:
     ledger_url: str = field(repr=False)
     policies: Path
     witness: str | None = field(default=None, repr=False)
-    principal: str | None = None
     environment: str | None = None
     people: Path | None = None
 
@@ -172,7 +166,7 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
     """Read the settings of a project; again only where one of these is another."""
     root = Path(folder)
     table = _table(root / "pyproject.toml")
-    ledger, policies, witness, principal, environment, people = (
+    ledger, policies, witness, environment, people = (
         # A secret that `echo` wrote ends with a line end.
         (value or "").strip() or table.get(key, "").strip() or None
         for value, key in zip(said, _KEYS, strict=True)
@@ -182,7 +176,6 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
         witness=None if witness is None else _witness(witness, root),
-        principal=_name(PRINCIPAL_VARIABLE, principal),
         environment=_name(ENVIRONMENT_VARIABLE, environment),
         people=None if people is None else root / people,
     )
@@ -203,7 +196,7 @@ def _root(directory: str) -> tuple[str, Stamp]:
 
 
 def _witness(place: str, root: Path) -> str:
-    if place in (NO_WITNESS, PREFECT_WITNESS) or "://" in place:
+    if place == NO_WITNESS or "://" in place:
         return place
     return str(root / place)
 

@@ -19,6 +19,7 @@ from dpflow import Laplace, PureDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
+from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views import accounts, history
 from tests.ledger.columns import TABLES, show_columns
@@ -252,3 +253,9 @@ def told(error: BaseException, *, skip_frames: Iterable[str] = ()) -> str:
                 parts += [repr(value) for value in frame.f_locals.values()]
             trace = trace.tb_next
     return "\n".join(parts)
+
+
+def act_as(monkeypatch, name):
+    """Let the journal record another operating-system user."""
+    facts = provenance() | {"who": name}
+    monkeypatch.setattr("dpflow.guard.project.provenance", lambda *_: facts)

@@ -45,8 +45,6 @@ ROOMS = [
     "ledger.pure_cache",
     "ledger.records",
     "ledger.model",
-    "ledger.approval",
-    "ledger.grants",
     "ledger.office_records",
     "ledger.decision",
     "ledger.checkpoint",
@@ -73,7 +71,6 @@ ROOMS = [
     "prefect",
     "testing",
     "cli",
-    "contrib",
     "__main__",
 ]
 
@@ -122,12 +119,8 @@ LOADERS = {
     "dpflow.accounting",
     "dpflow.accounting.costs.adapters",  # an optional library
     "dpflow.accounting.costs.base",  # more mechanisms
-    "dpflow.cli",  # what stands beside the house
-    "dpflow.cli.demo",
-    "dpflow.cli.ledger",
     "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
     "dpflow.guard.request",  # Prefect, if it runs a flow or a task around a step
-    "dpflow.ledger.witness.places",  # Prefect, if its artifacts hold the witness
     "dpflow.policy.fields",
 }
 
@@ -191,7 +184,7 @@ def foreign_imports(module: str, source: str, name: str) -> list[str]:
     return [
         f"{module} imports {each}"
         for each in imports(source)
-        if each.split(".")[0] == name and room(module) not in (name, "contrib")
+        if each.split(".")[0] == name and room(module) != name
     ]
 
 
@@ -243,7 +236,6 @@ def test_imports_point_up_the_list_only():
         ("dpflow.guard.bad", "from dpflow.unheard import of"),
         ("dpflow.accounting.costs.bad", "from dpflow.accounting.curves import prices"),
         ("dpflow.accounting.rules.bad", "import dpflow.accounting.published.rogers"),
-        ("dpflow.cli.bad", "from dpflow.contrib.demo import run_demo"),
         ("dpflow.ledger.journal", "from dpflow.ledger.decision import admit"),
         ("dpflow.ledger.decision.bad", "from dpflow.ledger.storage import base"),
     ],
@@ -310,9 +302,7 @@ def test_an_impurity_would_be_found(source):
 READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
 #: What decides, and the rest of the ledger that it may use.
 DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "office_records", "decision")}
-DECIDED_WITH = {
-    f"dpflow.ledger.{name}" for name in ("approval", "grants", "pure_cache", "records")
-}
+DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("pure_cache", "records")}
 
 
 def impure_decisions(module: str, source: str) -> list[str]:

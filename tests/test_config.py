@@ -11,7 +11,6 @@ from dpflow.config import (
     ENVIRONMENT_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
-    PRINCIPAL_VARIABLE,
     WITNESS_VARIABLE,
     Settings,
     settings,
@@ -26,7 +25,6 @@ def folder(tmp_path, monkeypatch):
     """Return an empty project, with no settings from outside."""
     monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
-    monkeypatch.delenv(PRINCIPAL_VARIABLE, raising=False)
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     tmp_path.joinpath("pyproject.toml").touch()
     return tmp_path
@@ -141,23 +139,20 @@ def test_the_environment_comes_before_pyproject(folder, monkeypatch):
     assert settings(folder).ledger_url == "postgresql://host/db"
 
 
-def test_who_acts_and_where_may_be_said(folder, monkeypatch):
-    """Nobody and nowhere unless it is; the variables come first."""
-    assert (settings(folder).principal, settings(folder).environment) == (None, None)
-    write(folder, '[tool.dpflow]\nprincipal = "robot"\nenvironment = "test"\n')
-    found = settings(folder)
-    assert (found.principal, found.environment) == ("robot", "test")
-    monkeypatch.setenv(PRINCIPAL_VARIABLE, "ann")
+def test_the_environment_may_be_named(folder, monkeypatch):
+    """There is none by default; the variable comes first."""
+    assert settings(folder).environment is None
+    write(folder, '[tool.dpflow]\nenvironment = "test"\n')
+    assert settings(folder).environment == "test"
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "production")
-    found = settings(folder)
-    assert (found.principal, found.environment) == ("ann", "production")
+    assert settings(folder).environment == "production"
 
 
 @pytest.mark.parametrize("name", ["a\u00a0b", "a\nb", "a\tb", "a" * 201])
 def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
-    """The journal and the officers' check take it by the letter."""
-    monkeypatch.setenv(PRINCIPAL_VARIABLE, name)
-    with pytest.raises(ConfigurationError, match=PRINCIPAL_VARIABLE):
+    """The journal takes it by the letter."""
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, name)
+    with pytest.raises(ConfigurationError, match=ENVIRONMENT_VARIABLE):
         settings(folder)
 
 

@@ -6,7 +6,6 @@ and the theorems when they run, and none of them imports Prefect to answer.
 
 from __future__ import annotations
 
-from importlib import import_module
 from inspect import getdoc
 from typing import Annotated, Any
 
@@ -93,8 +92,6 @@ app.command("calendar")(calendar.calendar)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
 app.command("evidence")(evidence.evidence)
-# By its name: no other room knows what stands beside the house.
-app.command("preview")(import_module("dpflow.contrib.preview.command").preview)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import typer
 
-from dpflow.cli.output import AsJson
+from dpflow.cli.output import AsJson, say, say_json
+from dpflow.notebook import plain
 
 
 def demo(*, as_json: AsJson = False) -> None:
     """Run a weekly report on real data until its budget is used up.
 
+    True values are shown because this data set is public.
+
     Example: `dpflow demo`
     """
-    found = import_module("dpflow.contrib.demo").run_demo(as_json=as_json)
-    raise typer.Exit(found)
+    from dpflow.starter.demo import run_demo  # noqa: PLC0415
+
+    facts = run_demo((lambda _: None) if as_json else (lambda text: say(plain(text))))
+    if as_json:
+        say_json(facts)
+    elif facts["refusal"] is not None:
+        say(
+            "", f"Week {facts['halted']} was refused, and nothing was published for it:"
+        )
+        say(plain(facts["refusal"]))
+        weeks = f"{len(facts['published'])} weeks were published in reports/, with a "
+        say("", weeks + "burn-down picture. A second demo spends nothing.")
+        say("Next: `dpflow status`, `dpflow history`, `dpflow policy check`.")
+    raise typer.Exit(int(facts["refusal"] is None))

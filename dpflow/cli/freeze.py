@@ -24,7 +24,7 @@ def freeze(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> No
 
 
 def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:
-    """End a freeze. Where the policy names officers, one of them has to.
+    """End a freeze.
 
     Example: `dpflow thaw sales --because "it was right"`
     """

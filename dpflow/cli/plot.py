@@ -1,4 +1,4 @@
-"""`dpflow plot`: pictures of a budget and of the theorems, as PNG or SVG."""
+"""`dpflow plot`: pictures of a budget and of the odometers, as PNG or SVG."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
 
 app = typer.Typer(
-    no_args_is_help=True, help="Draw a budget, or the theorems, as a PNG or an SVG."
+    no_args_is_help=True, help="Draw a budget or the odometers, as a PNG or an SVG."
 )
 
 
@@ -91,29 +91,14 @@ def burn_down(
     _write(figure, out, as_json=as_json)
 
 
-@app.command("composition")
-def composition(dataset: Dataset, *, out: Out, as_json: AsJson = False) -> None:
-    """Draw which flow spent how much of a dataset's budget, week by week.
-
-    Example: `dpflow plot composition sales --out composition.png`
-    """
-    from dpflow.show.figures.by_flow import Composition, draw_composition
-
-    with project_ledger() as (found, ledger):
-        data = Composition.read(ledger, dataset)
-        if data is None:
-            raise _nothing(found, ledger, dataset)
-    _write(draw_composition(data), out, as_json=as_json)
-
-
 _Epsilon = Annotated[str, typer.Option("--epsilon", help="Epsilon of each step.")]
 _HaltAtEpsilon = Annotated[
     str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
 ]
 
 
-@app.command("theorems")
-def theorems(
+@app.command("odometers")
+def odometers(
     *,
     out: Out,
     steps: Annotated[int, typer.Option("--steps", help="How many steps.")] = 100,
@@ -122,50 +107,14 @@ def theorems(
     halt_at_epsilon: _HaltAtEpsilon = "5",
     as_json: AsJson = False,
 ) -> None:
-    """Draw what every odometer reads over the same steps.
+    """Draw the reading of every odometer over the same steps.
 
-    Published odometers that are wrong are drawn in grey and marked as such.
-
-    Example: `dpflow plot theorems --out theorems.png`
+    Example: `dpflow plot odometers --out odometers.png`
     """
     from dpflow.show.figures.odometers import compare_odometers
 
     figure = compare_odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
-    )
-    _write(figure, out, as_json=as_json)
-
-
-_Cost = Annotated[
-    str,
-    typer.Option("--cost", help="One run, such as 'Gaussian(sensitivity=1, ...)'."),
-]
-_Theorem = Annotated[
-    list[str] | None,
-    typer.Option("--theorem", help="Only this filter; may be given again."),
-]
-
-
-@app.command("noise")
-def noise(
-    *,
-    out: Out,
-    cost: _Cost = "Gaussian(sensitivity=1, sigma=20)",
-    runs: Annotated[int, typer.Option("--runs", help="How many runs must fit.")] = 52,
-    delta: Delta = "1e-6",
-    theorem: _Theorem = None,
-    as_json: AsJson = False,
-) -> None:
-    """Draw which epsilon lets so many runs fit, against their noise.
-
-    Example: `dpflow plot noise --cost 'Gaussian(sensitivity=1, sigma=40)' --runs 52
-    --out noise.png`
-    """
-    from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.show.figures.noise import epsilon_against_noise
-
-    figure = epsilon_against_noise(
-        cost_from_text(cost), runs=runs, delta=delta, theorems=theorem or None
     )
     _write(figure, out, as_json=as_json)
 

@@ -91,11 +91,8 @@ def status(
 def _print(found: Settings, record: Status, *, details: bool) -> None:
     from rich.text import Text
 
-    from dpflow.ledger.storage.base import FSYNC
-
     place = plain(short_path(record.place))
-    kept = "" if record.durability == FSYNC else f"  durability {record.durability}"
-    say(Text.assemble(("Ledger ", "bold"), place, f"  id {record.ledger}{kept}"))
+    say(Text.assemble(("Ledger ", "bold"), place, f"  id {record.ledger}"))
     known = record.datasets
     for each in known:
         say("")
@@ -106,8 +103,7 @@ def _print(found: Settings, record: Status, *, details: bool) -> None:
     if not known:
         say("", *_no_policies(found))
     elif all(each.standing.untouched for each in known):
-        pins = " A policy that is not pinned yet is pinned by the first step or, where "
-        pins += "it names officers, by one of them with `dpflow policy apply`."
+        pins = " The first step pins a policy that is not pinned yet."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
         unpinned = any(each.standing.term is None for each in known)
         say("", none + (pins if unpinned else ""))

@@ -130,12 +130,6 @@ class PolicyCheck:
         standing = self.standing
         if standing is None or self.policy is None:
             return ""
-        if standing.term is None and self.policy.officers:
-            named = ", ".join(self.policy.officers)
-            return (
-                f"not applied in the ledger yet; an officer ({named}) has to run "
-                "`dpflow policy apply`"
-            )
         if standing.term is None:
             return "not pinned in the ledger yet; the first step does it"
         if not self.differences:

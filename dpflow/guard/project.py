@@ -29,7 +29,6 @@ from dpflow.ledger import (
 )
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import FSYNC
 from dpflow.locks import Lock
 from dpflow.policy import PolicySet, load_policies
 from dpflow.policy.files import is_policy_file
@@ -205,18 +204,17 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
 def project_conditions(found: Settings) -> Conditions:
     """Return who acts in a project, with which code, for the journal."""
     return Conditions(
-        facts=provenance(found.root, found.principal),
-        # A shared ledger's policies are an officer's to apply.
+        facts=provenance(found.root),
+        # On a shared ledger an operator applies the policies.
         applies_policies=not is_postgres(found.ledger_url),
     )
 
 
-def make_project_ledger(found: Settings, *, durability: str = FSYNC) -> Ledger:
+def make_project_ledger(found: Settings) -> Ledger:
     """Make the ledger of a project, pin its id, and close it.
 
     Args:
         found: Where it is to be.
-        durability: As for `create_ledger`; no setting of a process says it.
 
     Raises:
         LedgerError: If one is there already, or its place cannot be written.
@@ -225,7 +223,6 @@ def make_project_ledger(found: Settings, *, durability: str = FSYNC) -> Ledger:
         found.ledger_url,
         environment=found.environment,
         witness=found.witness,
-        durability=durability,
     )
     with closing(ledger):
         pin_ledger(ledger, found.policies)

@@ -9,7 +9,6 @@ the same entries. It knows neither Prefect nor the guard.
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import (
     LOCK_NAME,
-    accept_server,
     create_ledger,
     is_postgres,
     open_ledger,
@@ -23,7 +22,6 @@ from dpflow.ledger.opening import (
 __all__ = [
     "LOCK_NAME",
     "Ledger",
-    "accept_server",
     "create_ledger",
     "is_postgres",
     "open_ledger",

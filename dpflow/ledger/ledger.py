@@ -94,11 +94,11 @@ class Ledger:
         self.place = storage.place
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
-        self.id, self.environment, _, self.durability = storage.identity
+        self.id, self.environment, _ = storage.identity
         check_environment(storage.place, self.environment, environment)
         told = None if witness is None else witness(self.id)
         self.watch = Watch(storage.place, told)
-        self.sources = Sources(self.id, self.environment, told)
+        self.sources = Sources(self.id, told)
         self._secret: bytes | None = None
         self._tails: set[str] = set()
         #: By book, settlements among its newest entries whose prices are not checked.
@@ -299,7 +299,7 @@ class Ledger:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(state, command.reads, others)
+                self.sources.check(command.reads, others)
             return decide(state, command)
         except (LedgerUnavailable, LedgerCorrupt):
             raise

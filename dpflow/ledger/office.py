@@ -8,12 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.notions import ApproxDP
-from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.ledger.approval import Approval
+from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.terms import is_charged
-from dpflow.ledger.grants import Grant, check_covers
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.office_records import (
@@ -30,7 +27,6 @@ from dpflow.ledger.office_records import (
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
-from dpflow.rounding import number_text
 
 if TYPE_CHECKING:
     from dpflow.ledger.storage.transaction import Reading
@@ -55,13 +51,13 @@ def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str
 
 
 def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
-    """End a freeze; an officer's business where there are any.
+    """End a freeze.
 
     Returns:
         The accounts that were thawed.
 
     Raises:
-        PolicyNotApplied: If the policy names officers and this is none of them.
+        PolicyNotApplied: If no policy of the dataset was applied yet.
     """
     label = ledger.label()
     command = Freeze(book=dataset, who=who, because=because, thaw=True, **label)
@@ -125,103 +121,23 @@ def import_prior(
         UnsupportedCost: If the theorem has no price for the cost.
         PolicyChanged: If the policy file differs from what the ledger pinned.
     """
-    request = _spent_elsewhere(policy, cost, populations, "spent before dpflow")
-    request = replace(request, partitions=partitions)
-    return _charged(ledger, request, because, evidence)
-
-
-def carve(
-    ledger: Ledger,
-    policy: Policy,
-    cost: ApproxDP,
-    *,
-    taker: str,
-    because: str,
-    environment: str | None = None,
-    populations: tuple[Policy, ...] = (),
-) -> tuple[Grant, list[Posted]]:
-    """Charge a part of a dataset's budget in full, for ever, and grant it.
-
-    Args:
-        ledger: The one that governs the data source.
-        policy: The dataset's.
-        cost: What the other ledger may lose in all its terms together.
-        taker: Id of the other ledger.
-        because: Why, for the journal.
-        environment: What the other ledger serves; None for any.
-        populations: Of the population that the dataset belongs to.
-
-    Raises:
-        ConfigurationError: If the policy names no source, another ledger governs it,
-            or the dataset is divided.
-        BudgetRefused: If so much is not left; nothing is charged.
-        UnsupportedCost: If the theorem has no price for an (epsilon, delta)-DP step.
-        PolicyNotApplied: If officers are named and this is none of them.
-    """
-    grant = Grant(
-        source=_source_to_carve(ledger, policy, taker),
-        unit=policy.unit,
-        relation=policy.relation,
-        epsilon=number_text(cost.epsilon),
-        delta=number_text(cost.delta),
-        giver=ledger.id,
-        taker=taker,
-        environment=environment,
-        because=because,
-        at=ledger.label()["at"],
-    )
-    request = _spent_elsewhere(policy, cost, populations, "carved for another ledger")
-    posted = _charged(ledger, request, because, grant.digest, grant)
-    ledger.sources.register(grant)
-    return grant, posted
-
-
-def _spent_elsewhere(
-    policy: Policy, cost: Cost, populations: tuple[Policy, ...], step: str
-) -> Request:
-    return Request(
+    request = Request(
         reservation=uuid.uuid4().hex,
         owner="operator",
         policies=(policy,),
         populations=populations,
         cost=cost,
-        step=step,
+        step="spent before dpflow",
+        partitions=partitions,
     )
-
-
-def _charged(
-    ledger: Ledger,
-    request: Request,
-    because: str,
-    evidence: str,
-    grant: Grant | None = None,
-) -> list[Posted]:
-    """Charge what is spent elsewhere."""
     command = Prior(
         request=request,
         because=because,
         evidence=evidence,
-        grant=grant,
         applies=ledger.conditions.applies_policies,
         **ledger.label(),
     )
     return list(ledger.ask(command))
-
-
-def _source_to_carve(ledger: Ledger, policy: Policy, taker: str) -> str:
-    """Return the source of a policy that may be carved here for a ledger."""
-    if policy.source is None:
-        what = "names no `source`, so that no other ledger would be refused"
-    elif policy.partition is not None:
-        what = "divides it, and a part cannot be carved from a divided dataset"
-    elif taker == ledger.id:
-        what = "is governed by this very ledger; --to takes the id of another one"
-    elif (governor := ledger.sources.governor(policy.source)) != ledger.id:
-        what = f"is governed by ledger {governor}: carve there"
-    else:
-        return policy.source
-    msg = f"nothing was carved: the policy of dataset {policy.dataset!r} {what}"
-    raise ConfigurationError(msg)
 
 
 def forget_release(ledger: Ledger, name: str) -> KeptRelease:
@@ -248,20 +164,14 @@ def propose(ledger: Ledger, policy: Policy) -> Proposal:
         return policy_changes.propose(_whole(reading, policy.dataset), policy)
 
 
-def apply_policy(
-    ledger: Ledger, policy: Policy, wish: Wish, approval: Approval
-) -> Applied:
+def apply_policy(ledger: Ledger, policy: Policy, wish: Wish) -> Applied:
     """Make a policy the ledger's own copy, which governs from then on.
 
     Raises:
         PolicyChanged: If only a new term can hold the policy, and none was asked for.
-        PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
-        ConfigurationError: If a grant is not for this ledger or does not cover the
-            policy, or another dataset has its source.
+        PolicyNotApplied: If the lifetime or a freeze forbids it.
+        ConfigurationError: If another dataset has its source.
     """
-    if wish.grant is not None:
-        check_covers(wish.grant, policy, ledger.id, ledger.environment)
-        ledger.sources.check_given(wish.grant)
     book = policy.dataset
     forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
@@ -272,7 +182,6 @@ def apply_policy(
     command = Apply(
         policy=policy,
         wish=wish,
-        approval=approval,
         forgotten=forgotten,
         sources=tuple(dict.fromkeys(name for name in named if name is not None)),
         **ledger.label(),

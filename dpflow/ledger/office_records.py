@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.ledger.approval import Approval
-from dpflow.ledger.grants import Grant
 from dpflow.ledger.model import Command, Keys, Reserve
 from dpflow.ledger.records import Request, TermView
 from dpflow.ledger.rows import Sums, Term
@@ -51,12 +49,11 @@ class Amend(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior(Command):
-    """Charge what was spent elsewhere: before the ledger, or by another one.
+    """Charge prior spending, before the ledger governed the dataset.
 
     Attributes:
         request: The dataset, its partitions and the cost.
         evidence: The sha256 of what proves it; each is charged once.
-        grant: For a part of the budget that another ledger may spend, the grant.
     """
 
     guarded: ClassVar[bool] = True
@@ -64,7 +61,6 @@ class Prior(Command):
     request: Request
     because: str
     evidence: str
-    grant: Grant | None = None
     applies: bool = True
 
     @property
@@ -88,13 +84,11 @@ class Wish:
         because: Why; a new term has to say.
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
-        grant: A part of another ledger's budget, under which the term is opened.
     """
 
     because: str = ""
     new_term: bool = False
     raise_lifetime: bool = False
-    grant: Grant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +102,15 @@ class Apply(Command):
 
     policy: Policy
     wish: Wish
-    approval: Approval
     forgotten: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
     @property
     def keys(self) -> Keys:
-        """Every term and account of the book, and who uses its source or grant."""
-        policy, grant = self.policy, self.wish.grant
+        """Every term and account of the book, and who uses its source."""
+        policy = self.policy
         used = (policy.source, *self.sources)
         names = [f"source {name}" for name in dict.fromkeys(used) if name is not None]
-        names += [f"grant {grant.digest}"] if grant is not None else []
         book = (policy.dataset,)
         return Keys(books=book, whole=book, claims=tuple(names))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import uuid
-from contextlib import closing
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +18,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import FSYNC, PLATFORM, Identity
+from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
 from dpflow.ledger.storage.owners import Liveness, Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
@@ -53,8 +52,8 @@ def open_ledger(
         policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
             another id is refused: a fresh one would forget what has been spent.
         witness: Place of its witness, which every decision asks: a folder,
-            `postgresql://...` of another database, or `prefect:`; "none" waives it.
-            Default: a folder in the user's state directory.
+            `postgresql://...` of another database; "none" waives it. Default: a folder
+            in the user's state directory.
         environment: What this process runs in, such as "production". A ledger that was
             made for one serves no other.
         conditions: How it decides, and who is recorded. Default: this user.
@@ -71,7 +70,7 @@ def open_ledger(
     ledger = Ledger(
         storage,
         owners_of(storage),
-        witness_at(witness, url, storage.identity.durability),
+        witness_at(witness, url),
         environment=environment,
         conditions=conditions,
     )
@@ -85,7 +84,6 @@ def create_ledger(
     *,
     environment: str | None = None,
     witness: str | None = None,
-    durability: str = FSYNC,
 ) -> Ledger:
     """Make a new, empty ledger, and begin its witness.
 
@@ -93,21 +91,15 @@ def create_ledger(
         url: Where, as for `open_ledger`.
         environment: The only one that it will serve. Default: any.
         witness: As for `open_ledger`.
-        durability: "fsync": the server's settings must say that it keeps what it
-            acknowledges. "platform": storage that is replicated below a PostgreSQL
-            server keeps it, so that `fsync` and `full_page_writes` may be off; then
-            the witness must be a database on another server. It never changes.
 
     Raises:
-        ConfigurationError: If there is something at this place, or this durability
-            cannot be had there.
+        ConfigurationError: If there is something at this place.
         LedgerUnavailable: If it cannot be written there, or its witness is out of
             reach; then there is no ledger either.
     """
-    _check_durability(url, durability)
-    place = witness_at(witness, url, durability)
+    place = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    identity = Identity(uuid.uuid4().hex, environment, at, durability)
+    identity = Identity(uuid.uuid4().hex, environment, at)
     if place is not None:
         # Before anything is made that would lack a witness.
         place(identity.ledger).exists()
@@ -116,20 +108,6 @@ def create_ledger(
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
-
-
-def _check_durability(url: str, durability: str) -> None:
-    """Refuse a durability that is none, or that a file has no server for."""
-    if durability not in (FSYNC, PLATFORM):
-        msg = f"durability must be {FSYNC!r} or {PLATFORM!r}, got {durability!r:.40}"
-        raise ConfigurationError(msg)
-    if durability == PLATFORM and not is_postgres(url):
-        msg = (
-            f"durability {PLATFORM!r} is for a PostgreSQL server whose storage is "
-            "replicated below its settings; this ledger is a file, which sets its own. "
-            f"Leave it {FSYNC!r}."
-        )
-        raise ConfigurationError(msg)
 
 
 def _created(url: str, identity: Identity, secret: bytes) -> Storage:
@@ -207,25 +185,6 @@ def _postgres() -> type[PostgresStorage]:
         )
         raise ConfigurationError(msg) from error
     return PostgresStorage
-
-
-def accept_server(url: str, *, because: str) -> None:
-    """Let a ledger go on after its PostgreSQL server was replaced.
-
-    Args:
-        url: `postgresql://...`.
-        because: Why nothing that was charged is missing on the new server.
-
-    Raises:
-        ConfigurationError: If the ledger is a file; it has no server.
-        LedgerUnavailable: If the server is out of reach or not durable.
-    """
-    if not is_postgres(url):
-        msg = "the ledger is a SQLite file, which has no server to accept"
-        raise ConfigurationError(msg)
-    check_fence(url)
-    with closing(_postgres()(url)) as storage:
-        storage.accept_server(because=because)
 
 
 def roles_script() -> str:

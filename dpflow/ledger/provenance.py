@@ -34,9 +34,7 @@ def writer() -> str:
 
 
 @cache
-def provenance(
-    root: Path | None = None, principal: str | None = None
-) -> Mapping[str, Any]:
+def provenance(root: Path | None = None) -> Mapping[str, Any]:
     """Return what each journal entry of this process says about its origin.
 
     Read once per process: a commit made while it runs is not what it runs.
@@ -44,10 +42,9 @@ def provenance(
     Args:
         root: The project's root; its git commit is told, and whether tracked files
             differed from it (`dirty`).
-        principal: Who acts. Default: the operating system's user.
     """
     facts: dict[str, Any] = {
-        "who": principal or system_user(),
+        "who": system_user(),
         "dpflow": str(getattr(sys.modules["dpflow"], "__version__", "unknown")),
     }
     commit = None if root is None else git(root, "rev-parse", "HEAD")
@@ -84,16 +81,3 @@ def git(folder: Path, *arguments: str) -> str | None:
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def authors_of(path: Path) -> tuple[str, ...]:
-    """Return all names of who last committed a file, author and committer.
-
-    Empty if git does not know: the file is not committed as it is now, or there is
-    no repository.
-    """
-    folder, name = path.parent, path.name
-    if git(folder, "status", "--porcelain", "--", name) != "":
-        return ()
-    names = git(folder, "log", "-1", "--format=%an%n%ae%n%cn%n%ce", "--", name)
-    return tuple(dict.fromkeys(names.splitlines())) if names else ()

@@ -479,7 +479,6 @@ class TermView:
     budget: Mapping[str, str]
     charged: bool
     lifetime: Mapping[str, str] | None
-    officers: tuple[str, ...]
     because: str
     opened_at: str
     opened_by: str

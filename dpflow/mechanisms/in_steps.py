@@ -24,8 +24,6 @@ from dpflow.guard.iterations import SubStep, iterations
 from dpflow.rounding import Number, exact_epsilon
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from numpy.typing import NDArray
 
     from dpflow.mechanisms.drawn import Drawn
@@ -382,75 +380,16 @@ def person_sum(
             drawn noise already, or if the values do not fit.
         LedgerError: If the store cannot be used; the step did not run.
     """
-    return _person_sum(
-        "person_sum()", lambda _: (people, values), shards=1, norm=norm, sigma=sigma
-    )
-
-
-def sharded_person_sum(
-    read: Callable[[int], tuple[Sequence[Any], NDArray[Any] | None]],
-    *,
-    shards: int,
-    norm: Number = 1,
-    sigma: Number,
-    executor: Executor | None = None,
-) -> Any:
-    """Release a `person_sum` of more people than one process can hold, or should.
-
-    All people are divided into shards by their ids, and each shard has a store of its
-    own, decides by itself, and gives back one sum. So shards may be read and decided
-    in any process; noise is drawn here, once, when all of them have been charged.
-
-    Args:
-        read: Returns, for the number of a shard from 0, the people of that shard and
-            their values, as `person_sum` takes them; None: people are counted. Rows of
-            people of other shards are left out (`dpflow.people.shard_of`).
-        shards: How many there are. The first run of a term says it for all others.
-        norm: As for `person_sum`.
-        sigma: As for `person_sum`.
-        executor: Runs the shards: a `ProcessPoolExecutor`, or `get_executor()` of a
-            Dask client. `read` then travels, and so do private sums, to here. Default:
-            one after the other, here. The number is the same, to the last bit, before
-            noise is added.
-
-    Returns:
-        A number, or float64[columns].
-
-    Raises:
-        ReleaseError: As `person_sum`.
-        LedgerError: If a store cannot be used. No number comes of it; shards that were
-            charged before stay charged.
-    """
-    who = "sharded_person_sum()"
-    return _person_sum(
-        who, read, shards=shards, norm=norm, sigma=sigma, executor=executor
-    )
-
-
-def _person_sum(
-    who: str,
-    read: Callable[[int], tuple[Sequence[Any], NDArray[Any] | None]],
-    *,
-    shards: int,
-    norm: Number,
-    sigma: Number,
-    executor: Executor | None = None,
-) -> Any:
-    from dpflow.mechanisms.person_stores import person_stores
+    from dpflow.mechanisms.person_stores import person_store
     from dpflow.mechanisms.person_sums import noisy_person_sum
     from dpflow.mechanisms.rows import NormClip
-    from dpflow.people.shards import MOST_SHARDS
 
     # What cannot be is refused before a store is made for it.
-    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
-        msg = f"{who} takes shards=, a whole number from 1 to {MOST_SHARDS}"
-        raise ReleaseError(msg)
     NormClip.to(norm)
-    _check_relation(who, "add-or-remove")
-    execution, _ = _claimed(who, PersonBudgets)
-    with execution.drawing():
-        stores = person_stores(execution, shards)
-        return noisy_person_sum(stores, read, norm=norm, sigma=sigma, executor=executor)
+    _check_relation("person_sum()", "add-or-remove")
+    execution, _ = _claimed("person_sum()", PersonBudgets)
+    with execution.drawing(), person_store(execution) as store:
+        return noisy_person_sum(store, people, values, norm=norm, sigma=sigma)
 
 
 def _check_doubled(who: str, cost: Gaussian, norm: Fraction) -> None:

@@ -8,8 +8,7 @@ own, which its header names, and a store that is lost grants nothing ever again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
@@ -23,111 +22,42 @@ from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.rows import split
 from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
-from dpflow.people.records import read_reservation
-from dpflow.people.shards import Shard
-from dpflow.people.store import unavailable
 
 _NEVER_RAN = "void"
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """One shard of an account's store, for any process that can reach its files.
-
-    Attributes:
-        path: The people's file.
-        witness: Its witness.
-        reservation: The charge that paid for it, as its header has to say.
-        bound: What that charge paid.
-        shard: Which part of all people it keeps.
-    """
-
-    path: Path
-    witness: Path
-    reservation: str
-    bound: IndividualBound
-    shard: Shard
-
-    def open(self) -> PersonStore:
-        """Open it.
-
-        Raises:
-            LedgerMissing: If it is not here.
-            LedgerCorrupt: If it is damaged, too old, or paid by another charge.
-            LedgerUnavailable: If another process holds it, or it cannot be used.
-        """
-        return open_store(
-            self.path, bound=self._paid_by, witness=self.witness, shard=self.shard
-        )
-
-    def _paid_by(self, reservation: str) -> IndividualBound:
-        if reservation != self.reservation:
-            msg = (
-                f"{self.path} was paid by charge {reservation}, and the other shards "
-                f"by {self.reservation}. Restore the newest copy of all of them."
-            )
-            raise LedgerCorrupt(msg, ledger=str(self.path))
-        return self.bound
-
-
-def person_stores(execution: Execution, shards: int) -> tuple[StorePlace, ...]:
-    """Return the stores that a running step pays from; the first step makes them.
+def person_store(execution: Execution) -> PersonStore:
+    """Open the store that a running step pays from; the first step makes it.
 
     Raises:
-        InvalidCost: If there cannot be so many shards.
-        LedgerMissing: If the term's first step has not left them here.
-        LedgerCorrupt: If one is damaged, or paid by no charge of the ledger.
-        LedgerUnavailable: If another process holds one, or files cannot be used.
+        LedgerMissing: If the term's first step has not left it here.
+        LedgerCorrupt: If it is damaged, or paid by no charge of the ledger.
+        LedgerUnavailable: If another process holds it, or files cannot be used.
     """
-    project, reservation = execution.project, execution.request.reservation
-    account, bound = _paid(project.ledger, reservation)
-    places = [
-        (Shard(number, shards), *found)
-        for number, found in enumerate(
-            _places(project.settings, project.ledger, account, shards)
-        )
-    ]
-    files = [file for _, *pair in places for file in pair]
-    if bound is not None and not any(file.exists() for file in files):
-        for shard, path, witness in places:
-            create_store(
-                path,
-                bound=bound,
-                witness=witness,
-                reservation=reservation,
-                shard=shard,
-            ).close()
-    else:
-        reservation, bound = _found(project.ledger, account, places[0][1], shards)
-    return tuple(
-        StorePlace(path, witness, reservation, bound, shard)
-        for shard, path, witness in places
-    )
-
-
-def _found(
-    ledger: Ledger, account: str, path: Path, shards: int
-) -> tuple[str, IndividualBound]:
-    """Return which charge paid for a store that is there, and what it paid."""
+    ledger, reservation = execution.project.ledger, execution.request.reservation
+    account, bound = _paid(ledger, reservation)
+    path, witness = _places(execution.project.settings, ledger, account)
+    if bound is not None and not path.exists() and not witness.exists():
+        return create_store(path, bound=bound, witness=witness, reservation=reservation)
     if not path.exists():
         msg = (
             f"there is no store of what people have left at {path}, and the budget of "
-            f"{account} was taken to make one, in as many shards as its first run said "
-            f"(this one says {shards}). If that run is still going on, run this one "
-            "again afterwards. Else restore the newest copy, or run on the machine "
+            f"{account} was taken to make one. If that run is still going on, run this "
+            "one again afterwards. Else restore the newest copy, or run on the machine "
             "that has it; if it is gone, nobody knows what people have left, and a new "
             "term has to begin: dpflow policy apply --new-term."
         )
         raise LedgerMissing(msg, ledger=str(path))
-    try:
-        reservation = read_reservation(path)
-    except OSError as error:
-        raise unavailable(path, error) from error
+    return open_store(path, bound=partial(_bound, ledger, account), witness=witness)
+
+
+def _bound(ledger: Ledger, account: str, reservation: str) -> IndividualBound:
+    """Return what the charge paid that a store names."""
     payer, bound = _paid(ledger, reservation)
     if payer != account or bound is None:
-        msg = f"{path} was paid by a charge of {payer}, not of {account}"
-        raise LedgerCorrupt(msg, ledger=str(path))
-    return reservation, bound
+        msg = f"the store of {account} was paid by a charge of {payer}"
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    return bound
 
 
 def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None]:
@@ -148,15 +78,10 @@ def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None
     return account, gate.rule.bound_of(amounts) if any(amounts) else None
 
 
-def _places(
-    found: Settings, ledger: Ledger, account: str, shards: int
-) -> Iterator[tuple[Path, Path]]:
-    """Yield where each shard of an account and its witness are; makes the folders."""
-    name = f"{ledger.id}.{re.sub(r'[^A-Za-z0-9._-]', '.', account)}"
+def _places(found: Settings, ledger: Ledger, account: str) -> tuple[Path, Path]:
+    """Return where an account's store and its witness are; make the folders."""
+    name = f"{ledger.id}.{re.sub(r'[^A-Za-z0-9._-]', '.', account)}.people"
     folder, witness = people_folder(found), witness_folder(found.witness)
     for each in (folder, witness):
         each.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for number in range(shards):
-        part = "" if shards == 1 else f".{number}-of-{shards}"
-        file = f"{name}{part}.people"
-        yield folder / file, witness / f"{file}.witness"
+    return folder / name, witness / f"{name}.witness"

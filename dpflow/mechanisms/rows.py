@@ -66,19 +66,17 @@ class NormClip:
     step: float
 
     @classmethod
-    def to(cls, norm: Number, *, shards: int = 1) -> NormClip:
+    def to(cls, norm: Number) -> NormClip:
         """Check the norm and choose the grid.
 
         Args:
             norm: Longest L2 norm of a person's row.
-            shards: How many sums of up to `MOST_PEOPLE` rows will be added up; with
-                more of them the grid is wider, so that this rounds nothing either.
 
         Raises:
             InvalidCost: If the norm is no positive number of sane size.
         """
         longest = exact_scale(norm, name="norm")
-        return cls(longest, _step(longest, _BITS - (shards - 1).bit_length()))
+        return cls(longest, _step(longest, _BITS))
 
     def rows(self, rows: NDArray[Any]) -> Rows:
         """Return clipped rows in steps of the grid; rows that are no numbers as zeros.

@@ -26,7 +26,6 @@ from dpflow.people.costs import (
     sampled_gaussian_costs,
     squared_norms,
 )
-from dpflow.people.shards import Shard, shard_of
 from dpflow.people.state import PrivateMask, PrivateTally
 from dpflow.people.store import PersonStore, create_store, open_store
 
@@ -34,12 +33,10 @@ __all__ = [
     "PersonStore",
     "PrivateMask",
     "PrivateTally",
-    "Shard",
     "clip_rows",
     "create_store",
     "gaussian_costs",
     "open_store",
     "sampled_gaussian_costs",
-    "shard_of",
     "squared_norms",
 ]

@@ -11,11 +11,10 @@ from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.people.files import digest, replace_file
-from dpflow.people.shards import Shard
 from dpflow.people.slots import DIGEST_BYTES, Slots
 from dpflow.people.state import PrivateTally
 
-_FORMAT = "dpflow-people-3"
+_FORMAT = "dpflow-people-4"
 _HEADER_BYTES = 4096
 _FLOAT_BYTES = 8
 
@@ -49,7 +48,6 @@ class People:
         step: How many steps were reserved.
         token: The token of the newest step.
         previous: The token of the step before it.
-        shard: Which part of all people it keeps.
     """
 
     tally: PrivateTally
@@ -59,7 +57,6 @@ class People:
     step: int
     token: str
     previous: str
-    shard: Shard
 
     def __repr__(self) -> str:
         """Name the store and nothing of its contents."""
@@ -80,7 +77,6 @@ def write_people(path: Path, people: People) -> None:
         "step": people.step,
         "token": people.token,
         "previous": people.previous,
-        "shard": str(people.shard),
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
         "people": len(left) // _FLOAT_BYTES,
@@ -114,20 +110,8 @@ def read_people(path: Path) -> People:
     return People(
         tally=PrivateTally.from_store(bound, left),
         slots=None if key is None else Slots(bytes.fromhex(key), bytes(names)),
-        shard=Shard.read(header["shard"]),
         **{name: header[name] for name in _PLAIN},
     )
-
-
-def read_reservation(path: Path) -> str:
-    """Return which charge of the ledger a people's file says it was paid by.
-
-    Raises:
-        LedgerCorrupt: If its head is not as it was written.
-        OSError: If it cannot be read.
-    """
-    with path.open("rb") as file:
-        return str(_header(path, file)["reservation"])
 
 
 def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
@@ -138,9 +122,7 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
 
 
 _PLAIN = tuple(
-    field.name
-    for field in fields(People)
-    if field.name not in ("tally", "slots", "shard")
+    field.name for field in fields(People) if field.name not in ("tally", "slots")
 )
 
 

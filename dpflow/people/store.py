@@ -48,7 +48,6 @@ from dpflow.people.records import (
     write_people,
     write_witness,
 )
-from dpflow.people.shards import WHOLE, Shard
 from dpflow.people.slots import Slots
 from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 from dpflow.people.withheld import Withheld
@@ -72,7 +71,6 @@ class PersonStore(Withheld):
     Attributes:
         bound: The public bound that was reserved in the ledger.
         reservation: The ledger's reservation that pays for it.
-        shard: Which part of all people it keeps.
         position: How far the store has come; public.
     """
 
@@ -88,7 +86,6 @@ class PersonStore(Withheld):
         "bound",
         "position",
         "reservation",
-        "shard",
     )
 
     def __init__(
@@ -110,7 +107,6 @@ class PersonStore(Withheld):
         self.bound = people.tally.bound
         self.position = position
         self.reservation = people.reservation
-        self.shard = people.shard
 
     @property
     def forfeited(self) -> int:
@@ -126,7 +122,7 @@ class PersonStore(Withheld):
             costs: float64[people], see `PrivateTally.admit`.
             people: For a store by ids: whose costs these are, each once. Who is new
                 joins with a whole budget; who has no id that is a text or a whole
-                number, or one of another shard, takes no part.
+                number takes no part.
 
         Returns:
             Who takes part, in the order of the costs.
@@ -251,9 +247,7 @@ def _charged(
     if people is None or before.slots is None:
         return before, before.tally.admit(costs)
     check_costs(costs, (len(people),))
-    # A person who came to two shards would have two budgets.
-    has = before.shard.has
-    slots, places = before.slots.placed(p if has(p) else None for p in people)
+    slots, places = before.slots.placed(people)
     placed = places >= 0
     if len(np.unique(places[placed])) != placed.sum():
         msg = "people= must name each person once: sum what they have first"
@@ -271,7 +265,6 @@ def create_store(
     people: int | None = None,
     witness: Path,
     reservation: str,
-    shard: Shard = WHOLE,
     lock_seconds: float = _LOCK_SECONDS,
 ) -> PersonStore:
     """Make the store of a bound that the ledger has just reserved, and open it.
@@ -283,8 +276,6 @@ def create_store(
             named by their ids at each step, and join when they are new.
         witness: The witness; in another folder, outside the backups of `path`.
         reservation: The ledger's reservation, 1 to 200 printable ASCII characters.
-        shard: Which part of all people it keeps. Shards are stores by themselves,
-            which one charge pays for: nobody is in two of them.
         lock_seconds: How long to wait for another holder.
 
     Raises:
@@ -323,7 +314,6 @@ def create_store(
             step=0,
             token=token,
             previous="",
-            shard=shard,
         )
         position = Position(store=store, step=0, token=token, settled=0)
         # The witness first: people's tallies without one would be of no use.
@@ -339,7 +329,6 @@ def open_store(
     *,
     bound: Callable[[str], IndividualBound] | IndividualBound,
     witness: Path,
-    shard: Shard = WHOLE,
     lock_seconds: float = _LOCK_SECONDS,
 ) -> PersonStore:
     """Open a store that exists.
@@ -349,7 +338,6 @@ def open_store(
         bound: What the ledger reserved for it, or a function that says it of the
             store's reservation.
         witness: Its witness.
-        shard: Which part of all people it keeps.
         lock_seconds: How long to wait for another holder.
 
     Raises:
@@ -370,7 +358,7 @@ def open_store(
         remove_unfinished(witness)
         people, seen = read_people(path), read_witness(witness)
         paid = bound(people.reservation) if callable(bound) else bound
-        _check(path, people, seen, paid, shard)
+        _check(path, people, seen, paid)
         position = replace(seen, step=people.step, token=people.token)
         if position != seen:
             write_witness(witness, position)
@@ -379,9 +367,7 @@ def open_store(
         )
 
 
-def _check(
-    path: Path, people: People, seen: Position, bound: IndividualBound, shard: Shard
-) -> None:
+def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:
     same = (people.step, people.token) == (seen.step, seen.token)
     ahead = (people.step, people.previous) == (seen.step + 1, seen.token)
     if people.store != seen.store or not (same or ahead):
@@ -395,12 +381,6 @@ def _check(
         msg = (
             f"{path} was made for {people.tally.bound!r}, and {bound!r} is what the "
             "ledger reserved. Open it with its own bound."
-        )
-        raise LedgerCorrupt(msg, ledger=str(path))
-    if people.shard != shard:
-        msg = (
-            f"{path} keeps shard {people.shard} of the people, and {shard} was asked "
-            "for. Their number never changes: who moved would have two budgets."
         )
         raise LedgerCorrupt(msg, ledger=str(path))
 

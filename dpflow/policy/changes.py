@@ -82,7 +82,7 @@ def judge(
         elif field == "other_flows":
             verdict: Verdict = "tighter" if new == "refuse" else "looser"
             found.append(_change((field,), old, new, verdict))
-        elif field == "officers" or (field == "source" and old is None):
+        elif field == "source" and old is None:
             found.append(_change((field,), old, new, "neutral"))
         else:
             found += [_change(*each, "other") for each in differing(old, new, field)]

@@ -54,7 +54,6 @@ from dpflow.policy.types import (
     PEOPLE,
     Alerts,
     Name,
-    Officers,
     Relation,
     Text,
     Unit,
@@ -144,12 +143,6 @@ class Policy(Sourced):
         description="The most that all terms of the dataset together may lose. "
         "Required before a second term can open.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
-    )
-    officers: Officers = Field(
-        default=(),
-        description="Who may apply this policy and thaw the dataset; an officer "
-        "applies no edit of their own.",
-        examples=[["ann", "bob"]],
     )
     alerts: Alerts = Field(
         default=(Decimal("0.5"), Decimal("0.8"), Decimal("0.95")),
@@ -405,8 +398,6 @@ class Policy(Sourced):
         }
         if self.lifetime is not None:
             found["lifetime"] = declared_budget(self.lifetime)
-        if self.officers:
-            found["officers"] = sorted(self.officers)
         if self.partition is not None:
             found["partition"] = self.partition.model_dump(exclude_none=True)
         between = longer(self.guarantees, self.unit)

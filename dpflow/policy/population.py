@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dpflow.policy.fields import Budget, FilterChoice, Record
 from dpflow.policy.model import Policy
-from dpflow.policy.types import PEOPLE, Name, Relation, Text, Unit
+from dpflow.policy.types import PEOPLE, Name, Relation, Unit
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
@@ -53,11 +53,6 @@ class Population(Record):
         description="The most that all terms of the population together may lose.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
-    officers: tuple[Text, ...] = Field(
-        default=(),
-        description="Who may apply this file.",
-        examples=[["ann", "bob"]],
-    )
 
     def as_policy(self) -> Policy:
         """Return the policy that the ledger keeps for it, under a name of its own."""
@@ -69,7 +64,6 @@ class Population(Record):
             budget=self.budget,
             filter=self.filter,
             lifetime=self.lifetime,
-            officers=self.officers,
             other_flows="allow",
         )
 

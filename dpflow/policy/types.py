@@ -194,13 +194,6 @@ def _checked_rising(value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
     return value
 
 
-def _checked_different(value: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(value)) != len(value):
-        message = f"officers must be different people, got {list(value)}."
-        raise problem(message, "Name each once.")
-    return value
-
-
 #: The name of a dataset.
 Name = Annotated[
     str,
@@ -230,8 +223,6 @@ CostText = Annotated[
 ]
 #: Fractions of a budget, rising.
 Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
-#: Names of different people.
-Officers = Annotated[tuple[Text, ...], AfterValidator(_checked_different)]
 Unit = Annotated[Text, Field(title="Privacy unit")]
 Relation = Annotated[
     Literal["add-or-remove", "replace-one"],

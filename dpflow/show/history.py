@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,8 +183,6 @@ def decision_of(item: JournalEntry) -> str:
     kind = item.entry.kind
     if kind == "open":
         return f"term {item.account.term} opened"
-    if kind == "prior" and "grant" in item.entry.body:
-        return "carved"
     return _WORDS[kind]
 
 
@@ -198,10 +195,6 @@ def what_of(item: JournalEntry) -> str:
         return "; ".join(map(str, body.get("changes", ())))
     if entry.kind in ("freeze", "thaw"):
         return ""
-    grant = body.get("grant")
-    if isinstance(grant, Mapping):
-        given = {name: str(grant[name]) for name in ("epsilon", "delta")}
-        return f"{amounts_text(given)} for ledger {grant['taker']}"
     step = f"step {body['step']}: " if entry.reservation and body.get("step") else ""
     return f"{step}{amounts_text(entry.amount)}"
 

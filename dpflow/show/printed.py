@@ -30,8 +30,6 @@ class LedgerFacts(TypedDict):
 class LedgerStatus(LedgerFacts):
     """Which ledger was read, and why it is taken to keep charges."""
 
-    durability: Annotated[str, Field(description="fsync or platform")]
-
 
 class State(TypedDict):
     """Whether it runs."""

@@ -34,15 +34,12 @@ class Status:
     Attributes:
         ledger: Id of the ledger.
         place: Where it is.
-        durability: Why an acknowledged charge is taken as kept: "fsync", the server's
-            settings say so, or "platform", storage below them does.
         datasets: One for each, by name.
         warnings: What is odd about the policy files.
     """
 
     ledger: str
     place: str
-    durability: str
     datasets: tuple[DatasetStatus, ...]
     warnings: tuple[str, ...]
 
@@ -57,7 +54,6 @@ class Status:
             "ledger": {
                 "id": self.ledger,
                 "place": self.place,
-                "durability": self.durability,
             },
             "datasets": [_known_json(each) for each in self.datasets],
             "flows": [each.as_json() for each in flow_outlooks(self.ahead)],
@@ -148,7 +144,6 @@ def status_of(
     return Status(
         ledger=ledger.id,
         place=ledger.place,
-        durability=ledger.durability,
         datasets=tuple(known),
         warnings=tuple(warnings),
     )

@@ -18,7 +18,6 @@ from dpflow.config import (
     LEDGER_VARIABLE,
     NO_WITNESS,
     POLICIES_VARIABLE,
-    PRINCIPAL_VARIABLE,
     WITNESS_VARIABLE,
     settings,
 )
@@ -27,13 +26,10 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger import ledger as shell
 from dpflow.ledger import views as ledger_views
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.decision.gates import gates_of
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.records import AccountLine
 from dpflow.ledger.views.releases import values_kept
@@ -122,7 +118,6 @@ class LedgerForTests:
         for number, text in enumerate(texts):
             (self.policies / f"{number}.yaml").write_text(text, "utf-8")
         load_policies(self.policies)
-        self.apply_for_officers()
 
     def seed(self, seed: int) -> None:
         """Draw other noise: it is the same for the same seed. The first one is 0."""
@@ -203,18 +198,6 @@ class LedgerForTests:
                 return view.spent
         return {}
 
-    def apply_for_officers(self) -> None:
-        """Apply the policies that name officers, as the first one: nobody else is here.
-
-        All others are applied by the first step, as on any ledger in a file.
-        """
-        project = current_project()
-        for policy in project.policies.values():
-            if policy.officers:
-                who = Approval(principal=policy.officers[0], authors=(_AUTHOR,))
-                wish = Wish(because="a test uses it")
-                apply_policy(project.ledger, policy, wish, who)
-
     def _entries(self, dataset: str | None) -> list[AccountLine]:
         found = ledger_views.history(self.ledger, dataset, kind=None, limit=_ALL)
         # Newest first; entries of one millisecond stay in order.
@@ -245,7 +228,6 @@ def opened(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
         LEDGER_VARIABLE: ours.url,
         POLICIES_VARIABLE: str(ours.policies),
         WITNESS_VARIABLE: NO_WITNESS,
-        PRINCIPAL_VARIABLE: "test",
         ENVIRONMENT_VARIABLE: TEST_ENVIRONMENT,
         FENCE_VARIABLE: ours.url,
     }.items():
@@ -261,8 +243,6 @@ def opened(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
         patch.setattr(shell, "decide", orders.deciding(decide))
         patch.setattr(admit, "gates_of", orders.asking(gates_of))
         replace_noise(made.id, made.environment, Seeds())
-        if found is not None and any(ours.policies.glob("*.y*ml")):
-            ours.apply_for_officers()
         yield ours
     finally:
         if made is not None:

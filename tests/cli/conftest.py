@@ -14,7 +14,7 @@ from tests.cli.support import ADULT, CDNOW, Shop, run
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Make a folder without ledger and policies the working directory."""
-    ours = ("LEDGER_URL", "POLICIES", "PRINCIPAL", "ENVIRONMENT")
+    ours = ("LEDGER_URL", "POLICIES", "ENVIRONMENT")
     for name in (*(f"DPFLOW_{each}" for each in ours), "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

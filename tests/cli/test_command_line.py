@@ -41,7 +41,7 @@ COMMANDS = (
     ("ledger", "status"),
     ("report",),
     ("serve",),
-    *(("plot", kind) for kind in ("burndown", "composition", "noise", "theorems")),
+    *(("plot", kind) for kind in ("burndown", "odometers")),
 )
 #: Typer itself needs pydantic to parse some options.
 HEAVY = ("prefect", "mpmath", "numpy", "yaml", "sqlite3")

@@ -8,7 +8,6 @@ import pytest
 
 from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import (
-    ADULT,
     CDNOW,
     STEP,
     Shop,
@@ -17,6 +16,7 @@ from tests.cli.support import (
     run_fine,
     run_json,
 )
+from tests.projects import act_as
 
 TERM_TWO = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
 
@@ -38,10 +38,10 @@ def told(*arguments: str) -> list[tuple[str, str, str]]:
 @pytest.fixture
 def decisions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Decide everything that people decide about one dataset, among charges."""
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann")
+    act_as(monkeypatch, "ann")
     run_fine("policy", "apply", "cdnow", "--because", "the first year")
     shop.charge()
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    act_as(monkeypatch, "bob")
     tighter = CDNOW.replace("epsilon: 3", "epsilon: 2.9")
     shop.write(tighter)
     run_fine("policy", "apply", "cdnow", "--because", "too generous")
@@ -114,7 +114,7 @@ def test_a_reconciliation_is_a_decision(
     copy = shop.root / "copy.db"
     run_fine("ledger", "backup", str(copy))
     shop.charge()
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    act_as(monkeypatch, "bob")
     file = shop.root / ".dpflow" / "ledger.db"
     for name in ("ledger.db-wal", "ledger.db-shm"):
         file.with_name(name).unlink(missing_ok=True)
@@ -124,19 +124,6 @@ def test_a_reconciliation_is_a_decision(
     assert repaired["decision"] == "lost charges charged again"
     assert repaired["because"] == "the disk was lost"
     assert "mu_squared" in repaired["what"]
-
-
-def test_a_carved_part_says_for_whom(empty: Shop) -> None:
-    """It is charged here for ever, for another ledger to spend."""
-    run_fine("ledger", "init")
-    empty.write(ADULT + "source: census\n", "adult.yaml")
-    empty.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    taker = "a" * 32
-    what = ("adult", "east.grant", "--epsilon", "0.2", "--to", taker)
-    run_fine("ledger", "carve", *what, "--because", "the east")
-    newest = decided()[0]
-    assert (newest["decision"], newest["because"]) == ("carved", "the east")
-    assert newest["what"] == f"epsilon 0.2 for ledger {taker}"
 
 
 def test_a_population_is_told_beside_its_datasets(shop: Shop) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from dpflow.contrib.demo import run_demo
-from tests.cli.support import Shop, run, run_process
+from tests.cli.support import Shop, run_process
 
 #: The command, as if some libraries were not installed.
 WITHOUT = """
@@ -17,12 +14,6 @@ sys.argv = ["dpflow", "demo"]
 from dpflow.cli import main
 main()
 """
-
-
-def test_the_demo_takes_what_the_command_gives() -> None:
-    """The command is thin; the demo's own tests run it."""
-    assert "as_json" in inspect.signature(run_demo).parameters
-    assert "real data" in run("demo", "--help").stdout
 
 
 @pytest.mark.parametrize("names", [("lifetimes",), ("opendp", "pandas", "matplotlib")])

@@ -19,6 +19,7 @@ from tests.cli.support import (
     run_fine,
     run_json,
 )
+from tests.projects import act_as
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
 CHURN = Gaussian(sensitivity=1, noise_multiplier=40)
@@ -66,7 +67,7 @@ def test_an_unknown_dataset_is_an_error(shop: Shop) -> None:
 def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
     """A first term, which nobody decided in so many words, has its name as well."""
     shop.charge()
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
+    act_as(monkeypatch, "bob")
     run_fine("freeze", "cdnow", "--because", "wrong sigma")
     run_fine("thaw", "cdnow", "--because", "it was right")
     text = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
@@ -82,8 +83,8 @@ def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
 
 
 def test_a_charge_says_who(shop: Shop, monkeypatch: Any) -> None:
-    """The principal, wherever one was named; also beside the term that it opened."""
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "carol")
+    """The user of the operating system; also beside the term that it opened."""
+    act_as(monkeypatch, "carol")
 
     @guarded(dataset="adult", cost=PureDP(epsilon="0.1"), flow="census")
     def count() -> int:

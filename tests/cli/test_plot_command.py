@@ -19,32 +19,14 @@ def test_a_burn_down_is_written_and_told(shop: Shop) -> None:
     assert "<svg" in (shop.root / "b.svg").read_text("utf-8")
 
 
-def test_the_composition_is_written(shop: Shop) -> None:
-    """With the flows that spent it."""
-    shop.charge()
-    found = run_json("plot", "composition", "cdnow", "--out", "c.png")
-    assert (found["out"], found["kind"]) == ("c.png", "png")
-    assert "weekly-report" in found["alt"]
-    assert (shop.root / "c.png").is_file()
-
-
-def test_theorems_need_no_ledger(empty: Shop) -> None:
+def test_odometers_need_no_ledger(empty: Shop) -> None:
     """The poster's figure is about theorems only."""
-    found = run_json("plot", "theorems", "--out", "t.svg", "--steps", "10")
+    found = run_json("plot", "odometers", "--out", "t.svg", "--steps", "10")
     assert "after 10 steps of (0.1, 0)-DP" in found["alt"]
     assert (empty.root / "t.svg").is_file()
 
 
-def test_noise_needs_no_ledger(empty: Shop) -> None:
-    """It is about a cost, a number of runs and theorems."""
-    cost = "Laplace(sensitivity=1, scale=10)"
-    options = ("--cost", cost, "--runs", "4", "--theorem", "basic", "--out", "n.png")
-    found = run_json("plot", "noise", *options)
-    assert "Least scale of Laplace with which 4 runs fit" in found["alt"]
-    assert "basic 4 at epsilon 1" in found["alt"]
-
-
-@pytest.mark.parametrize("kind", ["burndown", "composition"])
+@pytest.mark.parametrize("kind", ["burndown"])
 def test_nothing_charged_and_no_such_dataset_are_told_apart(
     shop: Shop, kind: str
 ) -> None:
@@ -69,7 +51,7 @@ def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None
 @pytest.mark.parametrize("name", ["x.gif", "x", ".png.jpg"])
 def test_what_is_no_picture_is_wrong_usage(empty: Shop, name: str) -> None:
     """Found before anything is read or drawn."""
-    result = run("plot", "theorems", "--out", name)
+    result = run("plot", "odometers", "--out", name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "must end in .png or .svg" in without_colour(result.stderr)
     assert list(empty.root.iterdir()) == []
@@ -78,11 +60,9 @@ def test_what_is_no_picture_is_wrong_usage(empty: Shop, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("theorems", "--out", "x.png", "--steps", "1"), "from 2 to 10000, got 1"),
-        (("theorems", "--out", "x.png", "--epsilon", "nan"), "nan"),
-        (("noise", "--out", "x.png", "--cost", "Gaussian(1"), "it cannot be read"),
-        (("noise", "--out", "x.png", "--runs", "0"), "runs must be from 1 to"),
-        (("theorems", "--out", "/proc/x/y.png"), "cannot write /proc/x/y.png"),
+        (("odometers", "--out", "x.png", "--steps", "1"), "from 2 to 10000, got 1"),
+        (("odometers", "--out", "x.png", "--epsilon", "nan"), "nan"),
+        (("odometers", "--out", "/proc/x/y.png"), "cannot write /proc/x/y.png"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(

@@ -27,7 +27,7 @@ from dpflow.forecast.noise import noise_of
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
 from tests.cli.support import run, run_fine, run_json, run_terminal, without_colour
-from tests.projects import TENTH, make_project
+from tests.projects import TENTH, act_as, make_project
 
 SECRET = 4242
 SHOP = """\
@@ -158,7 +158,7 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make releases of several costs, by somebody, in a flow."""
     make_project(tmp_path, monkeypatch, SHOP)
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann@example.org")
+    act_as(monkeypatch, "ann@example.org")
     forget_projects()
     for name, cost in COSTS.items():
         guarded(

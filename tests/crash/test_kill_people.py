@@ -22,15 +22,15 @@ import numpy as np
 import opendp.measurements  # noqa: F401 (here once, and not by every process)
 import pytest
 
-from dpflow import PersonBudgets, guarded, sharded_person_sum
+from dpflow import PersonBudgets, guarded, person_sum
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
-from dpflow.people import PersonStore, shard_of, store
+from dpflow.people import PersonStore, store
 from flows import data
 from tests.mechanisms.test_person_sums import BOUND, POLICY
 from tests.projects import make_project
-from tests.sizes import scaled, spread
+from tests.sizes import scaled
 
 #: Everybody can come so often, killed runs included.
 VISITS = 6
@@ -43,25 +43,27 @@ BACKUP = 3
 
 
 @cache
-def people_of(week: int, shards: int) -> Callable[[int], tuple[list[Any], None]]:
-    """Return who bought in a week of CDNOW, by shards."""
-    everybody = sorted(set(data.purchases(data.weeks()[week])["customer"].tolist()))
-    found = [[c for c in everybody if shard_of(c, shards) == n] for n in range(shards)]
-    return lambda shard: (found[shard], None)
+def people_of(week: int) -> list[Any]:
+    """Return who bought in a week of CDNOW."""
+    return sorted(set(data.purchases(data.weeks()[week])["customer"].tolist()))
 
 
-def always(week: int, shards: int) -> Callable[[int], tuple[list[Any], None]]:
+def always(week: int) -> list[Any]:
     """Return the same two, whatever the week."""
-    del week, shards
-    return lambda _: (["a", "b"], None)
+    del week
+    return ["a", "b"]
 
 
-def report(week: int, shards: int, read: Any) -> float:
+def report(week: int, people: list[Any]) -> float:
     """Release how many bought in a week."""
 
-    @guarded(dataset="shop", cost=PersonBudgets(), release_key="buyers/{week}")
+    @guarded(
+        dataset="shop",
+        cost=PersonBudgets(),
+        release_key="buyers/{week}",
+    )
     def buyers(week: int) -> float:
-        return float(sharded_person_sum(read, shards=shards, sigma=SIGMA))
+        return float(person_sum(people, sigma=SIGMA))
 
     return buyers(week)
 
@@ -97,10 +99,10 @@ def dying(fatal: int) -> Callable[..., None]:
     return count
 
 
-def run(folder: Path, week: int, shards: int, fatal: int | None) -> tuple[int, int]:
+def run(folder: Path, week: int, fatal: int | None) -> tuple[int, int]:
     """Run a week in a process of its own; return how it ended, and its calls."""
     # Read here, once, and not by every process.
-    read = people_of(week, shards)
+    read = people_of(week)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -117,7 +119,7 @@ def run(folder: Path, week: int, shards: int, fatal: int | None) -> tuple[int, i
                 )
 
             sys.setprofile(count if fatal is None else dying(fatal))
-            report(week, shards, read)
+            report(week, read)
             sys.setprofile(None)
             os.write(writing, str(calls).encode())
             status = 0
@@ -137,7 +139,7 @@ def stores(folder: Path) -> list[Path]:
     return sorted((folder / ".dpflow" / "people").glob("*.people"))
 
 
-def storm(folder: Path, log: Path, shards: int, random: Random) -> tuple[int, int]:
+def storm(folder: Path, log: Path, random: Random) -> tuple[int, int]:
     """Play all weeks with kills and backups; return the kills and the refusals."""
     kills = refusals = 0
     backup: dict[Path, bytes] = {}
@@ -145,25 +147,25 @@ def storm(folder: Path, log: Path, shards: int, random: Random) -> tuple[int, in
     for week in range(WEEKS):
         due = (KILLS * (week + 1)) // WEEKS
         while week and kills < due:
-            status, _ = run(log, week, shards, random.randint(1, calls))
+            status, _ = run(log, week, random.randint(1, calls))
             assert status in {0, -signal.SIGKILL}
             kills += status == -signal.SIGKILL
-        status, counted = run(log, week, shards, None)
+        status, counted = run(log, week, None)
         assert status == 0
         calls = max(calls, counted)
         if week % BACKUP == 1:
             backup = {path: path.read_bytes() for path in stores(folder)}
         if week % BACKUP == 0 and backup:
-            refusals += refused(log, shards, backup, random)
+            refusals += refused(log, backup, random)
     return kills, refusals
 
 
-def refused(log: Path, shards: int, backup: dict[Path, bytes], random: Random) -> int:
+def refused(log: Path, backup: dict[Path, bytes], random: Random) -> int:
     """Put one old file back, see a run refused, and bring the newest one again."""
     old = random.choice(sorted(backup))
     newest = old.read_bytes()
     old.write_bytes(backup[old])
-    status, _ = run(log, 78, shards, None)
+    status, _ = run(log, 78, None)
     old.write_bytes(newest)
     return status == 3
 
@@ -185,11 +187,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget_projects()
 
 
-@pytest.mark.parametrize("shards", spread([2, 1], 1))
-def test_nobody_pays_more_than_the_bound(folder: Path, shards: int) -> None:
+def test_nobody_pays_more_than_the_bound(folder: Path) -> None:
     """However the runs die, and whatever backup is put back between them."""
     log = folder.parent / "log"
-    kills, refusals = storm(folder, log, shards, Random(shards))
+    kills, refusals = storm(folder, log, Random(1))
     assert kills >= KILLS * (WEEKS - 1) // WEEKS
     assert refusals == len(range(BACKUP, WEEKS, BACKUP))
     assert BOUND * Fraction(5, VISITS) < most(log) <= BOUND
@@ -202,10 +203,10 @@ def test_a_store_that_forgets_is_caught(folder: Path, monkeypatch, forgets) -> N
     """People who come again and again are let in too often, and the list says so."""
     log = folder.parent / "log"
     monkeypatch.setattr(sys.modules[__name__], "people_of", always)
-    run(log, 0, 1, None)
+    run(log, 0, None)
     if forgets:
         for name in ("write_people", "write_witness"):
             monkeypatch.setattr(store, name, lambda *_: None)
     for week in range(1, VISITS + 1):
-        run(log, week, 1, None)
+        run(log, week, None)
     assert (most(log) > BOUND) == forgets

@@ -8,11 +8,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from dpflow.ledger.grants import Grant
+
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.approval import Approval
-from dpflow.ledger.grants import Grant
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command, End, Reserve, Seal
 from dpflow.ledger.office_records import (
@@ -325,11 +325,9 @@ class Play:
                 lifetime=f"{{epsilon: {lifetime}}}",
             )
         wish = Wish(because="x", new_term=self.random.random() < 0.5)
-        approval = Approval(principal="ann", authors=("bob",))
         command = Apply(
             policy=policy,
             wish=wish,
-            approval=approval,
             sources=("visits", "shop"),
             **self.facts(),
         )

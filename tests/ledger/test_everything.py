@@ -17,7 +17,6 @@ from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.bundle import write_evidence
 from dpflow.ledger.audit.export import entry_columns, journal_rows
@@ -34,7 +33,6 @@ from tests.ledger.support import Place, audit, edit, granted, in_memory, url
 from tests.signing import key_file, key_of
 
 KEY = key_of("k")
-ANN = Approval(principal="ann")
 SOURCE = "warehouse.customers"
 SHOP = f"""\
 dataset: shop
@@ -228,14 +226,14 @@ def take_a_grant(world: World, policy: Policy) -> None:
     assert verify(giver, key=KEY).bad == []
     giver.close()
     wish = Wish(because="a part was given", new_term=True, grant=grant)
-    apply_policy(world.ledger, policy, wish, ANN)
+    apply_policy(world.ledger, policy, wish)
     world.ledger.settle(granted(world.ledger, "0.1", policies=[policy]))
 
 
 def tighten(world: World, policy: Policy) -> None:
     """Lower the budget in place."""
     world.write("shop", SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
-    result = apply_policy(world.ledger, world.policies["shop"], Wish(), ANN)
+    result = apply_policy(world.ledger, world.policies["shop"], Wish())
     assert result.action == "tighten"
     name = granted(world.ledger, STEP, policies=[world.checked("shop")])
     world.ledger.settle(name)
@@ -245,7 +243,7 @@ def tighten(world: World, policy: Policy) -> None:
 def open_a_term(world: World, policy: Policy) -> None:
     """Open a second term and charge it, with a run that holds and draws."""
     wish = Wish(because="a new year", new_term=True)
-    apply_policy(world.ledger, policy, wish, ANN)
+    apply_policy(world.ledger, policy, wish)
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
     held_run(world.ledger, [STEP] * 2, run="r7", **here)
     step = drawn(world.ledger, STEP, preflights=("r7",), **here)

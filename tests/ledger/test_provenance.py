@@ -15,7 +15,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import provenance as room
 from dpflow.ledger.office import amend
-from dpflow.ledger.provenance import authors_of, git, provenance, system_user
+from dpflow.ledger.provenance import git, provenance, system_user
 from dpflow.ledger.records import Conditions
 from tests.ledger.support import Place, granted, make_ledger, read, url
 
@@ -122,11 +122,6 @@ def test_the_variables_of_a_hook_lead_nowhere(
     assert git(repository, "rev-parse", "HEAD")
 
 
-def test_a_configured_principal_comes_before_the_systems_user() -> None:
-    """Services run as one user for many people."""
-    assert provenance(None, "ann")["who"] == "ann"
-
-
 def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in some containers."""
 
@@ -138,31 +133,6 @@ def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # Authors
-
-
-def test_the_last_committer_is_the_author(repository: Path) -> None:
-    """By name and by address."""
-    assert authors_of(repository / "policy.yaml") == ("Ann", "ann@example.com")
-
-
-@pytest.mark.parametrize("change", ["edited", "staged", "new"])
-def test_what_is_not_committed_has_no_known_author(
-    repository: Path, change: str
-) -> None:
-    """The last commit says nothing about an edit since."""
-    path = repository / "policy.yaml"
-    if change == "new":
-        path = repository / "other.yaml"
-    path.write_text("dataset: b\n")
-    if change == "staged":
-        _git(repository, "add", "policy.yaml")
-    assert authors_of(path) == ()
-
-
-def test_outside_a_repository_nobody_is_known(tmp_path: Path) -> None:
-    """Then an author has to be named."""
-    (tmp_path / "policy.yaml").touch()
-    assert authors_of(tmp_path / "policy.yaml") == ()
 
 
 # Environment

@@ -24,7 +24,6 @@ from dpflow import (
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.office_records import Wish
@@ -275,7 +274,7 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     path = project.policies.source("shop")
     path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
     wish = Wish(because="a new year", new_term=True)
-    apply_policy(project.ledger, wide, wish, Approval(principal="ann"))
+    apply_policy(project.ledger, wide, wish)
     again = run_again(report, state.state_details.flow_run_id)
     assert again.is_completed()
     assert sorted(RAN) == list(range(12))

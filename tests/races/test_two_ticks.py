@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.office_records import Wish
@@ -45,7 +44,7 @@ def ledger(path: Place, tmp_path: Path) -> Iterator[Ledger]:
     made = create_ledger(url(path))
     pin_ledger(made, folder / "policies")
     policy = load_policies(folder / "policies").policy_for("shop")
-    apply_policy(made, policy, Wish(), Approval(principal="ann"))
+    apply_policy(made, policy, Wish())
     made.close()
     found = open_ledger(url(path))
     yield found

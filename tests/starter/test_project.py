@@ -21,7 +21,7 @@ COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a folder without ledger and policies the working directory."""
-    for name in ("LEDGER_URL", "POLICIES", "PRINCIPAL", "ENVIRONMENT"):
+    for name in ("LEDGER_URL", "POLICIES", "ENVIRONMENT"):
         monkeypatch.delenv(f"DPFLOW_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     yield tmp_path

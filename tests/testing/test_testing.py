@@ -348,22 +348,6 @@ def test_a_bad_policy_is_refused_at_once(ledger):
         ledger.use("policies/none.yaml")
 
 
-def test_a_policy_with_officers_is_applied(ledger, tmp_path, monkeypatch):
-    """A test has no officer to ask; the journal says who stood in."""
-    policy = POLICY + "officers: [ann]\n"
-    ledger.use(policy)
-    guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
-    assert ledger.spent("shop")["epsilon"] == "0.1"
-
-
-def test_a_projects_policy_with_officers_is_applied(tmp_path, monkeypatch):
-    """Without `use` as well."""
-    make_project(tmp_path, monkeypatch, POLICY + "officers: [ann]\n")
-    with ledger_for_tests() as ledger:
-        guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
-        assert ledger.spent("shop")["epsilon"] == "0.1"
-
-
 def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
     """A pipeline is tested under the budget that it will meet."""
     make_project(tmp_path, monkeypatch)

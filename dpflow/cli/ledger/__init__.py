@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
-from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,26 +26,8 @@ app = typer.Typer(
 )
 
 
-class Durability(StrEnum):
-    """Why an acknowledged charge is taken as kept: `FSYNC` and `PLATFORM`."""
-
-    FSYNC = "fsync"
-    PLATFORM = "platform"
-
-
-_Durability = Annotated[
-    Durability,
-    typer.Option(
-        help="platform: replicated storage below a PostgreSQL server keeps charges, "
-        "though its fsync is off; needs a witness on another server. Never changes."
-    ),
-]
-
-
 @app.command()
-def init(
-    *, durability: _Durability = Durability.FSYNC, as_json: AsJson = False
-) -> None:
+def init(*, as_json: AsJson = False) -> None:
     """Make a new, empty ledger and pin its id in the policies folder.
 
     Once per project: an existing ledger is never replaced, and a missing one is to be
@@ -63,8 +42,8 @@ def init(
 
     found = settings()
     lock = found.policies / LOCK_NAME
-    _refuse_existing(found, lock, durability)
-    ledger = make_project_ledger(found, durability=durability.value)
+    _refuse_existing(found, lock)
+    ledger = make_project_ledger(found)
     data = {"ledger": ledger_facts(ledger), "witness": _witness_place(ledger)}
     data |= {"pin": str(lock), "commit": [str(lock)]}
     answer(data, *_made_lines(ledger, found, lock), as_json=as_json)
@@ -99,12 +78,12 @@ def _witness_place(ledger: Ledger) -> str:
     return "waived" if witness is None else witness.place
 
 
-def _refuse_existing(found: Settings, lock: Path, durability: Durability) -> None:
+def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.ledger import storage_at
 
     pinned, place = lock.exists(), storage_at(found.ledger_url).place
-    if (there := _ledger_there(found, durability)) is not None:
+    if (there := _ledger_there(found)) is not None:
         then = (
             "`dpflow status` shows what it holds."
             if pinned
@@ -122,20 +101,15 @@ def _refuse_existing(found: Settings, lock: Path, durability: Durability) -> Non
         raise ConfigurationError(msg)
 
 
-def _ledger_there(found: Settings, durability: Durability) -> str | None:
+def _ledger_there(found: Settings) -> str | None:
     """Return the id of the ledger that is there already."""
-    from dpflow.exceptions import LedgerMissing, LedgerUnavailable
+    from dpflow.exceptions import LedgerMissing
     from dpflow.ledger import open_ledger
 
     url, runs, witness = found.ledger_url, found.environment, found.witness
     try:
         ledger = open_ledger(url, environment=runs, witness=witness)
     except LedgerMissing:
-        return None
-    except LedgerUnavailable:
-        if durability is Durability.FSYNC:
-            raise
-        # Nothing says yet that this server will do; who makes the ledger looks again.
         return None
     ledger.close()
     return ledger.id
@@ -176,59 +150,12 @@ def _status_lines(data: dict[str, Any]) -> Iterator[str]:
     yield f"place              {plain(short_path(data['ledger']['place']))}"
     yield f"pinned by          {plain(short_path(data['pin']))}"
     yield f"witness            {plain(data['witness'])}"
-    yield f"durability         {data['ledger']['durability']}"
     yield f"schema             {data['schema']}"
     yield f"environment        {plain(data['environment'] or 'any')}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
     yield f"open reservations  {count}{of_them}"
     if forfeited:
         yield from ("", FORFEITED)
-
-
-@app.command()
-def migrate(*, as_json: AsJson = False) -> None:
-    """Bring the ledger to the schema of this dpflow; older ones then refuse it.
-
-    Nothing in the journal changes. Back the ledger up first, and upgrade every
-    worker: one that runs an older dpflow is refused from then on.
-
-    Example: `dpflow ledger migrate`
-    """
-    from dpflow.config import settings
-    from dpflow.ledger import storage_at
-    from dpflow.ledger.storage.base import SCHEMA_VERSION
-
-    with closing(storage_at(settings().ledger_url)) as storage:
-        # One that another version made is refused here.
-        _ = storage.identity
-    data = {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}
-    text = f"The ledger has schema {SCHEMA_VERSION} already; nothing was changed."
-    answer(data, text, as_json=as_json)
-
-
-_Because = Annotated[
-    str, typer.Option(help="Why nothing that was charged is missing there.")
-]
-
-
-@app.command("accept-server")
-def accept(*, because: _Because, as_json: AsJson = False) -> None:
-    """Let the ledger go on after its PostgreSQL server was replaced.
-
-    A promoted standby or a restored backup may lack charges that were acknowledged,
-    so every step is refused there. Compare the ledger with the runs and the witness
-    first; what is missing, an officer enters.
-
-    Example: `dpflow ledger accept-server --because "the standby was synchronous"`
-    """
-    from dpflow.config import settings
-    from dpflow.ledger import accept_server, storage_at
-
-    url = settings().ledger_url
-    accept_server(url, because=because)
-    place = storage_at(url).place
-    text = f"The ledger {plain(place)} goes on where it is now."
-    answer({"accepted": place, "because": because}, text, as_json=as_json)
 
 
 @app.command()
@@ -245,8 +172,8 @@ def roles(
         typer.echo(roles_script(), nl=False)
         return
     say(
-        "dpflow_owner    owns the tables: migrations and accept-server",
-        "dpflow_officer  opens terms, freezes and thaws, posts operators' entries",
+        "dpflow_owner    owns the tables; not for daily use",
+        "dpflow_operator opens terms, thaws, repairs, signs, charges by hand",
         "dpflow_worker   runs steps; changes no journal row and sets no budget",
         "dpflow_reader   sees accounts and journal; no released value",
         "",
@@ -267,7 +194,5 @@ for _command in (
     operations.close_reservation,
     operations.amend,
     operations.import_prior,
-    # By its name: no other room knows what stands beside the house.
-    import_module("dpflow.contrib.carving").carve,
 ):
     app.command()(_command)

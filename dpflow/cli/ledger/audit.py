@@ -243,7 +243,6 @@ def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
         say_json({"ledger": ledger_facts(ledger), **_report_json(report)})
     else:
         _say_report(report)
-        say(f"Durability: {ledger.durability}.")
     if not report.fine:
         raise typer.Exit(1)
 

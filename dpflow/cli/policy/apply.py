@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +12,12 @@ import typer
 from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, fail, say, say_json
 from dpflow.cli.source import project_ledger
-from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.grants import Grant
     from dpflow.ledger.office_records import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
@@ -44,14 +42,69 @@ _CLOSED = (
 _VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
-def diff(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
-    """Show how policy files differ from the ledger's copies, and what apply would do.
+class FailOn(StrEnum):
+    """Verdict that fails a comparison with a commit."""
 
-    Each change is tighter, looser or other. Exit code 1 if any file differs, as
-    diff(1) does; 0 if the ledger has them all.
+    LOOSER = "looser"
 
-    Example: `dpflow policy diff sales`
+
+_Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="COMMIT",
+        help="Compare with this commit in git instead of the ledger.",
+    ),
+]
+_FailOn = Annotated[
+    FailOn | None,
+    typer.Option(
+        "--fail-on",
+        help="With --base: exit with 1 if a guarantee may be looser than before.",
+    ),
+]
+_Markdown = Annotated[
+    bool,
+    typer.Option("--markdown", help="With --base: print a comment for a pull request."),
+]
+
+
+def diff(
+    dataset: AnyDataset = None,
+    *,
+    base: _Base = None,
+    fail_on: _FailOn = None,
+    markdown: _Markdown = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how policy files differ from the ledger's copies, or from a commit.
+
+    Each change is tighter, looser or other. Exit code 1 if a file differs from the
+    ledger's copy. With --base the ledger is not opened, and only --fail-on sets the
+    exit code.
+
+    Example: `dpflow policy diff --base origin/main --fail-on looser`
     """
+    if base is None:
+        if fail_on is not None or markdown:
+            msg = "--fail-on and --markdown need --base COMMIT"
+            raise typer.BadParameter(msg)
+        _diff_with_ledger(dataset, as_json=as_json)
+        return
+    from dpflow.cli.policy.revisions import print_diff
+    from dpflow.config import settings
+    from dpflow.policy.revisions import compare_with_commit
+
+    if dataset is not None or (markdown and as_json):
+        msg = "--base compares all datasets; give --markdown or --json, not both"
+        raise typer.BadParameter(msg)
+    found = compare_with_commit(settings().policies, base)
+    print_diff(found, markdown=markdown, as_json=as_json)
+    if fail_on is not None and (found.weaker or found.problems):
+        raise typer.Exit(1)
+
+
+def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
@@ -85,22 +138,6 @@ _RaiseLifetime = Annotated[
         "that was overdrawn. Both break what was promised of all terms together.",
     ),
 ]
-_Author = Annotated[
-    str,
-    typer.Option(
-        "--author",
-        metavar="NAME",
-        help="Who wrote the policy, where git does not know it.",
-    ),
-]
-_Grant = Annotated[
-    Path | None,
-    typer.Option(
-        "--grant",
-        help="What `dpflow ledger carve` wrote: the part of another ledger's "
-        "budget under which this one may use the source.",
-    ),
-]
 
 
 def apply(
@@ -109,8 +146,6 @@ def apply(
     because: _Because = "",
     new_term: _NewTerm = False,
     raise_lifetime: _RaiseLifetime = False,
-    author: _Author = "",
-    grant: _Grant = None,
     as_json: AsJson = False,
 ) -> None:
     """Make policy files the ledger's own copies, which govern from then on.
@@ -126,24 +161,21 @@ def apply(
     from dpflow.ledger.office_records import Wish
     from dpflow.policy import load_policies
 
-    if dataset is None and (new_term or grant is not None):
+    if dataset is None and new_term:
         msg = "a new term is opened for one DATASET at a time"
-        raise typer.BadParameter(msg, param_hint="--new-term, --grant")
+        raise typer.BadParameter(msg, param_hint="--new-term")
     wish = Wish(
         because=because,
         new_term=new_term,
         raise_lifetime=raise_lifetime,
-        grant=None if grant is None else _grant(grant),
     )
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
     with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
-        principal = str(ledger.conditions.facts["who"])
         for policy in _wanted(policies, dataset):
-            approval = _approval(policies, policy, principal, author)
             try:
-                result = apply_policy(ledger, policy, wish, approval)
+                result = apply_policy(ledger, policy, wish)
             except DpflowError as error:
                 errors.append(error)
             else:
@@ -160,30 +192,10 @@ def apply(
         raise typer.Exit(1)
 
 
-def _grant(path: Path) -> Grant:
-    from dpflow.ledger.grants import grant_from_text
-
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"cannot read the grant {path}: {error}"
-        raise ConfigurationError(msg) from error
-    return grant_from_text(text)
-
-
 def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     if dataset is not None:
         return [policies.policy_for(dataset)]
     return [policies[name] for name in sorted(policies)]
-
-
-def _approval(policies: PolicySet, policy: Policy, principal: str, author: str) -> Any:
-    from dpflow.ledger.approval import Approval
-    from dpflow.ledger.provenance import authors_of
-
-    authors = authors_of(policies.source(policy.dataset)) if policy.officers else ()
-    said = (author,) if author else ()
-    return Approval(principal=principal, authors=(*authors, *said))
 
 
 # Text

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
-    BudgetRefused,
     ConfigurationError,
     LedgerUnavailable,
     PolicyChanged,
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.approval import check_officer
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of
 from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
-from dpflow.ledger.decision.terms import governing, officers_of
+from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.office_records import (
@@ -43,13 +40,11 @@ from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of, split
 def freeze(state: State, command: Freeze) -> Decision:
     """Refuse everything on a book, or end that; steps that run already may end.
 
-    Anyone may freeze; to thaw is an officer's business where there are any. Freezing
-    twice changes nothing. The answer is the accounts of the newest term that it
-    changed.
+    Freezing twice changes nothing. The answer is the accounts of the newest term that
+    it changed.
 
     Raises:
-        PolicyNotApplied: If no policy of the book was applied yet, or its officers do
-            not thaw it.
+        PolicyNotApplied: If no policy of the book was applied yet.
     """
     pen, term = Pen(state, command), state.newest(command.book)
     if term is None:
@@ -58,8 +53,6 @@ def freeze(state: State, command: Freeze) -> Decision:
             f"is nothing to freeze. Run `dpflow policy apply {command.book}` first."
         )
         raise PolicyNotApplied(msg, dataset=command.book)
-    if command.thaw:
-        check_officer(officers_of(term), command.book, command.who, "thaw it")
     if (state.book(command.book).frozen is not None) != command.thaw:
         return pen.decided(())
     _closed(pen, term, command.who, command.because, thaw=command.thaw)
@@ -168,25 +161,14 @@ def prior(state: State, command: Prior) -> Decision:
     Raises:
         ConfigurationError: If this evidence was charged before, or the parts are not
             said.
-        BudgetRefused: If a part of the budget is to be carved that it has not left.
     """
     pen, request = Pen(state, command), command.request
     check_relation(request)
     terms = terms_of(pen, request, applies=command.applies)
-    if command.grant is not None:
-        who = str(command.facts.get("who", ""))
-        officers = officers_of(terms[0])
-        check_officer(officers, request.datasets[0], who, "carve its budget")
     gates = gates_of(pen.state, request, terms)
-    # What is carved is spent from now on; what was spent elsewhere, before.
-    late = command.grant is None
     prices = [(gate, gate.price(request.cost)) for gate in gates]
-    asked = [(gate, _posted(gate, price, late=late)) for gate, price in prices]
+    asked = [(gate, _posted(gate, price, late=True)) for gate, price in prices]
     claims = _evidence(pen.state, command, terms)
-    if command.grant is not None:
-        for gate, amount in asked:
-            if not gate.admits(amount):
-                raise _too_much(command, gate)
     body: dict[str, Any] = {
         **command.facts,
         "because": command.because,
@@ -197,8 +179,6 @@ def prior(state: State, command: Prior) -> Decision:
         "release_key": None,
         "policy": {term.book: term.facts["policy_hash"] for term in terms},
     }
-    if command.grant is not None:
-        body["grant"] = asdict(command.grant)
     return pen.decided(_raised(pen, "prior", asked, body, claims=claims))
 
 
@@ -220,16 +200,6 @@ def _evidence(
         next_entry = state.book(term.book).number + 1
         found[term.book] = {command.name: f"{account} {next_entry}"}
     return found
-
-
-def _too_much(command: Prior, gate: Gate) -> BudgetRefused:
-    dataset = command.request.datasets[0]
-    msg = (
-        f"nothing was carved: {command.request.cost!r} is more than account "
-        f"{gate.id!r} of dataset {dataset!r} has left. `dpflow status {dataset}` "
-        "shows it."
-    )
-    return BudgetRefused(msg, dataset=dataset, step=command.request.step)
 
 
 def _raised(

@@ -9,13 +9,11 @@ opened with, to at most the lifetime.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import (
-    ConfigurationError,
     InvalidCost,
     LedgerCorrupt,
     PolicyChanged,
@@ -29,7 +27,6 @@ from dpflow.ledger.decision.terms import (
     check_alone,
     copy_of,
     is_charged,
-    officers_of,
     opened,
     source_claim,
 )
@@ -71,7 +68,6 @@ def term_views(
                 budget=pinned["budget"],
                 charged=is_charged(state, term) or term.number in lost,
                 lifetime=pinned.get("lifetime"),
-                officers=officers_of(term),
                 because=term.facts["because"],
                 opened_at=term.facts.get("at", ""),
                 opened_by=term.facts.get("by", ""),
@@ -144,35 +140,19 @@ def apply(state: State, command: Apply) -> Decision:
 
     Raises:
         PolicyChanged: If only a new term can hold the policy, and none was asked for.
-        PolicyNotApplied: If the lifetime, a freeze or a missing approval forbids it.
-        ConfigurationError: If another dataset has its source or spends its grant.
+        PolicyNotApplied: If the lifetime or a freeze forbids it.
+        ConfigurationError: If another dataset has its source.
     """
     policy, wish, pen = command.policy, command.wish, Pen(state, command)
     found = propose(state, policy, command.forgotten)
-    if found.action == "nothing" and not (wish.new_term or wish.grant):
+    if found.action == "nothing" and not wish.new_term:
         return pen.decided(_applied(pen.state, found, ()))
-    command.approval.check(policy, officers_of(found.term) or policy.officers)
-    facts = {**command.facts, **command.approval.facts()}
-    if wish.grant is None:
-        check_alone(state, policy)
-    else:
-        _check_untaken(state, wish, policy.dataset)
+    facts = command.facts
+    check_alone(state, policy)
     if found.action == "tighten" and not wish.new_term:
         lowered = _tighten(pen, policy, found, wish, facts)
         return pen.decided(_applied(pen.state, found, lowered))
     return pen.decided(_open(pen, policy, found, wish, facts))
-
-
-def _check_untaken(state: State, wish: Wish, dataset: str) -> None:
-    """Refuse a grant under which another dataset of this ledger has a term."""
-    claim = None if wish.grant is None else state.claim(f"grant {wish.grant.digest}")
-    others = sorted(set(claim.by if claim else ()) - {dataset})
-    if others:
-        msg = (
-            f"dataset {others[0]!r} of this ledger spends this grant already, "
-            f"which was charged once: carve another one for dataset {dataset!r}"
-        )
-        raise ConfigurationError(msg)
 
 
 def _tighten(
@@ -241,15 +221,9 @@ def _open(
     pen: Pen, policy: Policy, found: Proposal, wish: Wish, facts: Mapping[str, Any]
 ) -> Applied:
     uncharged = not found.terms or not found.terms[-1].charged
-    if uncharged and found.action == "nothing" and wish.grant is None:
+    if uncharged and found.action == "nothing":
         return _applied(pen.state, found, ())
-    grant = None if wish.grant is None else asdict(wish.grant)
-    if grant is None and found.term is not None:
-        # It was given once, for all terms of this ledger.
-        grant = found.term.facts.get("grant")
     claims = _released_sources(pen.state, policy)
-    if wish.grant is not None:
-        claims[f"grant {wish.grant.digest}"] = ""
     if not uncharged:
         _check_asked_for(found, wish)
     if pen.state.book(policy.dataset).frozen is not None:
@@ -264,10 +238,9 @@ def _open(
         "changes": [change.line for change in found.changes],
         "total": Budgets.of(found.terms, policy.promised).total(),
         "lifetime": policy.declared().get("lifetime"),
-        **({} if grant is None else {"grant": grant}),
     }
     because = wish.because or "the policy was applied"
-    opened(pen, policy, because=because, facts=told, claims=claims, grant=grant)
+    opened(pen, policy, because=because, facts=told, claims=claims)
     return _applied(pen.state, found, (), new=True)
 
 

@@ -59,11 +59,6 @@ def declared_hash(policy: Policy) -> str:
     return digest(canonical(policy.declared()))
 
 
-def officers_of(term: Term | None) -> tuple[str, ...]:
-    """Return who may apply policies and thaw; empty if anyone may."""
-    return () if term is None else tuple(term.facts["pinned"].get("officers", ()))
-
-
 def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
     """Return the term under which a step is decided, opened now if there is none.
 
@@ -76,12 +71,11 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
         return term
     if term is not None and not (applies and may_be_replaced(pen.state, term)):
         raise _changed(term, policy)
-    if not applies or policy.officers:
-        named = ", ".join(policy.officers)
-        whose = f"an officer ({named}) has to" if policy.officers else "someone must"
+    if not applies:
         msg = (
-            f"the ledger has not applied the policy of dataset {policy.dataset!r}; "
-            f"{whose} run `dpflow policy apply {policy.dataset}`. The step did not run."
+            f"the ledger has not applied the policy of dataset {policy.dataset!r}. An "
+            f"operator has to run `dpflow policy apply {policy.dataset}`. The step did "
+            "not run."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     check_alone(pen.state, policy)
@@ -95,7 +89,6 @@ def opened(
     because: str,
     facts: Mapping[str, Any],
     claims: Mapping[str, str | None] | None = None,
-    grant: Mapping[str, Any] | None = None,
 ) -> Term:
     """Open the next term of a book.
 
@@ -105,7 +98,6 @@ def opened(
         because: Why.
         facts: Who opens it, and what else the journal keeps.
         claims: The names that it uses, besides its source.
-        grant: The part of another ledger's budget that it spends.
     """
     before = pen.state.newest(policy.dataset)
     number = 1 if before is None else before.number + 1
@@ -120,8 +112,6 @@ def opened(
         "at": pen.command.at,
         "by": pen.command.writer,
     }
-    if grant is not None:
-        term["grant"] = grant
     said = {"because": because, "policy": copied["policy_hash"]}
     told = {**pen.command.facts, **facts, **said}
     named = {**source_claim(policy), **(claims or {})}
@@ -164,7 +154,6 @@ def may_be_replaced(state: State, term: Term) -> bool:
     book = state.book(term.book)
     return (
         term.facts["because"] in BY_ITSELF
-        and not officers_of(term)
         and book.frozen is None
         and not any(_has_run(book, number) for number in range(1, book.terms + 1))
     )

@@ -9,11 +9,6 @@ from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 #: Book and number of an entry.
 Place = tuple[str, int]
 
-#: The server's settings say that it keeps what it acknowledges.
-FSYNC = "fsync"
-#: Storage that is replicated below the server's settings is said to keep it.
-PLATFORM = "platform"
-
 
 class Identity(NamedTuple):
     """What a ledger is told from others by; it never changes.
@@ -22,26 +17,23 @@ class Identity(NamedTuple):
         ledger: Its id.
         environment: The only one that it serves; None for any.
         created_at: A label.
-        durability: `FSYNC` or `PLATFORM`: why an acknowledged charge is taken as kept.
     """
 
     ledger: str
     environment: str | None
     created_at: str
-    durability: str = FSYNC
 
 
 #: What this code writes, and the oldest code that may write after it.
 SCHEMA_VERSION = 1
 
 
-def first_edition(place: str, schema: int) -> LedgerUnavailable:
-    """Make the error for a ledger whose tables are those of the first edition."""
+def another_version(place: str) -> LedgerUnavailable:
+    """Make the error for a ledger whose tables another version made."""
     msg = (
-        f"the ledger {place} was made by the first edition of dpflow (schema "
-        f"{schema}); this one cannot read it. Keep it as evidence, make a new one "
-        "with `dpflow ledger init` and charge what was spent with `dpflow ledger "
-        "import-prior`."
+        f"the ledger {place} has the tables of another version of dpflow, which this "
+        "version cannot read. Use that version, or make a new ledger with `dpflow "
+        "ledger init` and charge the prior spending there."
     )
     return LedgerUnavailable(msg, ledger=place)
 

@@ -12,8 +12,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any
 from weakref import WeakSet
 
 import psycopg
@@ -24,13 +22,11 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.provenance import writer
 from dpflow.ledger.storage.base import (
-    PLATFORM,
     SCHEMA_VERSION,
     Identity,
+    another_version,
     check_writer,
-    first_edition,
     read_only_error,
 )
 from dpflow.ledger.storage.postgres_connection import (
@@ -96,7 +92,6 @@ class PostgresStorage:
             LedgerUnavailable: If the server is out of reach or not durable.
         """
         storage = cls(url)
-        storage.server.making = identity.durability
         with storage.borrowed() as connection:
             if connection.has_ledger:
                 msg = (
@@ -117,9 +112,6 @@ class PostgresStorage:
                         "environment": identity.environment,
                     },
                 )
-                if identity.durability == PLATFORM:
-                    connection.execute(sql["platform"].encode(), prepare=False)
-                _pin(connection, because="created")
             connection.has_ledger = connection.has_books = True
         storage._identity = identity
         return storage
@@ -136,18 +128,6 @@ class PostgresStorage:
     def unwritable(self) -> LedgerUnavailable | None:
         """Why nothing may be written; a role's rights are the server's to tell."""
         return read_only_error(self.place) if self._read_only else None
-
-    def accept_server(self, *, because: str) -> None:
-        """Pin the ledger to the server that it is on now.
-
-        Args:
-            because: Why nothing that was charged is missing there.
-        """
-        with self._open() as connection, self._plainly(connection):
-            connection.execute(statements("postgres")["lock_ledger"].encode())
-            # Not if only a newer dpflow may write here.
-            self._found(connection)
-            _pin(connection, because=because)
 
     @contextmanager
     def write(self) -> Iterator[Trips]:
@@ -199,15 +179,14 @@ class PostgresStorage:
         """Read which ledger is there."""
         sql = statements("postgres")
         if not connection.has_books:
-            ((version,),) = connection.execute(sql["version"].encode()).fetchall()
-            raise first_edition(self.place, version)
+            raise another_version(self.place)
         rows = connection.execute(sql["identity"].encode()).fetchall()
         if len(rows) != 1:
             msg = f"{self.place} is no ledger: its identity row is missing"
             raise LedgerCorrupt(msg, ledger=self.place)
-        ((ledger, environment, created_at, needed, durability),) = rows
+        ((ledger, environment, created_at, needed),) = rows
         check_writer(self.place, needed)
-        return Identity(ledger, environment, created_at, durability)
+        return Identity(ledger, environment, created_at)
 
     @contextmanager
     def _plainly(self, connection: Connection) -> Iterator[None]:
@@ -294,16 +273,6 @@ class PostgresStorage:
         self._forget()
         for connection in inherited:
             abandon(connection)
-
-
-def _pin(connection: Connection, *, because: str) -> None:
-    values: dict[str, Any] = {
-        "system_identifier": connection.system_identifier,
-        "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "writer": writer(),
-        "because": because,
-    }
-    connection.execute(statements("postgres")["pin_server"].encode(), values)
 
 
 #: All that may be open when this process forks.

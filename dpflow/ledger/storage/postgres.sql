@@ -16,15 +16,6 @@ CREATE TABLE dpflow.ledger (
     created_at text COLLATE "C" NOT NULL,
     environment text COLLATE "C"
 );
--- Which server this ledger lives on. A promoted standby and a restored copy differ.
-CREATE TABLE dpflow.server (
-    one bigint PRIMARY KEY CHECK (one = 1),
-    system_identifier text COLLATE "C" NOT NULL,
-    timeline bigint NOT NULL CHECK (timeline >= 1),
-    since text COLLATE "C" NOT NULL,
-    writer text COLLATE "C" NOT NULL,
-    because text COLLATE "C" NOT NULL
-);
 -- Every row by its key, as text; beside that of a release, the output that is kept. A
 -- book without an entry, of number 0, is there to be locked: nobody counts it as one.
 CREATE TABLE dpflow.row (
@@ -65,25 +56,25 @@ CREATE TRIGGER entry_stays BEFORE UPDATE OR DELETE ON dpflow.entry FOR EACH ROW
 CREATE TRIGGER entry_is_kept BEFORE TRUNCATE ON dpflow.entry FOR EACH STATEMENT
     EXECUTE FUNCTION dpflow.refuse_change('the journal is append-only');
 
--- Only an officer opens terms, and opens a book again that was frozen.
-CREATE FUNCTION dpflow.is_officers() RETURNS boolean
+-- Only an operator opens terms, and opens a book again that was frozen.
+CREATE FUNCTION dpflow.is_operators() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog AS 'SELECT true';
-CREATE FUNCTION dpflow.check_officer() RETURNS trigger
+CREATE FUNCTION dpflow.check_operator() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
-    IF NOT has_function_privilege(current_user, 'dpflow.is_officers()', 'EXECUTE') THEN
-        RAISE EXCEPTION 'only an officer may %', TG_ARGV[0]
+    IF NOT has_function_privilege(current_user, 'dpflow.is_operators()', 'EXECUTE') THEN
+        RAISE EXCEPTION 'only an operator may %', TG_ARGV[0]
             USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER entry_is_officers BEFORE INSERT ON dpflow.entry FOR EACH ROW
+CREATE TRIGGER entry_is_operators BEFORE INSERT ON dpflow.entry FOR EACH ROW
     WHEN (NEW.kind IN ('open', 'tighten', 'thaw', 'repair', 'checkpoint'))
-    EXECUTE FUNCTION dpflow.check_officer('write an entry of this kind');
-CREATE TRIGGER row_is_officers BEFORE INSERT OR UPDATE ON dpflow.row FOR EACH ROW
+    EXECUTE FUNCTION dpflow.check_operator('write an entry of this kind');
+CREATE TRIGGER row_is_operators BEFORE INSERT OR UPDATE ON dpflow.row FOR EACH ROW
     WHEN (NEW.key LIKE 'term:%' OR NEW.key LIKE 'epoch:%')
-    EXECUTE FUNCTION dpflow.check_officer('open a term or count a repair');
+    EXECUTE FUNCTION dpflow.check_operator('open a term or count a repair');
 
 -- What has ended stays as it is, and nothing goes back.
 CREATE FUNCTION dpflow.check_row() RETURNS trigger
@@ -114,9 +105,9 @@ BEGIN
         ELSIF (was ->> 3 IS NOT NULL AND now ->> 3 IS DISTINCT FROM was ->> 3
                 OR now ->> 5 <> was ->> 5)
             AND NOT has_function_privilege(
-                current_user, 'dpflow.is_officers()', 'EXECUTE')
+                current_user, 'dpflow.is_operators()', 'EXECUTE')
         THEN
-            RAISE EXCEPTION 'only an officer may open a term or thaw a dataset'
+            RAISE EXCEPTION 'only an operator may open a term or thaw a dataset'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
     WHEN 'account' THEN
@@ -206,14 +197,6 @@ INSERT INTO dpflow.ledger (one, ledger_id, schema_version, min_writer,
 VALUES (1, %(ledger_id)s, %(version)s, %(version)s, %(secret)s, %(at)s,
     %(environment)s)
 
--- name: platform
--- That it is there is the ledger's durability `platform`. No row says so: only who owns
--- the schema adds or drops it, and a ledger that was made before there was a choice has
--- the strict one.
-CREATE FUNCTION dpflow.platform_keeps() RETURNS boolean
-LANGUAGE sql IMMUTABLE AS 'SELECT true';
-REVOKE ALL ON FUNCTION dpflow.platform_keeps() FROM PUBLIC;
-
 -- name: prepare_connection
 -- Every statement looks rows up by their keys: no plan may read a whole table because
 -- it was small when it was made.
@@ -239,34 +222,11 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     current_setting('fsync') AS fsync,
     current_setting('full_page_writes') AS full_page_writes,
     pg_is_in_recovery() AS in_recovery,
-    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
-        THEN 'fsync' ELSE 'platform' END AS durability,
     to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
     to_regclass('dpflow.row') IS NOT NULL AS has_books
 
--- name: version
-SELECT schema_version FROM ledger
-
 -- name: identity
-SELECT ledger_id, environment, created_at, min_writer,
-    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
-        THEN 'fsync' ELSE 'platform' END
-FROM ledger
-
--- name: pin_server
-INSERT INTO dpflow.server (one, system_identifier, timeline, since, writer, because)
-VALUES (1, %(system_identifier)s,
-    CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
-        AS bit(32)) AS integer),
-    %(since)s, %(writer)s, %(because)s)
-ON CONFLICT (one) DO UPDATE SET system_identifier = excluded.system_identifier,
-    timeline = excluded.timeline,
-    since = excluded.since,
-    writer = excluded.writer,
-    because = excluded.because
-
--- name: lock_ledger
-LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE
+SELECT ledger_id, environment, created_at, min_writer FROM ledger
 
 -- A load: in one trip, a book that has no row gets one, the books are locked in the
 -- order of their names, and all is read that the keys lead to. Keys are their texts.
@@ -384,16 +344,10 @@ behind (book, number) AS (
             AS other (book, number)
 )
 SELECT 'ledger', ledger.ledger_id, CAST(ledger.min_writer AS text),
-    CASE WHEN pg_is_in_recovery() THEN '0' ELSE
-        CAST(CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
-            AS bit(32)) AS bigint) AS text)
-    END,
-    CAST(server.timeline AS text), server.system_identifier,
     current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), CAST(pg_is_in_recovery() AS text),
-    CASE WHEN to_regprocedure('dpflow.platform_keeps()') IS NULL
-        THEN 'fsync' ELSE 'platform' END
-FROM ledger LEFT JOIN server ON server.one = ledger.one
+    NULL, NULL, NULL, NULL
+FROM ledger
 UNION ALL
 SELECT 'row', key, value,
     CASE WHEN key >= 'release:' AND key < 'release;' THEN value_of(key) END,

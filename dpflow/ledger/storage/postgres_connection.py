@@ -1,9 +1,7 @@
 """A connection to PostgreSQL that keeps what it acknowledges, and its errors.
 
 A server that may lose an acknowledged commit is refused: `fsync`, `full_page_writes`
-and `synchronous_commit` are read back, and so is whether it is a standby. A ledger
-whose durability is `PLATFORM` does without the first two; with each charge it has a
-witness on another server.
+and `synchronous_commit` are read back, and so is whether it is a standby.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.base import FSYNC, PLATFORM
 from dpflow.ledger.storage.row_texts import statements
 
 #: How long one statement may take, and a transaction may idle, on the server.
@@ -36,8 +33,6 @@ IDLE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 10
 _SAFE_COMMITS: Final = ("on", "remote_apply")
-#: What replicated storage may make up for; never when the server answers a commit.
-_BELOW: Final = ("fsync", "full_page_writes")
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
     r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password
@@ -70,7 +65,6 @@ class Durable(NamedTuple):
     fsync: str
     full_page_writes: str
     in_recovery: bool
-    durability: str = FSYNC
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -110,7 +104,6 @@ class Server:
 
     Attributes:
         place: The URL without any secret, for messages.
-        making: The durability of a ledger that is about to be made there.
 
     Raises:
         ConfigurationError: If the URL cannot be read.
@@ -118,7 +111,6 @@ class Server:
 
     #: What the server keeps, for messages.
     keeps = "ledger"
-    making = FSYNC
 
     def __init__(self, url: str, *, lock_seconds: float) -> None:
         options = _options(url)
@@ -195,9 +187,8 @@ class Server:
             "full_page_writes": (told.full_page_writes, ("on",)),
             "synchronous_commit": (told.synchronous_commit, _SAFE_COMMITS),
         }
-        below = _BELOW if PLATFORM in (told.durability, self.making) else ()
         for name, (found, safe) in wanted.items():
-            if found not in safe and name not in below:
+            if found not in safe:
                 raise self._loses(name, found, safe[0])
 
     def _loses(self, name: str, found: str, safe: str) -> LedgerUnavailable:
@@ -206,12 +197,6 @@ class Server:
             f"crash may lose what it acknowledged; set it to {safe} (in "
             "postgresql.conf, for the role and for the database)"
         )
-        if name in _BELOW and self.keeps == Server.keeps:
-            msg += (
-                ". If its storage is replicated below that, make the ledger with "
-                f"`dpflow ledger init --durability {PLATFORM}`, which needs a witness "
-                "on another server"
-            )
         return LedgerUnavailable(msg, ledger=self.place)
 
     def _check_session(self, row: Mapping[str, Any], pid: int) -> None:
@@ -227,32 +212,6 @@ class Server:
                 f"{row['server_encoding']} and cannot keep every name; it needs UTF8"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-
-    def check_pinned(
-        self, pinned: tuple[str | None, int | None], found: tuple[str, int]
-    ) -> None:
-        """Refuse another server than the one that the ledger was pinned to.
-
-        Args:
-            pinned: System identifier and timeline, as the ledger has them.
-            found: Those of the server.
-
-        Raises:
-            LedgerCorrupt: If it was restored elsewhere, or a standby was promoted.
-        """
-        if pinned[0] is None:
-            msg = f"the ledger {self.place} does not say which server it is on"
-            raise LedgerCorrupt(msg, ledger=self.place)
-        if pinned == found:
-            return
-        msg = (
-            f"the ledger {self.place} was on server {pinned[0]}, timeline {pinned[1]}, "
-            f"and is on server {found[0]}, timeline {found[1]}, now: a standby was "
-            "promoted or a backup restored, and charges may be missing. Compare it "
-            "with the runs and with the witness; then, if nothing is missing, run "
-            "`dpflow ledger accept-server`."
-        )
-        raise LedgerCorrupt(msg, ledger=self.place)
 
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
@@ -283,7 +242,7 @@ class Server:
             msg = (
                 f"the role that uses the ledger {self.place} may not do this: {text}. "
                 "`dpflow ledger roles --sql` shows who may; opening a term and thawing "
-                "are an officer's."
+                "need the role dpflow_operator."
             )
             return LedgerUnavailable(msg, ledger=self.place)
         schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"

@@ -53,7 +53,6 @@ class Wire:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self.system_identifier = connection.system_identifier
         self._prepared = connection.prepared
         self._libpq = connection.pgconn
         self._transformer = Transformer(connection)

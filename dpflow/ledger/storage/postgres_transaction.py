@@ -18,7 +18,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
-from dpflow.ledger.storage.base import Identity, Place, damaged
+from dpflow.ledger.storage.base import Identity, Place
 from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.postgres_connection import Durable, Server
 from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
@@ -100,11 +100,6 @@ class Snapshot(Reading):
     def _check(self, rows: Sequence[_Columns]) -> None:
         """Refuse another ledger than the one that was opened."""
         self._check_identity((rows[0][1], int(rows[0][2])) if len(rows) == 1 else None)
-        found, opened = rows[0][10], self.identity.durability
-        if found != opened:
-            what = f"the durability of {self.place} was {opened} when it was opened"
-            what += f" and is {found} now"
-            raise damaged(what, self.place)
 
     def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
         wanted = [*shown, *proofs]
@@ -186,14 +181,10 @@ class Trips(Snapshot, Transaction):
 
     def _check(self, rows: Sequence[_Columns]) -> None:
         super()._check(rows)
-        ((_, _, _, timeline, pinned, identifier, *told),) = rows
-        commit, fsync, full_pages, recovers, durability = told
+        ((_, _, _, commit, fsync, full_pages, recovers, *_),) = rows
         self._server.check_durable(
-            Durable(commit, fsync, full_pages, recovers == "true", durability)
+            Durable(commit, fsync, full_pages, recovers == "true")
         )
-        found = (self._wire.system_identifier, int(timeline))
-        known = (identifier, None if pinned is None else int(pinned))
-        self._server.check_pinned(known, found)
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]

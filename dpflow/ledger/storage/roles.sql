@@ -5,8 +5,8 @@
 --
 -- Then GRANT one of them to each login role. Running it again changes nothing.
 --
---   dpflow_owner    owns the tables: `accept-server`; nobody daily
---   dpflow_officer  opens terms, freezes and thaws, posts operators' entries
+--   dpflow_owner    owns the tables; not for daily use
+--   dpflow_operator  opens terms, freezes and thaws, posts operators' entries
 --   dpflow_worker   runs steps: reserves, settles, voids, keeps releases
 --   dpflow_reader   sees accounts and journal; no released value, no key secret
 --
@@ -18,7 +18,7 @@ DECLARE
     role text;
 BEGIN
     FOREACH role IN ARRAY
-        ARRAY['dpflow_owner', 'dpflow_officer', 'dpflow_worker', 'dpflow_reader']
+        ARRAY['dpflow_owner', 'dpflow_operator', 'dpflow_worker', 'dpflow_reader']
     LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = role) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role);
@@ -30,32 +30,32 @@ $$;
 BEGIN;
 
 -- Start from nothing, so that a right that is not named below is not there.
-REVOKE ALL ON SCHEMA dpflow FROM dpflow_officer, dpflow_worker, dpflow_reader;
+REVOKE ALL ON SCHEMA dpflow FROM dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow
-    FROM dpflow_officer, dpflow_worker, dpflow_reader;
+    FROM dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow FROM PUBLIC;
-GRANT USAGE ON SCHEMA dpflow TO dpflow_officer, dpflow_worker, dpflow_reader;
+GRANT USAGE ON SCHEMA dpflow TO dpflow_operator, dpflow_worker, dpflow_reader;
 
 -- The reader: neither the releases' outputs nor the secret of their keys.
-GRANT SELECT ON dpflow.server, dpflow.entry
-    TO dpflow_reader, dpflow_worker, dpflow_officer;
+GRANT SELECT ON dpflow.entry
+    TO dpflow_reader, dpflow_worker, dpflow_operator;
 GRANT SELECT (one, ledger_id, schema_version, min_writer, created_at, environment)
     ON dpflow.ledger TO dpflow_reader;
 GRANT SELECT (key, value, open, xmin) ON dpflow.row TO dpflow_reader;
 GRANT EXECUTE ON FUNCTION dpflow.value_of(text)
-    TO dpflow_reader, dpflow_worker, dpflow_officer;
+    TO dpflow_reader, dpflow_worker, dpflow_operator;
 
 -- The worker: appends to the journal, and moves the rows that follow from it. Triggers
 -- keep it from opening and thawing, and from what would go back; what can be deleted is
 -- the claim of a release.
-GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_officer;
-GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_officer;
-GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_officer;
-GRANT EXECUTE ON FUNCTION dpflow.changed_meanwhile() TO dpflow_worker, dpflow_officer;
+GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_operator;
+GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_operator;
+GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_operator;
+GRANT EXECUTE ON FUNCTION dpflow.changed_meanwhile() TO dpflow_worker, dpflow_operator;
 
--- The officer: also terms, what thaws a book, and the count of repairs.
-REVOKE ALL ON FUNCTION dpflow.is_officers() FROM dpflow_worker, dpflow_reader;
-GRANT EXECUTE ON FUNCTION dpflow.is_officers() TO dpflow_officer;
+-- The operator: also terms, what thaws a book, and the count of repairs.
+REVOKE ALL ON FUNCTION dpflow.is_operators() FROM dpflow_worker, dpflow_reader;
+GRANT EXECUTE ON FUNCTION dpflow.is_operators() TO dpflow_operator;
 
 -- The owner.
 GRANT CREATE, USAGE ON SCHEMA dpflow TO dpflow_owner;

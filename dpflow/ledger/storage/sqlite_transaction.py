@@ -17,9 +17,9 @@ from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
     Place,
+    another_version,
     check_writer,
     damaged,
-    first_edition,
 )
 from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.row_texts import (
@@ -179,9 +179,9 @@ def newest_identity(connection: sqlite3.Connection, place: str) -> Identity:
     if len(rows) != 1:
         msg = f"{place} is no ledger: its identity row is missing"
         raise LedgerCorrupt(msg, ledger=place)
-    ((ledger, version, needed, at),) = rows
+    ((ledger, _, needed, at),) = rows
     if not tables:
-        raise first_edition(place, version)
+        raise another_version(place)
     check_writer(place, needed)
     environment = connection.execute(sql["environment"]).fetchone()[0]
     return Identity(ledger, environment, at)

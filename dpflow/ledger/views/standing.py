@@ -104,8 +104,7 @@ def standings(
                 parts=book.parts,
                 flows=flows_of_term(book.state.book(name), number or 0),
                 differences=_differences(term, policy),
-                replaceable=is_replaceable(book.state, name)
-                and not (policy and policy.officers),
+                replaceable=is_replaceable(book.state, name),
             )
         )
     return found

@@ -17,7 +17,6 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.base import FSYNC, PLATFORM
 from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Durable,
@@ -48,10 +47,6 @@ class _WitnessServer(Server):
         """Tell what the server said; there is no ledger to speak of."""
         return LedgerUnavailable(self.clean(error) or "no answer")
 
-    def check_durable(self, told: Durable) -> None:
-        """Hold it to its own settings, whatever a ledger in its database says."""
-        super().check_durable(told._replace(durability=FSYNC))
-
 
 class PostgresLog:
     """The log in a schema `dpflow_witness` of a database.
@@ -61,8 +56,6 @@ class PostgresLog:
     Args:
         url: `postgresql://user:password@host:port/database`.
         ledger_url: Of the ledger, if it is on PostgreSQL too.
-        durability: Of that ledger; with `PLATFORM` its whole server is refused, and
-            not only its database.
 
     Raises:
         ConfigurationError: If a URL cannot be read.
@@ -70,15 +63,12 @@ class PostgresLog:
 
     advice = "Restore it"
 
-    def __init__(
-        self, url: str, ledger_url: str | None = None, *, durability: str = FSYNC
-    ) -> None:
+    def __init__(self, url: str, ledger_url: str | None = None) -> None:
         self._alone = Lock()
         self._server = _WitnessServer(url, lock_seconds=_LOCK_SECONDS)
         self._ledger = None
         if ledger_url is not None:
             self._ledger = Server(ledger_url, lock_seconds=_LOCK_SECONDS)
-            self._ledger.making = durability
         self.place = self._server.place
         self._connection: Connection | None = None
         self._pid = os.getpid()
@@ -219,24 +209,16 @@ class PostgresLog:
         assert self._ledger is not None
         with self._ledger.connect() as other:
             mine, its = _identity(connection), _identity(other)
-        server = self._ledger.making == PLATFORM and mine[0] == its[0]
-        if server or mine == its:
+        if mine == its:
             connection.close()
-            raise self._same_place("on the ledger's own server" if server else None)
+            msg = (
+                f"the witness {self.place} is in the ledger's own database: one "
+                "restore would bring both back, and nothing would tell. Set "
+                "DPFLOW_WITNESS to another database, best on another server, or to a "
+                "folder."
+            )
+            raise ConfigurationError(msg)
         self._apart = True
-
-    def _same_place(self, server: str | None) -> ConfigurationError:
-        where = server or "in the ledger's own database"
-        then = (
-            "a database on another server."
-            if server
-            else "another database, best on another server, or to a folder."
-        )
-        msg = (
-            f"the witness {self.place} is {where}: one restore would bring both back, "
-            f"and nothing would tell. Set DPFLOW_WITNESS to {then}"
-        )
-        return ConfigurationError(msg)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -1,17 +1,15 @@
-"""All odometers over the same steps, with the published ones that are wrong."""
+"""All odometers over the same steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpflow.accounting import ODOMETERS, make_odometer
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.rules.individual import windows_divergence
 from dpflow.exceptions import ConfigurationError
-from dpflow.rounding import Number, exact, from_units
+from dpflow.rounding import Number, exact
 from dpflow.show.figures import style
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 _SIZE = (9.0, 5.2)
 _MOST_STEPS = 10_000
-_MARKS = ("x", "+", "1", "2")
 
 
 def readings(
@@ -56,8 +53,7 @@ def compare_odometers(
     """Draw what every odometer reads over the same steps.
 
     With the defaults it is the figure of the poster of Whitehouse, Ramdas, Rogers, Wu:
-    100 steps of (0.1, 0)-DP. Grey lines with marks are published and wrong as
-    odometers; no policy can name them.
+    100 steps of (0.1, 0)-DP.
 
     Args:
         steps: How many.
@@ -80,7 +76,6 @@ def compare_odometers(
     right = readings(
         epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon, steps=steps
     )
-    wrong = wrong_readings(epsilon, delta, halt_at_epsilon, steps)
     each = style.number(exact(epsilon, name="epsilon"))
     small = style.number(exact(delta, name="delta"))
     axes = style.new_axes(
@@ -96,30 +91,22 @@ def compare_odometers(
         look = {"color": style.colour(number), "linestyle": style.dash(number)}
         handles += axes.plot(numbers, found, linewidth=1.8, **look)
         labels.append(f"{name}  {found[-1]:.2f}")
-    for number, (name, found) in enumerate(wrong.items()):
-        look = {"color": style.WRONG, "marker": _MARKS[number % len(_MARKS)]}
-        every = max(1, steps // 12)
-        handles += axes.plot(
-            numbers, found, linewidth=0.8, markevery=every, markersize=6, **look
-        )
-        labels.append(f"WRONG {name}  {found[-1]:.2f}")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
     axes.minorticks_off()
-    axes.set_ylim(*_limits(right, wrong))
+    axes.set_ylim(*_limits(right))
     axes.set_xlim(0, steps)
     style.legend(axes, handles, labels)
     axes.get_legend().set_title(f"epsilon after {steps} steps", {"size": 9})
-    sentence = _sentence(ranked, wrong, f"{steps} steps of ({each}, 0)-DP", small)
+    sentence = _sentence(ranked, f"{steps} steps of ({each}, 0)-DP", small)
     return style.describe(figure, sentence)
 
 
-def _limits(*groups: Mapping[str, list[float]]) -> tuple[float, float]:
+def _limits(readings: Mapping[str, list[float]]) -> tuple[float, float]:
     found = [
         value
-        for group in groups
-        for values in group.values()
+        for values in readings.values()
         for value in values
         if 0 < value < math.inf
     ]
@@ -128,89 +115,8 @@ def _limits(*groups: Mapping[str, list[float]]) -> tuple[float, float]:
 
 def _sentence(
     ranked: list[tuple[str, list[float]]],
-    wrong: Mapping[str, list[float]],
     what: str,
     delta: str,
 ) -> str:
     valid = ", ".join(f"{name} {found[-1]:.2f}" for name, found in reversed(ranked))
-    bad = ", ".join(f"{name} {found[-1]:.2f}" for name, found in wrong.items())
-    return (
-        f"Epsilon lost at most after {what}, at delta {delta}, by odometer: {valid}. "
-        f"Published, but wrong as odometers: {bad}."
-    )
-
-
-#: So many windows for all steps of a comparison.
-_WINDOWS = 10
-
-
-def mixture_without_drift(epsilon: float, delta: float, steps: int) -> list[float]:
-    """Return the mixture odometer as a poster shows it: without the drift V/2; rho = 1.
-
-    Source: poster of Whitehouse, Ramdas, Rogers, Wu; what is wrong with it is in
-    docs/derivations/time-uniform.md#lost-drift.
-    """
-    spreads = [n * epsilon**2 + 1 for n in range(1, steps + 1)]
-    return [math.sqrt(2 * v * math.log1p(math.sqrt(v) / (2 * delta))) for v in spreads]
-
-
-def stitched_without_drift(epsilon: float, delta: float, steps: int) -> list[float]:
-    """Return the stitched odometer as a poster shows it: without V/2; v0 = epsilon**2.
-
-    Source: poster of Whitehouse, Ramdas, Rogers, Wu; what is wrong with it is in
-    docs/derivations/time-uniform.md#lost-drift.
-    """
-    tail = 0.72 * math.log(5.2 / delta)
-    return [
-        1.7 * epsilon * math.sqrt(n * (math.log(math.log(2 * n)) + tail))
-        for n in range(1, steps + 1)
-    ]
-
-
-def advanced(epsilon: float, delta: float, steps: int) -> list[float]:
-    """Return advanced composition, read after every step as if it were an odometer.
-
-    Source: Dwork, Rothblum, Vadhan 2010, with the drift epsilon**2 / 2; it holds for a
-    number of steps fixed in advance (docs/derivations/fixed.md).
-    """
-    log = math.log(1 / delta)
-    return [
-        n * epsilon**2 / 2 + epsilon * math.sqrt(2 * n * log)
-        for n in range(1, steps + 1)
-    ]
-
-
-def windows(step: Cost, delta: Number, halt: Number, steps: int) -> list[float]:
-    """Return the windows of Renyi filters, converted at the number that was read.
-
-    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 2 and Cor. 2.3; a number of
-    windows that is read out was not fixed in advance
-    (docs/derivations/individual.md#windows).
-    """
-    odometer = make_odometer("renyi", delta=delta, halt_at_epsilon=halt)
-    order = float(exact(odometer.parameters()["order"], name="order"))
-    each = from_units(odometer.price(step).amounts[0])
-    size = each * max(1, steps // _WINDOWS)
-    extra = math.log(1 / float(exact(delta, name="delta"))) / (order - 1)
-    return [
-        float(windows_divergence([each] * count, window=size)) + extra
-        for count in range(1, steps + 1)
-    ]
-
-
-def wrong_readings(
-    epsilon: Number, delta: Number, halt: Number, steps: int
-) -> Mapping[str, list[float]]:
-    """Return what the wrong odometers read after each of so many (epsilon, 0) steps."""
-    each, tail = (
-        float(exact(epsilon, name="epsilon")),
-        float(exact(delta, name="delta")),
-    )
-    rules: dict[str, Callable[[float, float, int], list[float]]] = {
-        "poster's mixture (no drift)": mixture_without_drift,
-        "poster's stitched (no drift)": stitched_without_drift,
-        "advanced composition": advanced,
-    }
-    found = {name: rule(each, tail, steps) for name, rule in rules.items()}
-    step = PureDP(epsilon=epsilon)
-    return {**found, "Feldman-Zrnic windows": windows(step, delta, halt, steps)}
+    return f"Epsilon lost at most after {what}, at delta {delta}, by odometer: {valid}."

@@ -7,13 +7,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from dpflow.config import Settings
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
-from dpflow.forecast.calendar import dataset_calendar
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.refusal import frozen_text
@@ -30,8 +28,6 @@ from dpflow.policy import Policy, PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.rounding import number_from_text, number_text, short_up
 from dpflow.show.figures.burndown import BurnDown
-from dpflow.show.figures.by_flow import Composition
-from dpflow.show.figures.coming_runs import ComingRuns
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from dpflow.show.overview import Overview, overview, pauses
 from dpflow.show.page.stamp import Stamp
@@ -72,8 +68,6 @@ class Section:
     refused: int
     outlooks: tuple[Outlook, ...]
     burn_down: BurnDown | None
-    composition: Composition | None
-    coming: ComingRuns | None
 
     @property
     def filters(self) -> tuple[AccountView, ...]:
@@ -143,7 +137,6 @@ def read_report(
         made = None if stamp is None else stamp(ledger)
         try:
             return collect(
-                found.root,
                 ledger,
                 standings(ledger, policies, dataset),
                 policies,
@@ -158,7 +151,6 @@ def read_report(
 
 
 def collect(
-    root: Path,
     ledger: Ledger,
     standings: Iterable[Standing],
     policies: PolicySet,
@@ -170,7 +162,6 @@ def collect(
     """Read what a page shows.
 
     Args:
-        root: The project's folder, which says when flows run.
         ledger: The ledger; other processes may go on using it.
         standings: The datasets, in the order of the page.
         policies: As the files say now, for the alerts that they ask for.
@@ -190,7 +181,7 @@ def collect(
         policy = policies.get(standing.dataset)
         own = [each for each in ahead if each.dataset == standing.dataset]
         of_term = refused.get((standing.dataset, standing.term), [])
-        sections.append(_section(ledger, standing, policy, of_term, own, root=root))
+        sections.append(_section(ledger, standing, policy, of_term, own))
     kept = releases(ledger, dataset)
     reservations = [
         each
@@ -238,8 +229,6 @@ def _section(
     policy: Policy | None,
     refused: Sequence[RefusalView],
     ahead: Sequence[Outlook],
-    *,
-    root: Path,
 ) -> Section:
     dataset, pinned = standing.dataset, standing.pinned
     # An earlier term is its numbers only; all else is told of the newest one.
@@ -269,10 +258,6 @@ def _section(
         refused=len(refused) if newest else 0,
         outlooks=tuple(ahead) if newest else (),
         burn_down=BurnDown.read(ledger, dataset, alerts=shares, line=budget_line(ahead))
-        if newest
-        else None,
-        composition=Composition.read(ledger, dataset) if newest else None,
-        coming=ComingRuns.read(dataset_calendar(root, ledger, standing, ahead))
         if newest
         else None,
     )
@@ -318,7 +303,7 @@ def _data(value: Any) -> Any:
         return {
             name: _data(part)
             for name, part in parts.items()
-            if not isinstance(part, BurnDown | Composition | ComingRuns)
+            if not isinstance(part, BurnDown)
         }
     if isinstance(value, Fraction):
         return number_text(value)

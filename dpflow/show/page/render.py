@@ -37,13 +37,10 @@ from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_up
 from dpflow.show.figures import (
     BurnDown,
-    Composition,
     alt_text,
     data_uri,
     draw_burn_down,
-    draw_composition,
 )
-from dpflow.show.figures.coming_runs import ComingRuns, draw_coming_runs
 from dpflow.show.guarantees import unusual_text
 from dpflow.show.page.facts import Report, Section
 
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
 
 _FOLDER = "templates"
 _MOST_REFUSALS, _MOST_ACCOUNTS, _MOST_RELEASES = 20, 60, 10
-_Drawn = BurnDown | Composition | ComingRuns
 _drawing = threading.Lock()
 
 
@@ -191,32 +187,21 @@ def _promise(view: AccountView) -> str:
 
 def _pictures(section: Section) -> tuple[list[Picture], bool]:
     """Draw a dataset; say whether there was something to draw it with."""
-    shown: list[_Drawn] = []
-    if section.burn_down is not None:
-        shown.append(section.burn_down)
-    # One bar of one colour says nothing.
-    if section.composition is not None and section.composition.tells:
-        shown.append(section.composition)
-    if section.coming is not None:
-        shown.append(section.coming)
+    if section.burn_down is None:
+        return [], True
     try:
         # Drawing is not made for several threads at once.
         with _drawing:
-            return [_picture(data) for data in shown], True
+            return [_picture(section.burn_down)], True
     except ConfigurationError:
         # Without matplotlib the tables say it all.
         return [], False
 
 
 @lru_cache(maxsize=64)
-def _picture(data: _Drawn) -> Picture:
+def _picture(data: BurnDown) -> Picture:
     """Draw what was read; the same again is not drawn again."""
-    if isinstance(data, BurnDown):
-        figure = draw_burn_down(data)
-    elif isinstance(data, ComingRuns):
-        figure = draw_coming_runs(data)
-    else:
-        figure = draw_composition(data)
+    figure = draw_burn_down(data)
     return Picture(address=data_uri(figure, "svg"), words=alt_text(figure))
 
 

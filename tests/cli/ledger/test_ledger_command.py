@@ -120,15 +120,6 @@ def test_status_counts_open_reservations(shop: Shop) -> None:
     ledger.close()
 
 
-def test_migrating_a_current_ledger_says_that_there_is_nothing_to_do(
-    shop: Shop,
-) -> None:
-    """The command is safe to repeat."""
-    shop.charge()
-    data = run_json("ledger", "migrate")
-    assert data == {"schema": {"before": SCHEMA_VERSION, "after": SCHEMA_VERSION}}
-
-
 # PostgreSQL
 
 
@@ -159,7 +150,6 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(
     assert "none is ever replaced" in result.stderr
     every = [text, str(status), result.stderr, run_fine("ledger", "status")]
     assert "hunter2" not in "".join(every)
-    assert "has schema" in run_fine("ledger", "migrate")
 
 
 def test_a_shared_ledger_that_is_pinned_and_missing_is_not_made(
@@ -174,29 +164,11 @@ def test_a_shared_ledger_that_is_pinned_and_missing_is_not_made(
     assert "hunter2" not in result.stderr
 
 
-def test_a_server_is_accepted_with_a_reason(shared: str) -> None:
-    """Which the ledger keeps; a file has no server."""
-    run_fine("ledger", "init")
-    text = run_fine("ledger", "accept-server", "--because", "compared with the runs")
-    assert "goes on where it is now" in text
-    data = run_json("ledger", "accept-server", "--because", "again")
-    assert data["because"] == "again"
-    assert "hunter2" not in text + str(data)
-    assert run("ledger", "accept-server").exit_code == 2
-
-
-def test_a_file_has_no_server_to_accept(shop: Shop) -> None:
-    """The error says so."""
-    result = run("ledger", "accept-server", "--because", "x")
-    assert result.exit_code == 1
-    assert "SQLite file" in result.stderr
-
-
 def test_roles_are_explained_and_printed_as_a_script() -> None:
     """The script is SQL and nothing else, so that it can be piped."""
     told = run_fine("ledger", "roles")
     script = run_fine("ledger", "roles", "--sql")
     assert script == roles_script()
-    for role in ("owner", "officer", "worker", "reader"):
+    for role in ("owner", "operator", "worker", "reader"):
         assert f"dpflow_{role} " in told
         assert f"'dpflow_{role}'" in script

@@ -9,6 +9,7 @@ import pytest
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyChanged
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+from tests.projects import act_as
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -224,56 +225,12 @@ def test_the_ledgers_copy_wins_over_a_worker_that_has_not_pulled(shop: Shop) -> 
 # Four eyes
 
 
-def test_the_author_by_git_does_not_apply(
-    git: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another officer does; the journal keeps both."""
-    git.write(adult("1", "officers: [ann, bob]"), "adult.yaml")
-    commit(git)
-    text = run_fine("policy", "check", "policies/adult.yaml")
-    assert "an officer (ann, bob) has to run `dpflow policy apply`" in text
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann")
-    result = run("policy", "apply", "adult")
-    assert (result.exit_code, "'ann' wrote it" in result.stderr) == (1, True)
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "eve")
-    result = run("policy", "apply", "adult")
-    assert (result.exit_code, "only an officer" in result.stderr) == (1, True)
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
-    run_fine("policy", "apply", "adult")
-    (entry,) = run_json("history", "adult")["entries"]
-    assert entry["who"] == "bob"
-    charge(git)
-
-
-def test_an_edit_that_is_not_committed_needs_its_author(
-    git: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Git knows who wrote the last commit, not who has edited since."""
-    git.write(adult("1", "officers: [ann, bob]"), "adult.yaml")
-    commit(git)
-    git.write(adult("0.5", "officers: [ann, bob]"), "adult.yaml")
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "bob")
-    result = run("policy", "apply", "adult")
-    assert (result.exit_code, "--author" in result.stderr) == (1, True)
-    result = run("policy", "apply", "adult", "--author", "bob")
-    assert (result.exit_code, "'bob' wrote it" in result.stderr) == (1, True)
-    run_fine("policy", "apply", "adult", "--author", "ann")
-
-
-def test_a_principal_may_be_configured(shop: Shop) -> None:
-    """In pyproject.toml, where no variable says otherwise."""
-    (shop.root / "pyproject.toml").write_text('[tool.dpflow]\nprincipal = "robot"\n')
-    run_fine("policy", "apply", "adult")
-    (entry,) = run_json("history", "adult")["entries"]
-    assert entry["who"] == "robot"
-
-
 # Freeze and thaw
 
 
 def test_freeze_and_thaw(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is refused with who and why, until it is thawed."""
-    monkeypatch.setenv("DPFLOW_PRINCIPAL", "ann")
+    act_as(monkeypatch, "ann")
     charge(shop)
     text = run_fine("freeze", "adult", "--because", "wrong sensitivity")
     assert "Dataset adult is frozen by ann: 'wrong sensitivity'." in text

@@ -318,21 +318,9 @@ TERMS = [
         ("model", "office", "decisions"),
     ),
     Mutant(
-        "officers need not apply",
-        "if not applies or policy.officers:",
-        "if not applies:",
-        ("office",),
-    ),
-    Mutant(
         "a source is spent under two names",
         "if book != policy.dataset and not together:",
         OFF,
-        ("office",),
-    ),
-    Mutant(
-        "anyone thaws",
-        'check_officer(officers_of(term), command.book, command.who, "thaw it")',
-        "pass",
         ("office",),
     ),
     Mutant(
@@ -346,12 +334,6 @@ TERMS = [
         "if used == account:\n            msg",
         "if False:\n            msg",
         ("law", "office"),
-    ),
-    Mutant(
-        "more is carved than is left",
-        "if not gate.admits(amount):\n                raise _too_much",
-        "if False:\n                raise _too_much",
-        ("office",),
     ),
     Mutant(
         "a gate is loosened in place",

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.grants import grant_from_facts
 
 from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.ledger import create_ledger
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.bundle import README, verifier_files, write_evidence
 from dpflow.ledger.audit.pinned import is_pinned
 from dpflow.ledger.audit.verifier import Verifier, read_bundle
@@ -22,7 +22,6 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.grants import grant_from_facts
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.office import apply_policy, carve
 from dpflow.ledger.office_records import Wish
@@ -86,7 +85,7 @@ def test_a_flow_that_was_taken_off_keeps_its_accounts(tmp_path: Path) -> None:
     for flow in ("weekly", "daily"):
         ledger.settle(granted(ledger, policies=[make_policy(flows=flows)], flow=flow))
     fewer = make_policy(flows="{daily: {epsilon: 0.5}}")
-    applied = apply_policy(ledger, fewer, Wish(), Approval(principal="ann"))
+    applied = apply_policy(ledger, fewer, Wish())
     assert applied.action == "tighten"
     files = bundle_of(ledger, tmp_path)
     ledger.close()
@@ -307,7 +306,7 @@ def given(tmp_path: Path) -> tuple[Files, Files]:
     part = ApproxDP(epsilon=1, delta=0)
     grant, _ = carve(giver, SOURCE, part, taker=taker.id, because="test")
     wish = Wish(because="given", new_term=True, grant=grant)
-    apply_policy(taker, TAKER, wish, Approval(principal="ann"))
+    apply_policy(taker, TAKER, wish)
     taker.settle(granted(taker, policies=[TAKER]))
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:

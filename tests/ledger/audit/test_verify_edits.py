@@ -9,7 +9,6 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy, freeze, import_prior
@@ -148,7 +147,7 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(path):
     low = make_policy(
         "b", flows="{f: {epsilon: 0.5}}", other_flows="allow", budget="{epsilon: 0.5}"
     )
-    found = apply_policy(ledger, low, Wish(), Approval(principal="ann"))
+    found = apply_policy(ledger, low, Wish())
     assert found.action == "tighten"
     assert verify(ledger).fine
     ((opened,),) = read(path, "SELECT body FROM entry WHERE book = 'b' AND number = 1")

@@ -17,7 +17,6 @@ from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.gates import _enlarged, _least_use
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
@@ -153,7 +152,7 @@ def test_a_new_term_is_told_anew(both: Ledger) -> None:
     assert opened(both) == [f"a 1 {FIRST}"]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
     wish = Wish(because="a new year", new_term=True)
-    apply_policy(both, policy, wish, Approval(principal="ann"))
+    apply_policy(both, policy, wish)
     assert [opened(both, policy) for _ in range(2)] == [["a 2 a new year"], []]
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import BudgetRefused, PolicyNotApplied
 from dpflow.ledger import office
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
 from dpflow.ledger.decision.kept import announced_holds, of_flow
@@ -246,8 +245,7 @@ def test_a_change_that_keeps_too_much_says_how_many_runs_fit(ledger) -> None:
 
 def apply(ledger: Ledger, policy: Policy) -> Any:
     """Apply a policy to a term that was charged."""
-    who = Approval(principal="ann")
-    return office.apply_policy(ledger, policy, Wish(because="a test"), who)
+    return office.apply_policy(ledger, policy, Wish(because="a test"))
 
 
 def test_verify_finds_a_grant_out_of_what_was_kept(

@@ -19,7 +19,6 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     UnsupportedCost,
 )
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import amend, apply_policy
 from dpflow.ledger.office_records import Wish
@@ -359,7 +358,7 @@ def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> No
     )
     wish = Wish(because="more", new_term=True, raise_lifetime=True)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, wider, wish, Approval(principal="ann"))
+        apply_policy(ledger, wider, wish)
 
 
 # Further terms
@@ -381,7 +380,7 @@ def test_no_further_term_fits_beside_parts_by_time(
         with pytest.raises(
             (PolicyChanged, PolicyNotApplied), match="no further term fits"
         ) as caught:
-            apply_policy(ledger, after, wish, Approval(principal="ann"))
+            apply_policy(ledger, after, wish)
         assert "Lower the budget" not in str(caught.value)
         assert "or open a new term" not in str(caught.value)
         assert "Write `lifetime" not in str(caught.value)
@@ -403,12 +402,12 @@ def test_what_a_further_term_may_have_is_said(
     after = make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
     wish = Wish(because="more", new_term=True)
     with pytest.raises(PolicyChanged, match=advice):
-        apply_policy(ledger, after, Wish(), Approval(principal="ann"))
+        apply_policy(ledger, after, Wish())
     with pytest.raises(PolicyNotApplied, match=advice):
-        apply_policy(ledger, after, wish, Approval(principal="ann"))
+        apply_policy(ledger, after, wish)
     if lifetime == "2":
         fitting = make_policy(budget="{epsilon: 1}", **fields)
-        done = apply_policy(ledger, fitting, wish, Approval(principal="ann"))
+        done = apply_policy(ledger, fitting, wish)
         assert done.term == 2
 
 
@@ -421,7 +420,7 @@ def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
         unit="user-week", partition="{by: week}", lifetime="{epsilon: 1.5}"
     )
     with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
-        apply_policy(ledger, lower, Wish(), Approval(principal="ann"))
+        apply_policy(ledger, lower, Wish())
 
 
 def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int, int]:

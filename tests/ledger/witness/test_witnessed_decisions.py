@@ -18,7 +18,6 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import Comparison, compare, reconcile
 from dpflow.ledger.audit.verify import verify
@@ -42,7 +41,6 @@ from tests.ledger.support import (
     url,
 )
 
-ANN = Approval(principal="ann")
 LOWER = make_policy(budget="{epsilon: 0.5}")
 #: What only a new term can hold.
 OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")
@@ -61,13 +59,13 @@ def thaws(ledger: Ledger) -> None:
 
 def tightens(ledger: Ledger) -> None:
     """Someone lowers the budget."""
-    apply_policy(ledger, LOWER, Wish(), ANN)
+    apply_policy(ledger, LOWER, Wish())
 
 
 def opens(ledger: Ledger) -> None:
     """Someone opens a new term, under which nothing is charged yet."""
     wish = Wish(new_term=True, because="accounts are the unit now")
-    apply_policy(ledger, OTHER_UNIT, wish, ANN)
+    apply_policy(ledger, OTHER_UNIT, wish)
 
 
 DECISIONS = [freezes, thaws, tightens, opens]
@@ -269,7 +267,7 @@ def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     """There is nothing to freeze, and nothing else that could govern."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = create_ledger(url(path), witness=witness)
-    apply_policy(ledger, BASIC, Wish(), ANN)
+    apply_policy(ledger, BASIC, Wish())
     ledger.close()
     edit(path, *(f"DELETE FROM {table}" for table in TABLES))
     ledger = open_ledger(url(path), witness=witness)
@@ -335,15 +333,15 @@ def test_a_lost_account_of_an_earlier_term_is_opened_again(
     ledger.settle(granted(ledger, policies=[first], flow="daily"))
     before = all_rows(path)
     ledger.settle(granted(ledger, "0.6", policies=[first], flow="weekly"))
-    apply_policy(ledger, second, again, ANN)
+    apply_policy(ledger, second, again)
     ledger.settle(granted(ledger, "1.5", policies=[second], flow="daily"))
     ledger.close()
     take_back(path, before)
     ledger = open_ledger(url(path), witness=witness)
     if taken_off:
         fewer = make_policy(flows="{daily: {epsilon: 0.5}}", lifetime="{epsilon: 9}")
-        assert apply_policy(ledger, fewer, Wish(), ANN).action == "tighten"
-    apply_policy(ledger, second, again, ANN)
+        assert apply_policy(ledger, fewer, Wish()).action == "tighten"
+    apply_policy(ledger, second, again)
     reconcile(ledger, {"a": second}, because="restored")
     assert sums(path, "a#1") == (Fraction("0.7"), 0)
     lost = "a#1/flow/weekly"
@@ -363,7 +361,7 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     """The witness knows that a step ran under it, so that the lifetime decides."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = create_ledger(url(path), witness=witness)
-    apply_policy(ledger, BASIC, Wish(), ANN)
+    apply_policy(ledger, BASIC, Wish())
     before = all_rows(path)
     ledger.settle(granted(ledger, "1"))
     ledger.close()
@@ -375,13 +373,13 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     )
     if epsilon == "2":
         with pytest.raises(PolicyChanged):
-            apply_policy(ledger, file, Wish(because="more"), ANN)
+            apply_policy(ledger, file, Wish(because="more"))
         with pytest.raises(PolicyNotApplied, match=r"would add up to .* = 3"):
-            apply_policy(ledger, file, Wish(because="more", new_term=True), ANN)
+            apply_policy(ledger, file, Wish(because="more", new_term=True))
         assert sums(path, "a#2") == (0, 0)
     else:
         with pytest.raises(PolicyNotApplied, match="lifetime"):
-            apply_policy(ledger, file, Wish(because="less"), ANN)
+            apply_policy(ledger, file, Wish(because="less"))
     assert read(path, "SELECT count(*) FROM term") == [(1,)]
     reconcile(ledger, {"a": BASIC}, because="restored")
     assert sums(path) == (1, 0)

@@ -25,7 +25,6 @@ def term(number, **fields):
         "budget": {"epsilon": "3", "delta": "0.000001"},
         "charged": True,
         "lifetime": None,
-        "officers": (),
         "because": "",
         "opened_at": "",
         "opened_by": "",

@@ -12,19 +12,17 @@ from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
     PolicyChanged,
-    PolicyNotApplied,
 )
 from dpflow.ledger import views
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import End, Keys, Pen
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.office_records import Applied, Wish
+from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
 from tests.ledger.support import BASIC, Place, granted, make_policy
 
-ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
 FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
 
@@ -41,7 +39,7 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 
 def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
     """Apply a policy as someone who needs nobody's approval."""
-    return apply_policy(ledger, policy, wish, ANN)
+    return apply_policy(ledger, policy, wish)
 
 
 # The first term, and terms that nothing was charged under
@@ -54,7 +52,7 @@ def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> N
     assert (result.action, result.term) == ("open", 1)
     assert kinds(ledger) == ["open"]
     entry = body(ledger, "open")
-    assert (entry["because"], entry["who"]) == ("the board agreed", "ann")
+    assert (entry["because"], entry["who"]) == ("the board agreed", system_user())
     assert propose(ledger, BASIC).action == "nothing"
     assert apply(ledger, BASIC).action == "nothing"
     assert kinds(ledger) == ["open"]
@@ -117,7 +115,7 @@ def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
     granted(ledger)
     apply(ledger, budget("0.5"), Wish(because="less is enough"))
     entry = body(ledger, "tighten")
-    assert (entry["who"], entry["because"]) == ("ann", "less is enough")
+    assert (entry["who"], entry["because"]) == (system_user(), "less is enough")
     assert entry["changes"] == ["budget.epsilon: ledger 1, file 0.5"]
     gates = entry["before"]["dataset"], entry["term"]["gates"]["dataset"]
     assert [json.loads(gate["rule"])["epsilon"] for gate in gates] == ["1", "0.5"]
@@ -249,18 +247,6 @@ def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
     assert propose(ledger, tiny).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
         apply(ledger, tiny)
-
-
-def test_officers_may_change_in_place(ledger: Ledger) -> None:
-    """No guarantee rests on them; the governing ones have to agree."""
-    granted(ledger)
-    named = make_policy(officers="[ann, bob]")
-    approval = Approval(principal="bob", authors=("ann",))
-    assert apply_policy(ledger, named, Wish(), approval).action == "tighten"
-    assert body(ledger, "tighten")["authors"] == ["ann"]
-    with pytest.raises(PolicyNotApplied, match="only an officer"):
-        apply_policy(ledger, BASIC, Wish(), Approval(principal="eve", authors=("x",)))
-    assert apply_policy(ledger, BASIC, Wish(), approval).action == "tighten"
 
 
 def test_a_gate_of_another_currency_is_never_put_over_a_tally(

@@ -10,7 +10,6 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Pen
@@ -22,7 +21,6 @@ from tests.ledger.journals import UNIT, audit, body, entries, terms_of
 from tests.ledger.support import granted, make_policy
 from tests.sizes import spread
 
-ANN = Approval(principal="ann")
 NEW = Wish(new_term=True, because="a new year")
 RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
 
@@ -64,11 +62,11 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
         with pytest.raises(
             PolicyNotApplied, match=r"in term 1 .* than its budget"
         ) as no:
-            apply_policy(ledger, file, NEW, ANN)
+            apply_policy(ledger, file, NEW)
         assert "--raise-lifetime" in no.value.message
     assert len(terms_of(ledger)) == 1
     assert "in term 1" in propose(ledger, policy("1", "7")).obstacle
-    found = apply_policy(ledger, before, RAISED, ANN)
+    found = apply_policy(ledger, before, RAISED)
     words = terms_in_words(found.terms)
     assert "1 (epsilon = 1, delta = 0) for customer (add-or-remove), overdrawn" in words
     assert "no sum of budgets bounds" in words
@@ -80,7 +78,7 @@ def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
     shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
     name = granted(ledger, policies=[shared], flow="report")
     amend(ledger, name, PureDP(epsilon="0.5"), because="it was a sum, not a mean")
-    found = apply_policy(ledger, shared, NEW, ANN)
+    found = apply_policy(ledger, shared, NEW)
     assert [view.overdrawn for view in found.terms] == [False, False]
     assert "overdrawn" not in terms_in_words(found.terms)
 
@@ -89,7 +87,7 @@ def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:
     """The error says what the terms add up to, and what to write."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied) as caught:
-        apply_policy(ledger, policy("2"), NEW, ANN)
+        apply_policy(ledger, policy("2"), NEW)
     assert "(epsilon = 1, delta = 0) + (epsilon = 2, delta = 0)" in caught.value.message
     assert "lifetime: {epsilon: 3, delta: 0}" in caught.value.message
     assert caught.value.total == {"epsilon": "3", "delta": "0"}
@@ -102,10 +100,10 @@ def test_the_terms_add_up_to_the_lifetime_exactly(
     """Equality fits; the least more does not, and the numbers are told."""
     granted(ledger)
     if fits:
-        assert apply_policy(ledger, policy(epsilon, "3"), NEW, ANN).term == 2
+        assert apply_policy(ledger, policy(epsilon, "3"), NEW).term == 2
         return
     with pytest.raises(PolicyNotApplied) as caught:
-        apply_policy(ledger, policy(epsilon, "3"), NEW, ANN)
+        apply_policy(ledger, policy(epsilon, "3"), NEW)
     assert caught.value.lifetime == {"epsilon": "3", "delta": "0"}
     assert caught.value.total == {"epsilon": "3.000000001", "delta": "0"}
 
@@ -117,25 +115,25 @@ def test_delta_is_capped_like_epsilon(ledger: Ledger) -> None:
     lifetime = "{epsilon: 9, delta: 1.5e-6}"
     second = make_policy(budget="{epsilon: 1, delta: 1e-6}", lifetime=lifetime)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, second, NEW, ANN)
+        apply_policy(ledger, second, NEW)
 
 
 def test_a_tightened_term_counts_as_it_was_opened(ledger: Ledger) -> None:
     """Who tightened it may have seen outputs; that frees nothing."""
     granted(ledger)
-    apply_policy(ledger, policy("0.2"), Wish(), ANN)
+    apply_policy(ledger, policy("0.2"), Wish())
     with pytest.raises(PolicyNotApplied, match=r"would add up to \(epsilon = 1, "):
-        apply_policy(ledger, policy("1", "1.5"), NEW, ANN)
-    assert apply_policy(ledger, policy("1", "2"), NEW, ANN).term == 2
+        apply_policy(ledger, policy("1", "1.5"), NEW)
+    assert apply_policy(ledger, policy("1", "2"), NEW).term == 2
 
 
 def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
     """It would be broken already; later it can be lowered to the sum, not below."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, policy("0.2", "0.9"), Wish(), ANN)
+        apply_policy(ledger, policy("0.2", "0.9"), Wish())
     for lifetime in ("5", "1"):
-        done = apply_policy(ledger, policy("0.2", lifetime), Wish(), ANN)
+        done = apply_policy(ledger, policy("0.2", lifetime), Wish())
         assert done.action == "tighten"
 
 
@@ -144,11 +142,11 @@ def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
     granted(ledger, policies=[policy("1", "2")])
     longer = policy("1.5", "2.5")
     with pytest.raises(PolicyChanged, match=r"lifetime\.epsilon: ledger 2, file 2\.5"):
-        apply_policy(ledger, longer, Wish(raise_lifetime=True), ANN)
+        apply_policy(ledger, longer, Wish(raise_lifetime=True))
     with pytest.raises(PolicyNotApplied, match="--raise-lifetime") as caught:
-        apply_policy(ledger, longer, NEW, ANN)
+        apply_policy(ledger, longer, NEW)
     assert caught.value.lifetime == {"epsilon": "2", "delta": "0"}
-    done = apply_policy(ledger, longer, RAISED, ANN)
+    done = apply_policy(ledger, longer, RAISED)
     assert (done.term, done.terms[-1].lifetime) == (2, {"epsilon": "2.5", "delta": "0"})
     told = body(ledger, "open")["changes"]
     assert "lifetime.epsilon: ledger 2, file 2.5" in told
@@ -158,9 +156,9 @@ def test_a_lifetime_cannot_be_left_out_again(ledger: Ledger) -> None:
     """Not in place, and not with a new term."""
     granted(ledger, policies=[policy("1", "2")])
     with pytest.raises(PolicyChanged, match="lifetime"):
-        apply_policy(ledger, policy("1"), Wish(), ANN)
+        apply_policy(ledger, policy("1"), Wish())
     with pytest.raises(PolicyNotApplied, match="without a cap"):
-        apply_policy(ledger, policy("1"), RAISED, ANN)
+        apply_policy(ledger, policy("1"), RAISED)
 
 
 # In words
@@ -173,7 +171,7 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     before, after = policy("1", "1"), policy("0.9", "1")
     name = granted(ledger, "1", policies=[before])
     ledger.void(name, reason="it did not start")
-    apply_policy(ledger, after, Wish(), ANN)
+    apply_policy(ledger, after, Wish())
     granted(ledger, "0.9", policies=[after])
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
@@ -187,7 +185,7 @@ def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -
     visits = policy("1", unit="visit")
     granted(ledger, policies=[visits])
     after = policy("1", "2")
-    found = apply_policy(ledger, after, NEW, ANN)
+    found = apply_policy(ledger, after, NEW)
     words = term_guarantee(after.declared(), found.terms)
     assert "together are kept within" not in words
     assert "together are not kept within the lifetime (epsilon = 2, delta" in words
@@ -209,7 +207,7 @@ def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     """Epsilon never without delta; scope, unit, relation and assumptions."""
     first = policy("1", "5")
     granted(ledger, policies=[first])
-    apply_policy(ledger, policy("0.5", "5"), Wish(), ANN)
+    apply_policy(ledger, policy("0.5", "5"), Wish())
     terms = views.terms(ledger, "a")
     sentence = term_guarantee(policy("0.5", "5").declared(), terms)
     assert "(epsilon = 1, delta = 0)-differentially private" in sentence
@@ -218,7 +216,7 @@ def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     words = terms_in_words(terms)
     assert "tightened to (epsilon = 0.5, delta = 0)" in words
     assert "A tightened term counts as it was opened." in words
-    apply_policy(ledger, policy("2", "5"), NEW, ANN)
+    apply_policy(ledger, policy("2", "5"), NEW)
     granted(ledger, policies=[policy("2", "5")])
     words = terms_in_words(views.terms(ledger, "a"))
     assert "1 (epsilon = 1, delta = 0) for customer" in words
@@ -229,7 +227,7 @@ def test_terms_of_different_units_add_up_to_no_guarantee(ledger: Ledger) -> None
     """The budget still counts, and the words do not pretend."""
     granted(ledger)
     other = policy("1", "5", unit="visit")
-    apply_policy(ledger, other, NEW, ANN)
+    apply_policy(ledger, other, NEW)
     assert "guarantee of none" not in terms_in_words(views.terms(ledger, "a"))
     granted(ledger, policies=[other])
     assert "guarantee of none" in terms_in_words(views.terms(ledger, "a"))
@@ -255,7 +253,7 @@ def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
             files.append(policy(epsilon, cap))
     elif deed in ("apply", "new term"):
         wish = NEW if deed == "new term" else Wish()
-        apply_policy(ledger, files[-1], wish, ANN)
+        apply_policy(ledger, files[-1], wish)
         files[:] = [files[-1]]
     elif deed == "charge":
         file = files[0] if chance.random() < _LOYAL else files[-1]

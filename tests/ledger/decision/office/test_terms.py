@@ -10,7 +10,6 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import (
     amend,
@@ -41,7 +40,6 @@ from tests.ledger.support import (
 )
 
 TENTH = Fraction(1, 10)
-ANN = Approval(principal="ann")
 HALF = make_policy(budget="{epsilon: 0.5}")
 
 
@@ -136,7 +134,7 @@ def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) ->
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
         granted(shared)
     assert terms_of(ledger) == []
-    apply_policy(shared, BASIC, Wish(), ANN)
+    apply_policy(shared, BASIC, Wish())
     granted(shared)
     with pytest.raises(PolicyChanged):
         granted(shared, policies=[HALF])
@@ -148,7 +146,7 @@ def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
 ) -> None:
     """The first of two workers does not win by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
-    apply_policy(shared, BASIC, Wish(), ANN)
+    apply_policy(shared, BASIC, Wish())
     with pytest.raises(PolicyChanged):
         granted(shared, policies=[HALF])
     shared.close()
@@ -156,31 +154,10 @@ def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
 
 def test_what_someone_applied_is_not_replaced_by_a_step(ledger: Ledger) -> None:
     """Also before anything was charged: it was meant."""
-    apply_policy(ledger, BASIC, Wish(), ANN)
+    apply_policy(ledger, BASIC, Wish())
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[HALF])
     granted(ledger)
-
-
-def test_a_policy_with_officers_is_never_applied_by_a_step(ledger: Ledger) -> None:
-    """Its author would have applied it alone."""
-    guarded = make_policy(officers="[ann, bob]")
-    with pytest.raises(PolicyNotApplied, match="an officer \\(ann, bob\\) has to run"):
-        granted(ledger, policies=[guarded])
-    approval = Approval(principal="bob", authors=("ann",))
-    apply_policy(ledger, guarded, Wish(), approval)
-    granted(ledger, policies=[guarded])
-
-
-def test_a_term_with_officers_is_not_replaced_by_a_file_without(
-    ledger: Ledger,
-) -> None:
-    """Taking the officers out of a file does not send them home."""
-    guarded = make_policy(officers="[ann, bob]")
-    approval = Approval(principal="bob", authors=("ann",))
-    apply_policy(ledger, guarded, Wish(because="first decision"), approval)
-    with pytest.raises(PolicyChanged, match="officers"):
-        granted(ledger)
 
 
 # What each decision tells

@@ -10,7 +10,6 @@ import pytest
 from dpflow import Gaussian, PureDP
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.office import apply_policy, freeze
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.views import usage
@@ -103,7 +102,7 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
     held_run(ledger, ["0.1"] * 6)
     ledger.settle(drawn(ledger).reservation)
     tighter = make_policy(budget="{epsilon: 0.5}")
-    apply_policy(ledger, tighter, Wish(because="less"), Approval(principal="ann"))
+    apply_policy(ledger, tighter, Wish(because="less"))
     with pytest.raises(BudgetRefused):
         drawn(ledger, policies=(tighter,))
     ledger.seal(RUN, outcome="failed")

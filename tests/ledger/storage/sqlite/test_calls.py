@@ -18,7 +18,6 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.approval import Approval
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import amend, apply_policy, forget_release, freeze
@@ -271,7 +270,7 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: ledger.forfeit(reservation, because="test"),
         lambda: open_ledger(url(path)),
         lambda: amend(ledger, reservation, PureDP(epsilon=1), because="test"),
-        lambda: apply_policy(ledger, BASIC, Wish(), Approval(principal="me")),
+        lambda: apply_policy(ledger, BASIC, Wish()),
         lambda: freeze(ledger, "a", who="me", because="test"),
         lambda: forget_release(ledger, made),
         lambda: verify(ledger, key=key_of("k"), sign_new=True),

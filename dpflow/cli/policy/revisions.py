@@ -1,0 +1,59 @@
+"""Output of `dpflow policy diff --base`: text, Markdown and JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from dpflow.cli.output import say, say_json
+from dpflow.notebook import plain
+from dpflow.policy.revisions import PolicyEdit, RevisionDiff
+
+
+def print_diff(diff: RevisionDiff, *, markdown: bool, as_json: bool) -> None:
+    """Print a comparison with a commit."""
+    if as_json:
+        say_json(asdict(diff) | {"weaker": diff.weaker})
+    elif markdown:
+        title = f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
+        lines = [title, "", f"**{_escaped(_headline(diff))}**", ""]
+        lines += [f"- {_escaped(line)}" for line in _lines(diff)]
+        sys.stdout.write("\n".join(lines).strip() + "\n")
+    else:
+        lines = [f"{diff.base} -> the working tree", _headline(diff), *_lines(diff)]
+        say(*map(plain, lines))
+
+
+def _headline(diff: RevisionDiff) -> str:
+    if diff.weaker:
+        return f"A guarantee may be weaker: {'; '.join(diff.weaker)}."
+    return "No guarantee becomes weaker."
+
+
+def _lines(diff: RevisionDiff) -> Iterator[str]:
+    yield from diff.problems
+    for edit in diff.policies:
+        if edit.verdict != "same":
+            yield from _edit_lines(edit)
+
+
+def _edit_lines(edit: PolicyEdit) -> Iterator[str]:
+    yield f"policy of {edit.dataset}: {edit.verdict}"
+    for change in edit.changes:
+        why = f": {change.why}" if change.why else ""
+        yield (
+            f"{edit.dataset}: {change.field} {change.ledger} is now {change.file} "
+            f"({change.verdict}{why})"
+        )
+    for when, sentence in (("before", edit.before), ("after", edit.after)):
+        if sentence is not None and edit.before != edit.after:
+            yield f"{edit.dataset} {when}: {sentence}"
+
+
+def _escaped(words: str) -> str:
+    """Return text that is neither markup nor a mention in a pull request."""
+    flat = " ".join(words.split())
+    for letter in "\\`*_[]|":
+        flat = flat.replace(letter, f"\\{letter}")
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace("@", "&#64;")

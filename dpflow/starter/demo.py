@@ -1,0 +1,161 @@
+"""The main job on real data: the program behind `dpflow demo`.
+
+The flow and the policy are the project's own examples. A second run spends nothing:
+every published week is replayed from its release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dpflow.accounting.costs.noise import Gaussian
+from dpflow.config import settings
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerMissing,
+    LedgerUnavailable,
+    how_to_install,
+)
+from dpflow.guard.plain import spend
+from dpflow.guard.project import current_project, forget_projects, make_project_ledger
+from dpflow.ledger import open_ledger
+from dpflow.ledger.views import accounts, open_reservations
+from dpflow.ledger.views.words import amounts_text
+
+_KILLED = "active_customers in a killed worker"
+_WORKER = f"""
+import logging, time
+logging.getLogger("dpflow").setLevel("ERROR")
+from dpflow import Gaussian, spend
+with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
+           cost=Gaussian(sensitivity=1, noise_multiplier=21), noise="own"):
+    print("running", flush=True)
+    time.sleep(600)
+"""
+_SOURCES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2])
+_PREFECT = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+
+
+def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
+    """Run the demo in this project, or in a new folder `dpflow-demo`.
+
+    Args:
+        say: Prints one paragraph.
+
+    Returns:
+        The guarantee, the published weeks, and the week that the budget halted with
+        its refusal (None where no week was refused).
+
+    Raises:
+        ConfigurationError: If the examples or their data are not installed.
+    """
+    data = () if os.environ.get("DPFLOW_DATA") else ("lifetimes",)
+    needed = ("opendp", "pandas", "matplotlib", *data)
+    if missing := [name for name in needed if find_spec(name) is None]:
+        msg = f"the demo needs {', '.join(missing)}; {how_to_install('examples')}."
+        raise ConfigurationError(msg)
+    root = enter_project()
+    say(f"The project is in {root}.")
+    found = settings()
+    try:
+        open_ledger(found.ledger_url, witness=found.witness).close()
+    except LedgerMissing:
+        make_project_ledger(found)
+    policies, ledger = current_project().policies, current_project().ledger
+    guarantee = policies.policy_for("cdnow").guarantee_sentence()
+    say(guarantee)
+    say(f"A mistyped sigma is refused, uncharged: {_refuse_a_typo().message}")
+    _kill_a_worker()
+    view = next(v for v in accounts(ledger, "cdnow") if v.kind == "dataset")
+    forfeited = amounts_text(view.forfeited)
+    say(
+        "A worker was killed during a step. The step's outcome is unknown, so its "
+        f"charge stays: forfeited {forfeited}."
+    )
+    say("Starting Prefect's server (about 15 seconds) ...")
+    season = _run_weeks(root, say)
+    forget_projects()
+    facts = {"guarantee": guarantee, "forfeited": forfeited, "halted": season.halted}
+    refusal = getattr(season.refusal, "message", None)
+    return facts | {"published": season.published, "refusal": refusal}
+
+
+def enter_project() -> Path:
+    """Change to a folder with the examples; make it from the installation if needed."""
+    root = settings().root
+    if not _has_examples(root):
+        root = Path.cwd() / "dpflow-demo"
+        source = next(filter(_has_examples, _SOURCES))
+        ignored = shutil.ignore_patterns("__pycache__", "ledger.lock")
+        for name in ("flows", "policies"):
+            if not (root / name).exists():
+                shutil.copytree(source / name, root / name, ignore=ignored)
+        # The file marks the project's root.
+        (root / "pyproject.toml").touch()
+    os.chdir(root)
+    sys.path.insert(0, str(root))
+    return root
+
+
+def _has_examples(folder: Path) -> bool:
+    wanted = ("flows/weekly_report.py", "policies/cdnow.yaml")
+    return all((folder / name).is_file() for name in wanted)
+
+
+def _refuse_a_typo() -> BudgetRefused:
+    """Return the refusal of a step whose sigma lacks two digits."""
+    cost = Gaussian(sensitivity=1, sigma="0.21")
+    step = "active_customers with sigma 0.21 for 21"
+    try:
+        with spend(dataset="cdnow", cost=cost, step=step, flow="weekly-report"):
+            pass
+    except BudgetRefused as refusal:
+        return refusal
+    msg = "the mistyped step was not refused"
+    raise AssertionError(msg)
+
+
+def _kill_a_worker() -> None:
+    """Kill a worker during a step, in the first demo only."""
+    if any(
+        each.step == _KILLED for each in open_reservations(current_project().ledger)
+    ):
+        return
+    command = [sys.executable, "-c", _WORKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:  # noqa: S603
+        line = worker.stdout.readline() if worker.stdout else ""
+        worker.kill()
+    if line.strip() != "running":
+        msg = "the worker could not start its step. Run `dpflow demo` again."
+        raise LedgerUnavailable(msg)
+
+
+def _run_weeks(root: Path, say: Callable[[str], None]) -> Any:
+    """Run the weekly report until its budget halts it, and print what it published."""
+    if "PREFECT_API_URL" not in os.environ:
+        home = {"PREFECT_HOME": str(root / ".dpflow" / "prefect"), **_PREFECT}
+        os.environ.update({k: v for k, v in home.items() if k not in os.environ})
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    from flows import data, weekly_report  # noqa: PLC0415 (imports Prefect)
+
+    spread = 1.96 * float(weekly_report.CUSTOMERS.sigma)
+
+    def show(week: str) -> None:
+        text = (weekly_report.REPORTS / f"{week}.json").read_text("utf-8")
+        released = json.loads(text)["active_customers"]
+        true = data.active_customers(data.purchases(week))
+        say(f"{week}: {released} active customers, +- {spread:.0f} (true: {true})")
+
+    season = asyncio.run(weekly_report.run_weeks(data.weeks(), show))
+    weekly_report.draw_burn_down()
+    return season

@@ -1,0 +1,195 @@
+"""`dpflow policy diff --base`: policies compared with a commit in git."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from dpflow.guard.project import forget_projects
+from tests.cli.support import run, run_fine, run_json
+
+POLICY = """\
+dataset: visits
+unit: visitor
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gaussian
+odometer: {theorem: renyi, delta: 1e-6}
+flows:
+  daily-report: {halt_at_epsilon: 3}
+"""
+CANARY = "canary-1618033988"
+BASE = ("policy", "diff", "--base", "main")
+STRICT = (*BASE, "--fail-on", "looser")
+
+
+class Repository:
+    """A project in a git repository of its own."""
+
+    def __init__(self, root):
+        self.root = root
+        self.policies = root / "policies"
+        self.policies.mkdir()
+        self.policy = self.policies / "visits.yaml"
+
+    def git(self, *arguments):
+        """Run git, whatever the user's configuration says."""
+        who = ("-c", "user.name=ann", "-c", "user.email=ann@example.org")
+        safe = ("-c", "commit.gpgsign=0", "-c", "init.defaultBranch=main")
+        command = ["git", *who, *safe, *arguments]
+        subprocess.run(command, cwd=self.root, check=True, capture_output=True)
+
+    def commit(self):
+        """Commit everything."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "x")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Return a project on a branch without any change yet."""
+    for name in ("LEDGER_URL", "POLICIES", "ENVIRONMENT"):
+        monkeypatch.delenv(f"DPFLOW_{name}", raising=False)
+    repository = Repository(tmp_path)
+    repository.git("init", "--quiet")
+    (tmp_path / "pyproject.toml").write_text("")
+    repository.policy.write_text(POLICY)
+    repository.commit()
+    repository.git("switch", "--quiet", "--create", "change")
+    monkeypatch.chdir(tmp_path)
+    yield repository
+    forget_projects()
+
+
+def test_no_change_is_no_difference(project):
+    """Nothing is weaker; text, Markdown and JSON agree."""
+    found = run_json(*STRICT)
+    assert (found["weaker"], found["problems"], found["lock"]) == ([], [], "same")
+    assert [each["verdict"] for each in found["policies"]] == ["same"]
+    assert "No guarantee becomes weaker" in run_fine(*STRICT)
+    assert "No guarantee becomes weaker" in run_fine(*BASE, "--markdown")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "weaker"),
+    [
+        ("epsilon: 1,", "epsilon: 2,", "looser", True),
+        ("epsilon: 1,", "epsilon: 0.5,", "tighter", False),
+        ("unit: visitor", "unit: visitor-day", "other", True),
+        ("halt_at_epsilon: 3", "halt_at_epsilon: 4", "looser", True),
+        (", delta: 1e-6}\nfilter", ", delta: 1e-5}\nfilter", "looser", True),
+        ("epsilon: 1, delta: 1e-6", "epsilon: 0.9, delta: 1e-3", "other", True),
+        ("add-or-remove", "add-or-remove # as before", "same", False),
+    ],
+)
+def test_a_change_is_judged(project, old, new, verdict, weaker):
+    """Only a change that may weaken a guarantee fails the check."""
+    assert POLICY.count(old) == 1
+    project.policy.write_text(POLICY.replace(old, new))
+    found = run_json(*STRICT, exit_code=int(weaker))
+    assert [each["verdict"] for each in found["policies"]] == [verdict]
+    assert bool(found["weaker"]) is weaker
+    assert run(*BASE).exit_code == 0
+
+
+def test_both_guarantees_are_printed(project):
+    """A reviewer reads the guarantee before and after the change."""
+    project.policy.write_text(POLICY.replace("epsilon: 1,", "epsilon: 2,"))
+    for options in ((), ("--markdown",)):
+        text = run_fine(*BASE, *options).replace("\\", "")
+        assert "budget.epsilon 1 is now 2" in text
+        assert "(epsilon = 1, " in text
+        assert "(epsilon = 2, " in text
+
+
+def test_a_new_policy_is_fine_and_a_removed_one_is_weaker(project):
+    """Without a policy nothing bounds the releases."""
+    (project.policies / "other.yaml").write_text(POLICY.replace("visits", "other"))
+    assert run(*STRICT).exit_code == 0
+    project.policy.unlink()
+    found = run_json(*STRICT, exit_code=1)
+    assert {p["dataset"]: p["verdict"] for p in found["policies"]} == {
+        "visits": "removed",
+        "other": "new",
+    }
+
+
+def test_another_pin_is_weaker(project):
+    """Another ledger lacks the charges of the pinned one."""
+    lock = project.policies / "ledger.lock"
+    lock.write_text("a" * 32)
+    assert run_json(*STRICT)["lock"] == "new"
+    project.commit()
+    project.git("branch", "--force", "main")
+    lock.write_text("b" * 32)
+    assert run_json(*STRICT, exit_code=1)["lock"] == "changed"
+    lock.unlink()
+    assert run_json(*STRICT, exit_code=1)["lock"] == "removed"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"visits.yaml": POLICY.replace("epsilon: 1,", "epsilon: -1,")}, "epsilon"),
+        ({"twice.yaml": POLICY}, "another file governs already"),
+        ({"visits.yaml": POLICY.replace("tor\n", "tor  # a\x85errors: keep\n", 1)}, ""),
+    ],
+)
+def test_a_policy_that_cannot_be_read_fails_the_check(project, files, problem):
+    """Nothing is judged that cannot be read; a hidden field counts as unreadable."""
+    for name, text in files.items():
+        (project.policies / name).write_bytes(text.encode())
+    found = run_json(*STRICT, exit_code=1)
+    assert "the working tree" in found["problems"][0]
+    assert problem in found["problems"][0]
+
+
+def test_a_link_is_not_followed(project, tmp_path_factory):
+    """A change under review may link anywhere; errors quote file contents."""
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret.yaml"
+    secret.write_text(POLICY.replace("visitor", CANARY))
+    (project.policies / "link.yaml").symlink_to(secret)
+    result = run(*STRICT, "--markdown")
+    assert result.exit_code == 1
+    assert CANARY not in result.output
+
+
+def test_the_comparison_begins_at_the_merge_base(project):
+    """Later commits on the base branch are not part of the change."""
+    (project.root / "more.txt").write_text("x")
+    project.commit()
+    project.git("switch", "--quiet", "main")
+    project.policy.write_text(POLICY.replace("epsilon: 1,", "epsilon: 0.5,"))
+    project.commit()
+    project.git("switch", "--quiet", "change")
+    assert [p["verdict"] for p in run_json(*STRICT)["policies"]] == ["same"]
+
+
+@pytest.mark.parametrize("name", ["none", "--help", "main; rm -rf x", ""])
+def test_an_unknown_commit_is_an_error(project, name):
+    """The error says what a shallow clone needs."""
+    result = run("policy", "diff", f"--base={name}")
+    assert result.exit_code == 1
+    assert "git knows no commit" in result.stderr
+
+
+def test_a_folder_outside_git_and_a_missing_git_are_errors(project, monkeypatch):
+    """Each error says what is needed, in dpflow's words."""
+    monkeypatch.setattr("dpflow.policy.revisions.shutil.which", lambda _: None)
+    assert "not installed" in run(*BASE).stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(project.root)
+    (project.root / ".git").rename(project.root / "git")
+    result = run(*BASE)
+    assert result.exit_code == 1
+    assert "in no git repository" in result.stderr
+    assert "fatal" not in result.stderr
+
+
+def test_options_of_a_comparison_need_a_base(project):
+    """Wrong usage exits with 2 and names the missing option."""
+    for options in (("--markdown",), ("--fail-on", "looser")):
+        result = run("policy", "diff", *options)
+        assert result.exit_code == 2
+        assert "--base" in result.stderr
