@@ -161,9 +161,9 @@ def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch, 
     """`echo` and forms of platforms add them to secrets."""
     write(folder, '[tool.dpflow]\npolicies = "rules "\n')
     monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
-    monkeypatch.setenv(PRINCIPAL_VARIABLE, f" ann{end}")
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, f" ann{end}")
     found = settings(folder)
-    assert (found.ledger_url, found.principal) == ("postgresql://host/db", "ann")
+    assert (found.ledger_url, found.environment) == ("postgresql://host/db", "ann")
     assert found.policies == folder / "rules"
 
 

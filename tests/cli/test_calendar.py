@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -154,18 +153,6 @@ def test_the_command_shows_it(folder: Path) -> None:
     assert [run["kept"] for run in data["runs"]] == [True] * 9 + [False] * 2
     assert data["flows"][0]["every"] == "7 days"
     assert data["flows"][0]["keep"] == 10
-
-
-def test_the_page_shows_the_days(folder: Path) -> None:
-    """With the day on which the rest ends."""
-    deploy(folder)
-    for day in range(5):
-        charge("ad-hoc", date.today() - timedelta(days=5 - day))  # noqa: DTZ011
-    run_fine("report", "--no-verify")
-    page = (folder / "report.html").read_text("utf-8")
-    assert "Runs to come on shop from " in page
-    assert re.search(r"weekly-report \d kept", page)
-    assert "when ad-hoc is refused." in page
 
 
 def test_what_prefect_serves_is_asked_for_by_name(

@@ -133,16 +133,25 @@ def test_another_pin_is_weaker(project):
     [
         ({"visits.yaml": POLICY.replace("epsilon: 1,", "epsilon: -1,")}, "epsilon"),
         ({"twice.yaml": POLICY}, "another file governs already"),
-        ({"visits.yaml": POLICY.replace("tor\n", "tor  # a\x85errors: keep\n", 1)}, ""),
     ],
 )
 def test_a_policy_that_cannot_be_read_fails_the_check(project, files, problem):
-    """Nothing is judged that cannot be read; a hidden field counts as unreadable."""
+    """Nothing is judged that cannot be read."""
     for name, text in files.items():
         (project.policies / name).write_bytes(text.encode())
     found = run_json(*STRICT, exit_code=1)
     assert "the working tree" in found["problems"][0]
     assert problem in found["problems"][0]
+
+
+@pytest.mark.parametrize("sign", ["\r", "\x85", "\u2028"])
+def test_a_field_that_is_hidden_from_the_review_fails_the_check(project, sign):
+    """Git and a browser show a comment where YAML reads a field."""
+    hidden = f"unit: visitor  # each one{sign}errors: keep  # {sign}"
+    text = POLICY.replace("unit: visitor", hidden)
+    project.policy.write_bytes(text.encode())
+    found = run_json(*STRICT, exit_code=1)
+    assert "may hide a field" in found["problems"][0]
 
 
 def test_a_link_is_not_followed(project, tmp_path_factory):

@@ -31,7 +31,7 @@ def test_init_in_json_names_what_to_commit(empty: Shop) -> None:
     data = run_json("ledger", "init")
     lock = str(empty.policies / "ledger.lock")
     assert ([lock], lock) == (data["commit"], data["pin"])
-    assert {"id", "place", "durability"} == data["ledger"].keys()
+    assert {"id", "place"} == data["ledger"].keys()
 
 
 def test_init_follows_the_configured_url(
