@@ -17,10 +17,12 @@ from dpflow.config import (
     forget_settings,
     keep_settings,
     settings,
+    short_path,
 )
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.guard.late_settlements import Unsettled
 from dpflow.ledger import (
+    LOCK_NAME,
     Ledger,
     create_ledger,
     is_postgres,
@@ -191,13 +193,28 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
         ConfigurationError: If it serves another environment.
     """
-    return open_ledger(
-        found.ledger_url,
-        policies=found.policies,
-        witness=found.witness,
-        environment=found.environment,
-        conditions=project_conditions(found),
-        read_only=read_only,
+    try:
+        return open_ledger(
+            found.ledger_url,
+            policies=found.policies,
+            witness=found.witness,
+            environment=found.environment,
+            conditions=project_conditions(found),
+            read_only=read_only,
+        )
+    except LedgerMissing as error:
+        if not (found.policies / LOCK_NAME).exists():
+            raise
+        place = error.details["ledger"]
+        raise LedgerMissing(pinned_elsewhere(found, place), ledger=place) from None
+
+
+def pinned_elsewhere(found: Settings, place: str) -> str:
+    """Return the message of a project whose pinned ledger is not at its place."""
+    return (
+        f"{short_path(found.policies / LOCK_NAME)} pins a ledger that is not at "
+        f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL to "
+        "the place of the pinned ledger, or restore it; a colleague's clone has none."
     )
 
 

@@ -13,7 +13,11 @@ from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
 from dpflow.forecast import loads_of, runs_left
 from dpflow.forecast.counts import WorkloadStep
-from dpflow.guard.project import make_project_ledger, project_ledger
+from dpflow.guard.project import (
+    make_project_ledger,
+    pinned_elsewhere,
+    project_ledger,
+)
 from dpflow.ledger import (
     LOCK_NAME,
     is_postgres,
@@ -185,12 +189,7 @@ def _ledger_missing(found: Settings) -> bool:
         )
     except LedgerMissing:
         if lock.exists():
-            msg = (
-                f"{short_path(lock)} pins a ledger that is not at {place}. Restore "
-                "that one, or set DPFLOW_LEDGER_URL to where it is. A new one would "
-                "forget what has been spent."
-            )
-            raise ConfigurationError(msg) from None
+            raise ConfigurationError(pinned_elsewhere(found, place)) from None
         return True
     ledger.close()
     if not lock.exists():

@@ -125,12 +125,15 @@ def test_a_gitignore_without_the_ledger_is_warned_of(empty: Shop) -> None:
 
 
 def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
-    """A fresh one would forget; nothing else is made either."""
+    """A fresh one would forget; nothing else is made, and a colleague reads why."""
     empty.policies.mkdir()
     (empty.policies / "ledger.lock").write_text("f" * 32 + "\n")
-    result = run("init", "--yes")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "forget what has been spent" in result.stderr.replace("\n", " ")
+    for command in (("init", "--yes"), ("status",)):
+        result = run(*command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        text = result.stderr.replace("\n", " ")
+        assert "policies/ledger.lock pins a ledger that is not at" in text
+        assert "would forget what was spent. Set DPFLOW_LEDGER_URL" in text
     assert list(contents(empty.root)) == ["policies/ledger.lock"]
 
 

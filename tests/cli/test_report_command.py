@@ -22,7 +22,7 @@ def test_one_page_is_written(shop: Shop) -> None:
     assert set(shop.root.iterdir()) - before == {shop.root / "report.html"}
     page = (shop.root / "report.html").read_text("utf-8")
     assert page.startswith("<!DOCTYPE html>")
-    assert "Every customer, over all reports ever: epsilon at most 3" in page
+    assert "Every customer, over all reports of this term: epsilon at most 3" in page
     assert "weekly_revenue" in page
 
 
@@ -51,7 +51,7 @@ def test_the_facts_are_there_for_programs(shop: Shop) -> None:
     found = run_json("report")
     (adult, cdnow) = found["sections"]
     assert (adult["dataset"], cdnow["dataset"]) == ("adult", "cdnow")
-    assert cdnow["headline"].startswith("Every customer, over all reports ever")
+    assert cdnow["headline"].startswith("Every customer, over all reports of this term")
     assert {account["kind"] for account in cdnow["accounts"]} >= {"dataset", "odometer"}
     assert found["stamp"]["fine"] is True
     assert len(found["stamp"]["heads"]) == 1

@@ -181,7 +181,7 @@ def test_a_missing_ledger_is_a_clear_page(shop, there):
     with ledger_away(shop):
         page = client.get("/")
         assert page.status_code == 503
-        assert "there is no ledger at" in page.text
+        assert "pins a ledger that is not at" in page.text
         assert client.get("/status.json").status_code == 503
         health = client.get("/healthz")
         assert (health.status_code, health.json()["status"]) == (503, "bad")

@@ -284,7 +284,8 @@ def headline(pinned: Mapping[str, Any], terms: Sequence[TermView]) -> str:
     # A tightened term counts as it was opened.
     term = terms[-1].opened if terms else pinned["budget"]
     alone = "" if cap in (None, term) else f" In this term alone: {_at_most(term)}."
-    return f"Every {unit}, over all reports ever: {_at_most(cap or term)}.{alone}"
+    which = "this term" if cap is None else "all terms"
+    return f"Every {unit}, over all reports of {which}: {_at_most(cap or term)}.{alone}"
 
 
 def _at_most(budget: Mapping[str, str]) -> str:

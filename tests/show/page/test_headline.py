@@ -44,17 +44,21 @@ EIGHT = {"epsilon": "8", "delta": "0.00001"}
 @pytest.mark.parametrize(
     ("pinned", "terms", "said"),
     [
-        (PINNED, [], "Every customer, over all reports ever: epsilon at most 2, "),
+        (
+            PINNED,
+            [],
+            "Every customer, over all reports of this term: epsilon at most 2, ",
+        ),
         # A term that was tightened counts as it was opened.
         (
             PINNED,
             [term(1)],
-            "Every customer, over all reports ever: epsilon at most 3, ",
+            "Every customer, over all reports of this term: epsilon at most 3, ",
         ),
         (
             {**PINNED, "lifetime": EIGHT},
             [term(1), term(2)],
-            "Every customer, over all reports ever: epsilon at most 8, ",
+            "Every customer, over all reports of all terms: epsilon at most 8, ",
         ),
         (BY_WEEK, [], "Every customer-week, in each week: epsilon at most 2, "),
     ],

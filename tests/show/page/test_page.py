@@ -67,7 +67,10 @@ def test_a_page_says_what_there_is(shop):
         headings
     )
     said = " ".join(each for _, each in tree.text)
-    assert "Every customer, over all reports ever: epsilon at most 1, delta at" in said
+    assert (
+        "Every customer, over all reports of this term: epsilon at most 1, delta at"
+        in said
+    )
     assert "if every declared sensitivity is right" in said
     assert "50% of the budget of shop#1 is used, since" in said
     assert "The ledger agrees with its journal." in said
