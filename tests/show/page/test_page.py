@@ -72,6 +72,9 @@ def test_a_page_says_what_there_is(shop):
         in said
     )
     assert "if every declared sensitivity is right" in said
+    # Both tables stack on a narrow screen: there each cell shows its column's name.
+    assert text.count('<table class="cards"') == 2
+    assert 'data-label="lost at most"' in text
     assert "50% of the budget of shop#1 is used, since" in said
     assert "The ledger agrees with its journal." in said
     assert "Witness: agrees." in said
