@@ -136,6 +136,7 @@ def _date(text: str | None) -> Any:
 def _print(found: Forecast) -> None:
     from rich.text import Text
 
+    from dpflow.accounting.costs.top_k import TopK
     from dpflow.cli.theorem_tables import noise_table, runs_table, say_left_out, telling
 
     outlook = found.outlook
@@ -146,6 +147,10 @@ def _print(found: Forecast) -> None:
     for step in found.workload:
         often = "" if step.times == 1 else f"{step.times} times "
         ended = "" if step.outcome is None else f", which ends at {step.outcome}"
+        if isinstance(step.cost, TopK):
+            ended += (
+                f"; a group has even odds with a margin of {step.cost.margin} people"
+            )
         say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
     say("", Text(_headline(found), style="bold"))
     _print_enough(found)

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.costs.noise import ExponentialMechanism
-from dpflow.accounting.costs.notions import ApproxDP
+from dpflow.accounting.costs.notions import ApproxDP, ApproxZCDP
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.exceptions import ReleaseError
 from dpflow.guard.charge import Execution, current_execution
@@ -18,6 +19,8 @@ from dpflow.noise.sources import EXACT
 from dpflow.rounding import Number
 
 C = TypeVar("C", bound=Cost)
+
+logger = logging.getLogger("dpflow")
 
 
 def private_bounds(
@@ -75,7 +78,13 @@ def private_groups(
     A person counts in at most `max_groups` groups, which are drawn. The running step
     must have declared `ApproxDP`, or for several groups `Repeated(ApproxDP(...),
     max_groups)`: epsilon and delta are of each group. Under replace-one it is twice as
-    many, for who is replaced leaves groups and others come into new ones.
+    many, for who is replaced leaves groups and others come into new ones. With
+    `ApproxZCDP(rho=..., delta=...)`, of the whole table, Gaussian noise and a threshold
+    decide: fewer people are needed where one person is in more than a few groups.
+
+    A group has even odds with log(1 + (e^epsilon - 1) / (2 delta)) / epsilon people, or
+    with about 2 + sigma z of them, sigma^2 = max_groups / (2 rho) and z the normal
+    quantile of 1 - delta / max_groups. The log says how many.
 
     Args:
         people: The person of each row.
@@ -90,7 +99,8 @@ def private_groups(
         ReleaseError: Outside a step with such a cost, if the step has drawn noise
             already, or if there are not as many people as groups.
     """
-    from dpflow.mechanisms.private_groups import private_groups as draw
+    from dpflow.mechanisms.private_groups import even_odds, noisy_groups
+    from dpflow.mechanisms.private_groups import private_groups as told_groups
 
     who = "private_groups()"
     replaced = _relation_of(current_execution(who)) == "replace-one"
@@ -98,15 +108,20 @@ def private_groups(
         msg = f"max_groups must be a whole number from 1, got {max_groups!r:.60}"
         raise ReleaseError(msg)
     changed = max_groups * (2 if replaced else 1)
-    execution, each = _claimed_parts(who, ApproxDP, changed)
+    execution = current_execution(who)
+    cost: Any = execution.cost
+    numbers: dict[str, Any]
+    draw: Any = noisy_groups
+    if isinstance(cost, ApproxZCDP):
+        execution.claim_draw(who)
+        numbers = {"rho": cost.rho, "delta": cost.delta, "changed": changed}
+    else:
+        _, cost = _claimed_parts(who, ApproxDP, changed)
+        draw, numbers = told_groups, {"epsilon": cost.epsilon, "delta": cost.delta}
+    logger.info("%s: a group has even odds at %d people", who, even_odds(**numbers))
     with execution.drawing():
-        return draw(
-            people,
-            groups,
-            epsilon=each.epsilon,
-            delta=each.delta,
-            max_groups=max_groups,
-        )
+        told: list[Any] = draw(people, groups, max_groups=max_groups, **numbers)
+    return told
 
 
 def top_k(people: Iterable[Any], groups: Iterable[Any]) -> list[Any]:
@@ -115,6 +130,10 @@ def top_k(people: Iterable[Any], groups: Iterable[Any]) -> list[Any]:
     The running step must have declared `TopK`, under a policy whose relation is
     add-or-remove. How many picks were made, the end included, is the cell that is
     charged: a step that ends early leaves epsilon for another one.
+
+    A group has even odds against the end if it has as many people more than the largest
+    group that is not looked at as the cost's `margin`, which `dpflow forecast` shows.
+    The log repeats it where fewer than `most` names come out.
 
     Args:
         people: The person of each row; each counts once in a group.
@@ -139,7 +158,14 @@ def top_k(people: Iterable[Any], groups: Iterable[Any]) -> list[Any]:
     with execution.drawing():
         drawn = draw(cost, people, groups)
         execution.report(drawn.cell)
-        return drawn.output
+    if len(drawn.output) < cost.most:
+        logger.warning(
+            "top_k() named %d of at most %d groups: a group has even odds against the "
+            "end with %d people more than the largest group beyond the %d that it "
+            "looks at",
+            *(len(drawn.output), cost.most, cost.margin, cost.among),
+        )
+    return drawn.output
 
 
 def _claimed_parts(asked_by: str, kind: type[C], times: int) -> tuple[Execution, C]:

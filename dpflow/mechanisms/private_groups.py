@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from datetime import date
@@ -9,9 +10,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from dpflow.accounting.costs.noise import DiscreteGaussian
 from dpflow.exceptions import ReleaseError
+from dpflow.noise.draws import draw
 from dpflow.noise.exact import pick, toss
-from dpflow.rounding import bound_above, bound_below, to_real
+from dpflow.rounding import bound_above, bound_below, float_up, to_real
 
 #: Chances are multiples of 2**-BITS, rounded down.
 BITS = 256
@@ -57,6 +60,49 @@ def private_groups(
     return _ordered([name for _, name in told])
 
 
+def noisy_groups(
+    people: Iterable[Any],
+    groups: Iterable[Any],
+    *,
+    rho: Fraction,
+    delta: Fraction,
+    max_groups: int,
+    changed: int,
+) -> list[Any]:
+    """Return the groups whose people, with Gaussian noise, reach a threshold.
+
+    Source: docs/derivations/notions.md#groups-by-a-threshold.
+
+    Assumes: one person changes at most `changed` groups by one; rho and delta are of
+    the whole table.
+
+    Rounding: the noise's sigma up, and then the threshold.
+
+    Checked by: tests/mechanisms/test_private_groups.py.
+    """
+    sigma, least = threshold(rho, delta, changed)
+    counts = people_in(people, groups, max_groups)
+    if not counts:
+        return []
+    noisy = draw(DiscreteGaussian(sensitivity=1, sigma=sigma), list(counts.values()))
+    told = zip(counts, noisy, strict=True)
+    return _ordered([name for (_, name), count in told if count >= least])
+
+
+@lru_cache(maxsize=32)
+def threshold(rho: Fraction, delta: Fraction, changed: int) -> tuple[Fraction, int]:
+    """Return the sigma of each group's noise, and how many noisy people are told.
+
+    So many people in a group have even odds.
+    """
+    squared = changed / (2 * rho)
+    sigma = Fraction(float_up(bound_above(lambda mp: mp.sqrt(to_real(mp, squared)))))
+    # Of the noise that one person needs to be told in one group.
+    inside = max(1 - 2 * delta / changed, Fraction(0))
+    far = bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(to_real(mp, inside)))
+    return sigma, 2 + math.ceil(sigma * far)
+
+
 @lru_cache(maxsize=32)
 def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
     """Return with which chance a group of 0, 1, 2 ... people is told, times 2**BITS.
@@ -84,6 +130,14 @@ def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
         by_absence = _ONE + (-shrunk * rest >> BITS)
         found.append(max(min(by_presence, by_absence), now))
     return tuple(found)
+
+
+def even_odds(**numbers: Any) -> int:
+    """Return how many people give a group even odds, by declared numbers alone."""
+    if "rho" in numbers:
+        return threshold(**numbers)[1]
+    table = chances(**numbers)
+    return next(n for n, chance in enumerate(table) if 2 * chance >= _ONE)
 
 
 def people_in(

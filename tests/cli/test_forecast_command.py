@@ -7,6 +7,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.text import cost_from_text
+from dpflow.accounting.costs.top_k import TopK
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted
@@ -53,6 +54,16 @@ def test_a_schedule_has_a_date(shop: Shop) -> None:
     text = run_fine("forecast", *arguments)
     assert "18 runs fit. The share of weekly-report refuses the next one, on " in text
     assert "2026-05-11 at one every 7 days." in text
+
+
+def test_the_largest_groups_need_so_many_people(shop: Shop) -> None:
+    """The margin is made of declared numbers alone, so a plan can say it."""
+    cost = TopK(epsilon="0.3", delta="1e-8", most=5)
+    shop.write(CDNOW.split("odometer")[0].replace("gaussian", "output"))
+    text = " ".join(
+        run_fine("forecast", "cdnow", "--fresh", "--cost", repr(cost)).split()
+    )
+    assert f"even odds with a margin of {cost.margin} people" in text
 
 
 def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:

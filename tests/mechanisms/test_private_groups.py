@@ -13,9 +13,15 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dpflow import ApproxDP, Repeated, guarded, private_groups
+from dpflow import ApproxDP, ApproxZCDP, Repeated, guarded, private_groups
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.private_groups import BITS, chances, people_in
+from dpflow.mechanisms.private_groups import (
+    BITS,
+    chances,
+    even_odds,
+    people_in,
+    threshold,
+)
 from dpflow.mechanisms.private_groups import private_groups as draw
 from dpflow.rounding import to_fraction
 
@@ -101,6 +107,70 @@ def test_chances_are_the_best_that_are_allowed(epsilon, delta):
             )
             assert now <= after <= most
             assert most - after <= mpmath.mpf("1e-29") * most
+
+
+def normal(sigma, least):
+    """Return the chance of a group of 0, 1, 2 ... people under discrete noise."""
+    reach = 2 * least
+    terms = [mpmath.exp(-mpmath.mpf(k * k) / (2 * sigma**2)) for k in range(reach + 1)]
+    total = 2 * mpmath.fsum(terms) - 1
+
+    def beyond(at):
+        if at <= 0:
+            return 1 - beyond(1 - at)
+        return mpmath.fsum(terms[at:]) / total
+
+    return [beyond(least - people) for people in range(least + 1)]
+
+
+def divergence(order, p, q):
+    """Return the Renyi divergence of two coins."""
+    sides = ((p, q), (1 - p, 1 - q))
+    powers = (a**order * b ** (1 - order) for a, b in sides)
+    return mpmath.log(mpmath.fsum(powers)) / (order - 1)
+
+
+def holds(rho, delta, changed, sigma, least):
+    """Say whether people in so many groups lose no more than rho and delta."""
+    chances = normal(_real(sigma), least)
+    orders = [mpmath.mpf(order) for order in ("1.01", "2", "8", "50")]
+    lost = max(
+        changed * divergence(order, *pair) / order
+        for both in itertools.pairwise(chances[1:])
+        for pair in (both, both[::-1])
+        for order in orders
+    )
+    return lost <= _real(rho) and changed * chances[1] <= _real(delta)
+
+
+@pytest.mark.parametrize(
+    ("rho", "delta", "changed", "least"),
+    [
+        # 2 + ceil(sigma z), with the quantile z to 50 digits by mpmath.
+        ("0.02", "1e-6", 10, 85),
+        ("0.5", "1e-9", 1, 8),
+        ("0.5", "1e-30", 4, 26),
+    ],
+)
+def test_a_threshold_hides_people_of_many_groups(rho, delta, changed, least):
+    """By the exact law of each group, of which one more person is in some."""
+    rho, delta = Fraction(rho), Fraction(delta)
+    with mpmath.workdps(50):
+        sigma, found = threshold(rho, delta, changed)
+        assert found == least == even_odds(rho=rho, delta=delta, changed=changed)
+        assert holds(rho, delta, changed, sigma, least)
+        # The controls: a threshold that is a little lower, and less noise.
+        lower = least - 3 - int(sigma / 2)
+        assert not holds(rho, delta, changed, sigma, lower)
+        assert not holds(rho, delta, changed, sigma * Fraction(4, 5), 2 * least)
+
+
+def test_even_odds_are_known_before() -> None:
+    """The closed form of the how-to, for one group of a person."""
+    for epsilon, delta in (("1", "1e-6"), ("0.05", "1e-7"), ("0.2", "1e-7")):
+        grown = math.expm1(float(epsilon)) / (2 * float(delta))
+        people = even_odds(epsilon=Fraction(epsilon), delta=Fraction(delta))
+        assert people == math.ceil(math.log1p(grown) / float(epsilon))
 
 
 def test_a_person_counts_in_no_more_groups_than_said():
@@ -216,3 +286,21 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
 
     with pytest.raises(ReleaseError, match=rf"Repeated\(ApproxDP\(...\), {times}\)"):
         cheaper()
+
+
+def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
+    """At the price of the whole table; the log says how many people it takes."""
+    policy = POLICY.format(relation="replace-one").replace(
+        "filter: basic", "filter: {theorem: concentrated, delta_loss: 5e-7}"
+    )
+    dpflow_ledger.use(policy)
+    cost = ApproxZCDP(rho="0.01", delta="1e-7")
+
+    @guarded(dataset="orders", cost=cost, release_key="groups")
+    def groups(rows):
+        return private_groups(range(rows), ["a", "b", "c"] * (rows // 3), max_groups=2)
+
+    caplog.set_level("INFO", "dpflow")
+    assert groups(1500) == ["a", "b", "c"]
+    least = threshold(cost.rho, cost.delta, 4)[1]
+    assert f"even odds at {least} people" in caplog.text

@@ -317,13 +317,15 @@ def best_sold(*table: list[object]) -> list[object]:
 
 
 def test_a_step_pays_for_its_picks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A tenth for a name or the end; delta in full; and what is left is spent."""
     policy = POLICY.replace("basic", "output")
     policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy)
     assert best_sold(*rows(rice=30)) == []
+    assert "named 0 of at most 5 groups" in caplog.text
+    assert f"{TopK(epsilon='0.5', delta='1e-7', most=5).margin} people" in caplog.text
     assert account().spent == {"epsilon": "0.1", "delta": "1e-7"}
     assert best_sold(*rows(tea=5000, milk=5000)) in (["tea", "milk"], ["milk", "tea"])
     assert account().spent["epsilon"] == "0.4"
