@@ -41,6 +41,7 @@ def resume(
 
     Example: `dpflow resume weekly-report/mondays`
     """
+    from dpflow.ledger.office import resume as note_resumed
     from dpflow.prefect.schedules import resume_deployment
 
     flow, _, name = deployment.partition("/")
@@ -53,9 +54,10 @@ def resume(
         told = None
         if refusal is not None:
             told = _asked_again(ledger, readable_policies(found), refusal)
-    if told is not None and not force:
-        raise _paused(deployment, told)
-    resume_deployment(deployment)
+        if told is not None and not force:
+            raise _paused(deployment, told)
+        resume_deployment(deployment)
+        note_resumed(ledger, flow, who=str(ledger.conditions.facts["who"]))
     would = None if told is None else told.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
     lines = [f"Resumed {plain(deployment)}."]

@@ -94,6 +94,7 @@ KINDS: Mapping[str, Kind] = {
     "adopt": Kind(charges=False),
     "forget": Kind(charges=False),
     "checkpoint": Kind(charges=False),
+    "resume": Kind(charges=False),
     "refuse": Kind(),
     "reserve": Kind(holds=True, ran=1),
     "settle": Kind(settles=True, ends="settled"),

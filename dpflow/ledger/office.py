@@ -22,9 +22,11 @@ from dpflow.ledger.office_records import (
     Posted,
     Prior,
     Proposal,
+    Resume,
     Wish,
 )
 from dpflow.ledger.records import Request
+from dpflow.ledger.views.refusals import refusals
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 
@@ -69,6 +71,14 @@ def freeze_of(ledger: Ledger, dataset: str) -> Mapping[str, Any] | None:
     """Return who froze a dataset and why; None if it is not frozen."""
     with ledger.storage.read() as reading:
         return reading.load(Keys(books=(dataset,))).book(dataset).frozen
+
+
+def resume(ledger: Ledger, flow: str, *, who: str) -> None:
+    """Note that a flow's schedule was resumed, in each book that refused a step."""
+    books = {each.book for each in refusals(ledger) if each.body.get("flow") == flow}
+    if books:
+        names = tuple(sorted(books))
+        ledger.ask(Resume(books=names, flow=flow, who=who, **ledger.label()))
 
 
 # Charging by hand

@@ -136,6 +136,20 @@ class Forget(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Command):
+    """Note that the schedule of a flow runs again after its refusals."""
+
+    books: tuple[str, ...]
+    flow: str
+    who: str
+
+    @property
+    def keys(self) -> Keys:
+        """The books that refused it."""
+        return Keys(books=self.books)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Command):
     """Keep a signature over an entry of a book, and over all before it.
 

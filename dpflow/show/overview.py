@@ -87,8 +87,8 @@ def state_of(
     frozen: an officer or anyone froze a gate of it. overdrawn: more was charged by
     hand than a gate of it admits. halted: its newest request that a budget ended was
     followed by no grant, or no further run fits. paused: the same under an earlier
-    term, where the policy pauses schedules; no step of it has run since. not started:
-    nothing was charged in this term. running: everything else.
+    term, where the policy pauses schedules; since then no step of it ran, nor was its
+    schedule resumed. not started: nothing was charged in this term. running: all else.
 
     Args:
         gates: States of the accounts that must admit its steps.

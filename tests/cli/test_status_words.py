@@ -104,8 +104,11 @@ def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
     assert overview()["state"]["word"] == "running"
 
 
-def test_a_new_term_ends_the_old_one_and_leaves_schedules_paused(shop: Shop) -> None:
-    """Accounts of an earlier term are not open; nothing has unpaused the flow yet."""
+def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accounts of an earlier term are not open; `dpflow resume` unpauses the flow."""
+    monkeypatch.setattr("dpflow.prefect.schedules.resume_deployment", lambda _: None)
     lasting = CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n"
     lasting += "on_exhausted: {schedule: pause}\n"
     shop.write(lasting)
@@ -120,6 +123,11 @@ def test_a_new_term_ends_the_old_one_and_leaves_schedules_paused(shop: Shop) -> 
     assert {each["state"] for each in before["accounts"]} == {"ended"}
     assert before["spent"][0]["of"] == "3"
     assert newest["state"]["word"] == "paused"
+    run_fine("resume", "other-report/mondays")
+    assert overview_of(2)["state"]["word"] == "paused"
+    run_fine("resume", "weekly-report/mondays")
+    assert overview_of(2)["state"]["word"] == "not started"
+    run_fine("ledger", "verify")
     shop.charge()
     assert overview_of(2)["state"]["word"] == "running"
 

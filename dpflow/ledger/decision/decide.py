@@ -15,6 +15,7 @@ from dpflow.ledger.office_records import (
     Freeze,
     Prior,
     Repair,
+    Resume,
 )
 
 _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
@@ -28,6 +29,7 @@ _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     Repair: office.repair,
     Forget: office.forget,
     Checkpoint: office.checkpoint,
+    Resume: office.resume,
 }
 
 

@@ -31,6 +31,7 @@ from dpflow.ledger.office_records import (
     Posted,
     Prior,
     Repair,
+    Resume,
     lost_name,
 )
 from dpflow.ledger.records import described
@@ -331,6 +332,15 @@ def forget(state: State, command: Forget) -> Decision:
     body = {**command.facts, "release": kept.key, "digest": kept.digest}
     pen.write(kept.book, "forget", {}, body)
     return pen.decided(answer=True)
+
+
+def resume(state: State, command: Resume) -> Decision:
+    """Note in each book that the schedule of a flow runs again."""
+    pen = Pen(state, command)
+    body = {**command.facts, "flow": command.flow, "who": command.who}
+    for book in command.books:
+        pen.write(book, "resume", {}, body)
+    return pen.decided(None)
 
 
 def checkpoint(state: State, command: Checkpoint) -> Decision:

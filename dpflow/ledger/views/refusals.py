@@ -108,6 +108,8 @@ def book_of_account(account: str) -> str:
 def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
     """Return what halted each flow: an exhausted budget that no grant came after.
 
+    What an earlier term refused halts no flow whose schedule was resumed since.
+
     Args:
         ledger: The ledger to read.
         dataset: The dataset; its population's gates refuse, too.
@@ -127,8 +129,18 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
                 continue
             term = state.newest(each.dataset)
             current = term is not None and term.number == each.term
+            if not current and _resumed_since(reading, flow, each):
+                continue
             found[flow] = Halt(flow=flow, refusal=each, current=current)
     return found
+
+
+def _resumed_since(reading: Reading, flow: str | None, refusal: RefusalView) -> bool:
+    """Say whether a flow's schedule was resumed after it was refused a step."""
+    return any(
+        entry.number > refusal.position and entry.body.get("flow") == flow
+        for entry in reading.rare(refusal.book, "resume")
+    )
 
 
 def _granted_since(
