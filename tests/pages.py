@@ -223,7 +223,7 @@ def _environment(folder: Path, more: dict[str, str]) -> dict[str, str]:
     return {
         **_kept(),
         **_READ_EARLY,
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{more.pop('PATH', os.environ['PATH'])}",
         "HOME": str(folder),
         "PREFECT_HOME": str(folder / ".prefect"),
         "COLUMNS": "100",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.pages import blocks, run_page
+from tests.postgres import binaries
 from tests.projects import ROOT
 
 DOCS = ROOT / "docs"
@@ -54,7 +56,10 @@ def test_a_page_is_true(
     text = page.read_text("utf-8")
     world = dict(forked)
     if "$OWNER_URL" in text:
-        world["OWNER_URL"] = request.getfixturevalue("postgres_url")
+        owner = request.getfixturevalue("postgres_url")
+        world["OWNER_URL"] = owner
+        world["WORKER_URL"] = owner.replace("//postgres@", "//orders_worker@")
+        world["PATH"] = f"{os.environ['PATH']}:{binaries()}"
     assert run_page(text, tmp_path, **world) > 0
 
 
