@@ -8,7 +8,6 @@ rows, is the stable order of these rows.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from dpflow.exceptions import ContributionsError
-from dpflow.libraries import comes_from
+from dpflow.libraries import bare_type, comes_from
 from dpflow.rounding import real_or_nan
 
 if TYPE_CHECKING:
@@ -308,8 +307,8 @@ def _check_sortable(name: str, kind: str) -> None:
     """Refuse a column whose order could fail, or not, by what it holds."""
     if kind.startswith(("object", "list", "struct", "category", "categorical")):
         msg = (
-            f"order_by column {name!r} is of type {_bare(kind)}; give it one type that "
-            "is ordered, such as a date, a number or a string"
+            f"order_by column {name!r} is of type {bare_type(kind)}; give it one type "
+            "that is ordered, such as a date, a number or a string"
         )
         raise ContributionsError(msg)
 
@@ -318,7 +317,7 @@ def _check_nameable(name: str, kind: Any) -> None:
     """Refuse a column that cannot name a person or a group, by its type."""
     if kind.is_nested() or kind.is_object():
         msg = (
-            f"column {name!r} is of type {_bare(str(kind))}, which names neither a "
+            f"column {name!r} is of type {bare_type(str(kind))}, which names neither a "
             "person nor a group; make it a number, a string or a time, or several "
             "columns"
         )
@@ -343,13 +342,8 @@ def _check_numeric(name: str, kind: str, clip: Clip | None = None) -> None:
         if objects:
             todo += ', or write Clip(..., objects="decimal") if it holds Decimals: text'
             todo += " would count as zero"
-        msg = f"clipped column {name!r} is of type {_bare(kind)}; {todo}"
+        msg = f"clipped column {name!r} is of type {bare_type(kind)}; {todo}"
         raise ContributionsError(msg)
-
-
-def _bare(kind: str) -> str:
-    """Return a column's type without its parts: categories are data."""
-    return re.split(r"[\W_]", kind, maxsplit=1)[0]
 
 
 def _combined(columns: Sequence[Any]) -> NDArray[np.int64]:

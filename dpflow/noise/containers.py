@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import ReleaseError
-from dpflow.libraries import comes_from
+from dpflow.libraries import bare_type, comes_from
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,7 +161,7 @@ def _take_frame(frame: Any) -> Parts:
         if _fits_float(dtype) if plain else _may_be_missing(dtype):
             places.append(place)
         elif str(dtype.name) not in _LABELS and dtype.kind != "M":
-            what = f"it has a column of dtype {dtype.name}"
+            what = f"it has a column of dtype {bare_type(dtype.name)}"
             raise refused(frame, what, _COLUMNS_TAKEN)
     parts = [_take_series(frame.iloc[:, place]) for place in places]
     numbers, rebuild = _take_together(parts)
@@ -191,7 +191,7 @@ def _take_polars(series: Any) -> Parts:
     if series.dtype == pl.Boolean:
         series = series.cast(pl.UInt8)
     if not series.dtype.is_numeric():
-        what = f"its dtype is {series.dtype}"
+        what = f"its dtype is {bare_type(series.dtype)}"
         raise refused(series, what, "Cast it to Int64 or Float64")
     if series.null_count():
         raise refused(series, "it holds missing numbers", "Fill them first")
@@ -217,7 +217,9 @@ def _take_polars_frame(frame: Any) -> Parts:
     names = [n for n in kinds if frame[n].dtype.is_numeric() or kinds[n] == "Boolean"]
     for name, dtype in frame.schema.items():
         if name not in names and dtype.base_type().__name__ not in _POLARS_LABELS:
-            raise refused(frame, f"it has a column of dtype {dtype}", _COLUMNS_TAKEN)
+            raise refused(
+                frame, f"it has a column of dtype {bare_type(dtype)}", _COLUMNS_TAKEN
+            )
     numbers, rebuild = _take_together([_take_polars(frame[name]) for name in names])
     return numbers, lambda noisy: frame.with_columns(rebuild(noisy))
 
@@ -274,7 +276,9 @@ def _take_arrow(array: Any) -> Parts:
         array = array.cast(pa.int8())
     kind, whole = array.type, pa.types.is_integer(array.type)
     if not whole and kind not in (pa.float32(), pa.float64()):
-        raise refused(array, f"its type is {kind}", "Cast it to int64 or float64")
+        raise refused(
+            array, f"its type is {bare_type(kind)}", "Cast it to int64 or float64"
+        )
     if array.null_count:
         raise refused(array, "it holds missing numbers", "Fill them first")
     numbers, rebuild = _take_array(array.to_numpy(), array)
@@ -300,7 +304,9 @@ def _take_table(table: Any) -> Parts:
         if any(has(kind) for has in numbers):
             places.append(place)
         elif not any(is_label(kind) for is_label in labels):
-            raise refused(table, f"it has a column of type {kind}", _COLUMNS_TAKEN)
+            raise refused(
+                table, f"it has a column of type {bare_type(kind)}", _COLUMNS_TAKEN
+            )
     taken, rebuild = _take_together([_take_arrow(table.column(p)) for p in places])
 
     def rebuild_table(noisy: list[float]) -> Any:

@@ -266,6 +266,27 @@ def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
     assert repr(found) == repr(kept)
 
 
+FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])),
+        pl.DataFrame({"a": [1], "b": [{f"f{SECRET}": 1}]}),
+        pa.nulls(1, FIELD),
+        pa.table({"a": [1], "b": pa.nulls(1, FIELD)}),
+        pd.DataFrame({"a": [1], "b": pd.Series([None], dtype=pd.ArrowDtype(FIELD))}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_refused_type_is_named_without_its_parts(value):
+    """Categories and fields may be made of data, and the text leaves the body."""
+    with pytest.raises(ReleaseError, match="cannot noise") as caught:
+        draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
+    assert str(SECRET) not in caught.value.message
+
+
 def test_metadata_does_not_pass():
     """What rides along with the numbers is neither noised nor public."""
     cost = Gaussian(sensitivity=1, noise_multiplier=1)
