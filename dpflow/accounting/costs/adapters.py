@@ -7,15 +7,18 @@ library until it is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
-from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.base import Cost, whole_number
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
     DiscreteLaplace,
+    ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
@@ -23,7 +26,18 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, ApproxZCDP, PureDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import exact
+from dpflow.rounding import (
+    RATIO_HIGH,
+    RATIO_LOW,
+    bound_below,
+    exact,
+    number_from_text,
+    short_down,
+    to_real,
+)
+
+_DIGITS = 12  # of a noise that is rounded down
+_WRITTEN = ("module_name", "class_name", "_fields")
 
 
 def from_dp_event(event: Any) -> Cost:
@@ -33,8 +47,9 @@ def from_dp_event(event: Any) -> Cost:
 
     Args:
         event: A `dp_accounting.DpEvent`: Gaussian, Laplace, discrete Laplace,
-            (epsilon, delta)-DP, zCDP, randomized response, Poisson-sampled Gaussian
-            (or of a composition of one), and compositions of these.
+            discrete Gaussian, exponential mechanism, (epsilon, delta)-DP, zCDP,
+            randomized response, Gaussians on one Poisson sample, and compositions of
+            these. A mapping with `class_name` and the fields is read as that event.
 
     Returns:
         The cost of the event. A Poisson-sampled event holds for add-or-remove
@@ -66,17 +81,13 @@ def from_dp_event(event: Any) -> Cost:
 
 def _without_nothing(event: Any, events: Any) -> Cost | None:
     """Translate an event; None if it does nothing."""
-    name = type(event).__name__
-    known = getattr(events, name, None)
-    # A subclass may mean anything: only the library's own classes are known.
-    if known is None or type(event) is not known:
-        raise _unknown_event(event)
+    name, event = _read_event(event, events)
     if name == "NoOpDpEvent":
         return None
     if name == "SelfComposedDpEvent":
         return _repeated(event, events)
     if name == "ComposedDpEvent":
-        parts = [_without_nothing(part, events) for part in event.events]
+        parts = [_without_nothing(part, events) for part in _parts(event)]
         costs = [cost for cost in parts if cost is not None]
         return Composed(*costs) if costs else None
     if name == "PoissonSampledDpEvent":
@@ -96,15 +107,66 @@ def _repeated(event: Any, events: Any) -> Cost | None:
 
 def _sampled(event: Any, events: Any) -> Cost | None:
     """Translate one Gaussian over one sample; several share their sample."""
-    inner = event.event
-    if type(inner) is events.NoOpDpEvent or event.sampling_probability == 0:
+    noises = _noises(event.event, events, event)
+    if not noises or event.sampling_probability == 0:
         return None
-    if type(inner) is not events.GaussianDpEvent:
-        raise _unknown_event(event)
+    noise = next(iter(noises))
+    if noises.total() > 1:
+        # On each sample they are one Gaussian of mu squared sum 1 / z^2.
+        precision = sum(count / each**2 for each, count in noises.items())
+        root = bound_below(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))
+        noise = number_from_text(short_down(root, _DIGITS))
     return PoissonSampledGaussian(
-        sampling_rate=event.sampling_probability,
-        noise_multiplier=inner.noise_multiplier,
+        sampling_rate=event.sampling_probability, noise_multiplier=noise
     )
+
+
+def _noises(event: Any, events: Any, whole: Any) -> Counter[Fraction]:
+    """Return the noise multipliers of some Gaussians, and how often each occurs."""
+    name, event = _read_event(event, events)
+    if name == "GaussianDpEvent":
+        noise = exact(
+            event.noise_multiplier,
+            name="noise_multiplier",
+            low=RATIO_LOW,
+            high=RATIO_HIGH,
+        )
+        return Counter([noise])
+    if name == "SelfComposedDpEvent":
+        times = whole_number(event.count, name="count", low=0, high=10**9)
+        inner = _noises(event.event, events, whole)
+        return Counter(
+            {noise: count * times for noise, count in inner.items() if times}
+        )
+    if name == "ComposedDpEvent":
+        parts = [_noises(part, events, whole) for part in _parts(event)]
+        return sum(parts, Counter())
+    if name != "NoOpDpEvent":
+        raise _unknown_event(whole)
+    return Counter()
+
+
+def _read_event(event: Any, events: Any) -> tuple[str, Any]:
+    """Return an event and its name; one that is written as a mapping is made."""
+    written = isinstance(event, Mapping)
+    name = str(event.get("class_name")) if written else type(event).__name__
+    known = getattr(events, name, None) if name.endswith("DpEvent") else None
+    if written and known is not None:
+        fields = {key: event[key] for key in event if key not in _WRITTEN}
+        try:
+            event = known(**fields)
+        except TypeError:
+            raise _unknown_event(event) from None
+    # A subclass may mean anything: only the library's own classes are known.
+    if known is None or type(event) is not known:
+        raise _unknown_event(event)
+    return name, event
+
+
+def _parts(event: Any) -> Sequence[Any]:
+    if isinstance(event.events, str) or not isinstance(event.events, Sequence):
+        raise _unknown_event(event)
+    return event.events
 
 
 def _from_zcdp(event: Any) -> Cost:
@@ -116,7 +178,7 @@ def _from_zcdp(event: Any) -> Cost:
 def _from_randomized_response(event: Any) -> Cost:
     # The event's parameter is the probability of an answer drawn from all buckets.
     noise = exact(event.noise_parameter, name="noise_parameter")
-    buckets = event.num_buckets
+    buckets = whole_number(event.num_buckets, name="num_buckets", low=2, high=10**9)
     return RandomizedResponse(truth=1 - noise + noise / buckets, categories=buckets)
 
 
@@ -129,8 +191,15 @@ def _from_discrete_laplace(event: Any) -> Cost:
 
 
 _EVENTS: dict[str, Callable[[Any], Cost]] = {
+    # In releases of dp-accounting after 0.6.
+    "DiscreteGaussianDpEvent": lambda event: DiscreteGaussian(
+        sensitivity=event.sensitivity, sigma=event.sigma
+    ),
     "DiscreteLaplaceDpEvent": _from_discrete_laplace,
     "EpsilonDeltaDpEvent": lambda event: _approximate(event.epsilon, event.delta),
+    "ExponentialMechanismDpEvent": lambda event: ExponentialMechanism(
+        epsilon=event.epsilon
+    ),
     "GaussianDpEvent": lambda event: Gaussian(
         sensitivity=1, noise_multiplier=event.noise_multiplier
     ),
@@ -142,30 +211,50 @@ _EVENTS: dict[str, Callable[[Any], Cost]] = {
 }
 
 
+#: What to declare in place of an event that has no cost of its own.
+_INSTEAD = {
+    "SingleEpochTreeAggregationDpEvent": (
+        "A record is in at most k = step_counts.bit_length() nodes of a tree: where "
+        "neighbours keep the places of all other records, declare "
+        "Gaussian(sensitivity=S, sigma=noise_multiplier) with S at least sqrt(k)."
+    ),
+}
+
+
 def _unknown_event(event: Any) -> UnsupportedCost:
-    msg = (
-        f"no cost is known to be exactly the event {event!r}. Declare what you can "
-        "prove of it: PureDP, ApproxDP, ZCDP, RenyiDP or GaussianDP."
+    name = type(event).__name__
+    instead = (
+        "Declare what you can prove of it: PureDP, ApproxDP, ZCDP, RenyiDP or "
+        "GaussianDP."
     )
-    return UnsupportedCost(msg, theorem="any", mechanism=type(event).__name__)
+    msg = (
+        f"no cost is known to be exactly the event {event!r}. "
+        f"{_INSTEAD.get(name, instead)}"
+    )
+    return UnsupportedCost(msg, theorem="any", mechanism=name)
 
 
-def from_opendp(measurement: Any, d_in: Any) -> Cost:
+def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
     """Translate an OpenDP measurement into the cost of running it once.
 
     The measurement's own map says what it costs at the input distance; its answer is
     an upper bound in floating point and is taken to the last bit.
 
     Args:
-        measurement: An `opendp` Measurement whose privacy measure is MaxDivergence,
-            ZeroConcentratedDivergence, or Approximate of one of these.
-        d_in: How far apart neighbouring inputs are, in its input metric.
+        measurement: An `opendp` Measurement, or a query of a Context, whose privacy
+            measure is MaxDivergence, ZeroConcentratedDivergence, or Approximate of one
+            of these.
+        d_in: How far apart neighbouring inputs are, in its input metric. A query knows
+            that itself.
 
     Raises:
         UnsupportedCost: If the measure has no exact translation.
-        InvalidCost: If the loss is zero, infinite or otherwise no cost.
+        InvalidCost: If the loss is zero, infinite or otherwise no cost, if `d_in` is
+            missing, or not the distance of the query.
     """
     opendp = import_module("opendp.mod")
+    if isinstance(measurement, import_module("opendp.context").Query):
+        measurement, d_in = _of_query(measurement, d_in)
     if not isinstance(measurement, opendp.Measurement):
         kind = type(measurement).__name__
         msg = f"from_opendp takes an OpenDP measurement, got {kind}"
@@ -173,12 +262,34 @@ def from_opendp(measurement: Any, d_in: Any) -> Cost:
     measure = str(measurement.output_measure)
     translate = _MEASURES.get(measure)
     if translate is None:
-        msg = (
-            f"no cost is known for the privacy measure {measure}. For a privacy "
-            "profile, fix a delta first (opendp's make_fix_delta)."
-        )
+        instead = "For a privacy profile, fix a delta first (opendp's make_fix_delta)."
+        if "RenyiDivergence" in measure:
+            instead = (
+                "Choose an order a and declare RenyiDP(order=a, epsilon=m.map(d)(a)), "
+                "m the measurement and d the distance."
+            )
+        msg = f"no cost is known for the privacy measure {measure}. {instead}"
         raise UnsupportedCost(msg, theorem="any", mechanism=measure)
+    if d_in is None:
+        msg = (
+            "from_opendp needs d_in, the distance of neighbouring inputs: only a query "
+            "of a Context knows it. Pass d_in, or the query in place of what it "
+            "resolves to."
+        )
+        raise InvalidCost(msg, name="d_in", value=None)
     return translate(measurement.map(d_in))
+
+
+def _of_query(query: Any, d_in: Any) -> tuple[Any, Any]:
+    """Return a query's measurement and the distance that its Context gives it."""
+    own = query._d_in  # noqa: SLF001
+    if d_in is not None and d_in != own:
+        msg = (
+            f"d_in={d_in!r} is not the distance of the query, whose context has "
+            f"{own!r}. Leave d_in out: the query's own is used."
+        )
+        raise InvalidCost(msg, name="d_in", value=repr(d_in))
+    return query.resolve(), own
 
 
 def _bits(value: float) -> Fraction:

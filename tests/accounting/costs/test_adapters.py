@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import dp_accounting as dpa
 import opendp.prelude as dp
@@ -14,7 +15,9 @@ from dp_accounting import dp_event as events
 from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
     DiscreteLaplace,
+    ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
@@ -72,6 +75,71 @@ def test_the_other_library_agrees(event):
     assert ours == pytest.approx(list(accountant._rdp), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("inner", "noise"),
+    [
+        (dpa.ComposedDpEvent([GAUSSIAN]), "1.1"),
+        (dpa.SelfComposedDpEvent(GAUSSIAN, 1), "1.1"),
+        (dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(2.0), 4), "1"),
+        (dpa.ComposedDpEvent([dpa.GaussianDpEvent(z) for z in (3.0, 4.0)]), "2.4"),
+        (
+            dpa.ComposedDpEvent([dpa.SelfComposedDpEvent(GAUSSIAN, 1), GAUSSIAN]),
+            "0.777817459305",
+        ),
+    ],
+)
+def test_gaussians_on_one_sample_are_one(inner, noise):
+    """Its noise is 1 / sqrt(sum 1 / z^2), rounded down, as dp-accounting's."""
+    event = dpa.PoissonSampledDpEvent(0.01, inner)
+    cost = from_dp_event(event)
+    assert Fraction(noise) - Fraction(1, 10**11) <= cost.noise_multiplier
+    assert cost.noise_multiplier <= Fraction(noise)
+    accountant = dpa.rdp.RdpAccountant([8])
+    accountant.compose(event)
+    assert float(renyi(cost, Fraction(8))) == pytest.approx(
+        accountant._rdp[0], rel=1e-6
+    )
+
+
+def test_an_event_of_mappings():
+    """Engines that do not import dp-accounting write their events as mappings."""
+
+    def written(name, **fields):
+        more = {"module_name": "dp_accounting.dp_event", "_fields": [*fields]}
+        return {**more, "class_name": f"{name}DpEvent", **fields}
+
+    gaussian = written("Gaussian", noise_multiplier=1.1)
+    sampled = written("PoissonSampled", sampling_probability=0.01, event=gaussian)
+    event = written("Composed", events=[gaussian, written("NoOp"), sampled])
+    assert from_dp_event(event) == EVENTS[-1][1]
+    assert from_dp_event(dpa.ComposedDpEvent([gaussian, sampled])) == EVENTS[-1][1]
+
+
+def test_events_of_the_next_release(monkeypatch):
+    """Discrete Gaussian and exponential mechanism have the names of its source."""
+    for name, cost, numbers in (
+        (
+            "DiscreteGaussian",
+            DiscreteGaussian(sensitivity=2, sigma=5),
+            {"sigma": 5.0, "sensitivity": 2.0, "dimension": None},
+        ),
+        (
+            "ExponentialMechanism",
+            ExponentialMechanism(epsilon="0.1"),
+            {"epsilon": 0.1},
+        ),
+    ):
+        kind = type(f"{name}DpEvent", (SimpleNamespace,), {})
+        monkeypatch.setattr(events, f"{name}DpEvent", kind, raising=False)
+        assert from_dp_event(kind(**numbers)) == cost
+
+
+def test_a_tree_of_sums_has_a_way_out():
+    """The refusal names the Gaussian that a tree is."""
+    with pytest.raises(UnsupportedCost, match=r"declare Gaussian\(sensitivity=S"):
+        from_dp_event(dpa.SingleEpochTreeAggregationDpEvent(1.0, 10))
+
+
 class Strange(events.GaussianDpEvent):
     """A subclass may mean anything."""
 
@@ -80,7 +148,12 @@ UNKNOWN = [
     dpa.NonPrivateDpEvent(),
     dpa.UnsupportedDpEvent(),
     dpa.PoissonSampledDpEvent(0.01, dpa.LaplaceDpEvent(1.0)),
-    dpa.PoissonSampledDpEvent(0.01, dpa.SelfComposedDpEvent(GAUSSIAN, 2)),
+    dpa.PoissonSampledDpEvent(0.01, dpa.ComposedDpEvent([GAUSSIAN, SAMPLED])),
+    dpa.PoissonSampledDpEvent(0.01, dpa.NoOpDpEvent()),
+    dpa.ComposedDpEvent("GG"),
+    {"class_name": "GaussianDpEvent", "noise": 1.0},
+    {"class_name": "importlib"},
+    {"noise_multiplier": 1.0},
     dpa.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
     dpa.SingleEpochTreeAggregationDpEvent(1.0, 10),
     dpa.ComposedDpEvent([GAUSSIAN, dpa.UnsupportedDpEvent()]),
@@ -110,6 +183,12 @@ def test_unknown_events_are_refused(event):
         dpa.LaplaceDpEvent(-1.0),
         events.DiscreteLaplaceDpEvent(0.0, 1),
         dpa.RandomizedResponseDpEvent(0.0, 2),
+        dpa.RandomizedResponseDpEvent(0.1, 0),
+        dpa.RandomizedResponseDpEvent(0.1, None),
+        dpa.SelfComposedDpEvent(GAUSSIAN, -1),
+        dpa.PoissonSampledDpEvent(0.5, dpa.GaussianDpEvent(0.0)),
+        dpa.PoissonSampledDpEvent(0.5, dpa.SelfComposedDpEvent(GAUSSIAN, 1.5)),
+        dpa.PoissonSampledDpEvent("x", GAUSSIAN),
         dpa.PoissonSampledDpEvent(1.5, GAUSSIAN),
     ],
 )
@@ -166,6 +245,34 @@ def test_what_is_no_measurement_is_refused(thing):
     """With the name of what was given."""
     with pytest.raises(UnsupportedCost, match="takes an OpenDP measurement"):
         from_opendp(thing, 1)
+
+
+def test_a_query_knows_its_distance():
+    """Its context's unit counts; another distance, or none, is refused."""
+    dp.enable_features("contrib")
+    context = dp.Context.compositor(
+        data=[1, 2, 3],
+        privacy_unit=dp.unit_of(contributions=3),
+        privacy_loss=dp.loss_of(epsilon=1.0),
+        split_evenly_over=2,
+    )
+    query = context.query().count().laplace()
+    cost = from_opendp(query)
+    assert cost == from_opendp(query, 3) == from_opendp(query.resolve(), 3)
+    assert cost.epsilon >= Fraction(1, 2)
+    with pytest.raises(InvalidCost, match="distance of the query"):
+        from_opendp(query, d_in=1)
+    with pytest.raises(InvalidCost, match="needs d_in"):
+        from_opendp(query.resolve())
+
+
+def test_a_renyi_measure_names_a_cost(space):
+    """A curve becomes a cost at one order."""
+    curve = dp.m.make_user_measurement(
+        *space, dp.renyi_divergence(), lambda x: x, lambda d: lambda order: order * d
+    )
+    with pytest.raises(UnsupportedCost, match=r"RenyiDP\(order=a"):
+        from_opendp(curve, 1)
 
 
 def test_a_transformation_is_refused():
