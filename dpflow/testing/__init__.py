@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from dpflow.testing.ledger import LedgerForTests
+    import pytest
+
+    from dpflow.testing.ledger import LedgerForTests, Patch
 
 __all__ = ["dpflow_ledger", "ledger_for_tests"]
 
@@ -36,11 +36,12 @@ def ledger_for_tests(folder: Path | None = None) -> Iterator[LedgerForTests]:
     Yields:
         The ledger, with the project's policies applied by the first step.
     """
-    with pytest.MonkeyPatch.context() as patch, _opened(folder, patch) as ledger:
+    from dpflow.testing.ledger import Patch  # noqa: PLC0415
+
+    with Patch() as patch, _opened(folder, patch) as ledger:
         yield ledger
 
 
-@pytest.fixture
 def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
     """Give a new ledger to the steps of a test, and keep every other one closed.
 
@@ -53,7 +54,9 @@ def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
 
 
 @contextmanager
-def _opened(folder: Path | None, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+def _opened(
+    folder: Path | None, patch: Patch | pytest.MonkeyPatch
+) -> Iterator[LedgerForTests]:
     # Every run of pytest imports this file, most of them for nothing.
     from dpflow.testing.ledger import opened  # noqa: PLC0415
 
@@ -62,3 +65,12 @@ def _opened(folder: Path | None, patch: pytest.MonkeyPatch) -> Iterator[LedgerFo
         opened(Path(made) if folder is None else folder, patch) as ledger,
     ):
         yield ledger
+
+
+try:
+    import pytest
+except ImportError:
+    __all__ = ["ledger_for_tests"]
+    del dpflow_ledger
+else:
+    dpflow_ledger = pytest.fixture(dpflow_ledger)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import pytest
+from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.config import (
@@ -36,6 +36,9 @@ from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies, parse_policy
 from dpflow.testing.refusals import Orders
+
+if TYPE_CHECKING:
+    import pytest
 
 _ALL = 1_000_000
 _AUTHOR = "the author of the test"
@@ -209,8 +212,26 @@ class LedgerForTests:
         replace_noise(ledger.id, ledger.environment, seeds)
 
 
+class Patch(ExitStack):
+    """What `opened` uses of pytest's MonkeyPatch, where pytest is not installed."""
+
+    def setenv(self, name: str, value: str) -> None:
+        """Set a variable of the environment until the block ends."""
+        self.enter_context(mock.patch.dict(os.environ, {name: value}))
+
+    def delenv(self, name: str, *, raising: bool) -> None:
+        """Remove a variable of the environment until the block ends."""
+        del raising
+        self.enter_context(mock.patch.dict(os.environ))
+        os.environ.pop(name, None)
+
+    def setattr(self, target: object, name: str, value: object) -> None:
+        """Replace an attribute until the block ends."""
+        self.enter_context(mock.patch.object(target, name, value))
+
+
 @contextmanager
-def opened(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+def opened(folder: Path, patch: Patch | pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
     """Make the ledger of a test in a folder, and keep every other one closed.
 
     The environment names it, so that pyproject.toml is not asked, and child processes
@@ -255,8 +276,7 @@ def _project_policies() -> Path | None:
 
     What names the real ledger is not followed: it may be a Prefect block.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(LEDGER_VARIABLE, "sqlite:///not-asked.db")
+    with mock.patch.dict(os.environ, {LEDGER_VARIABLE: "sqlite:///not-asked.db"}):
         folder = settings().policies
     return folder if folder.is_dir() else None
 

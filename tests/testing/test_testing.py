@@ -468,6 +468,25 @@ def test_the_plugin_is_registered_and_light():
     assert run_python(script) == ["dpflow", "dpflow.testing"]
 
 
+def test_no_pytest_is_needed():
+    """The context manager works where pytest is not installed."""
+    script = (
+        "import json, os, sys; sys.modules['pytest'] = None\n"
+        "from dpflow.testing import *\n"
+        "from dpflow import Laplace, guarded\n"
+        "POLICY = 'dataset: visits\\nunit: person\\nrelation: add-or-remove\\n'\n"
+        "POLICY += 'budget: {epsilon: 1}\\nfilter: basic\\n'\n"
+        "before = dict(os.environ)\n"
+        "with ledger_for_tests() as ledger:\n"
+        "    ledger.use(POLICY)\n"
+        "    cost = Laplace(sensitivity=1, epsilon='0.5')\n"
+        "    step = guarded(dataset='visits', cost=cost, noise='own')(lambda: 3)\n"
+        "    answers = [step(), len(ledger.charges('visits'))]\n"
+        "print(json.dumps([*answers, os.environ == before]))"
+    )
+    assert run_python(script) == [3, 1, True]
+
+
 def test_the_ledger_lies_in_a_folder_that_is_removed():
     """Nothing is left behind."""
     with ledger_for_tests() as ledger:

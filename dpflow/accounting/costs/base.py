@@ -22,6 +22,8 @@ from dpflow.rounding import (
     exact,
     number_from_text,
     number_text,
+    short_down,
+    short_up,
 )
 
 #: The neighbouring relations of policies.
@@ -151,6 +153,17 @@ class Cost(metaclass=_CostType):
             raise InvalidCost(msg, name="cost", value=self.mechanism)
         numbers = dict(self._numbers())
         return self.but(**{n: numbers[n] * factor**p for n, p in self.noise_powers})
+
+    def rounded(self) -> Cost:
+        """Return the step with its noise rounded up to numbers that a person can type.
+
+        Four significant digits: what grows with the noise is rounded up, all else down.
+        """
+        shorter = {
+            name: (short_up if power > 0 else short_down)(getattr(self, name))
+            for name, power in self.noise_powers
+        }
+        return self.but(**shorter) if shorter else self
 
     def but(self, **changed: Any) -> Self:
         """Return the same step with some of its numbers changed."""

@@ -71,6 +71,10 @@ class Composed(Cost):
         """Return the step with every part's noise made `factor` times larger."""
         return Composed(*(cost.noisier(factor) for cost in self.costs))
 
+    def rounded(self) -> Composed:
+        """Return the step with the noise of every part rounded up."""
+        return Composed(*(cost.rounded() for cost in self.costs))
+
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
         return f"Composed({', '.join(map(repr, self.costs))})"
@@ -129,6 +133,10 @@ class Repeated(Cost):
     def noisier(self, factor: Fraction) -> Repeated:
         """Return the step with the noise of every run made `factor` times larger."""
         return Repeated(self.cost.noisier(factor), self.times)
+
+    def rounded(self) -> Repeated:
+        """Return the step with the noise of every run rounded up."""
+        return Repeated(self.cost.rounded(), self.times)
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""

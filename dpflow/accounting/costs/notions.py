@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import Number, exact, exact_delta, exact_epsilon, exact_rho
 
 _ORDER_LOW, _ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
@@ -33,6 +34,12 @@ class _WithDelta(WithEpsilon, named=False):
     delta: Fraction
 
     def __init__(self, *, epsilon: Number, delta: Number) -> None:
+        if exact(epsilon, name="epsilon") == 0:
+            msg = (
+                "epsilon must be positive, got 0. Declare a (0, delta)-DP step as "
+                f"OutputDP({{'any': 0}}, delta={delta})."
+            )
+            raise InvalidCost(msg, name="epsilon", value="0")
         self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
 
 
@@ -109,7 +116,8 @@ class ApproxZCDP(_WithRho):
     this does not cover: there a delta larger by a factor of 1 + e**epsilon is needed.
 
     Args:
-        rho: Its rho, once mass `delta` is removed from each side.
+        rho: Its rho, once mass `delta` is removed from each side. Closeness up to delta
+            in total variation is another notion, and a weaker one.
         delta: Its delta; zero makes it a `ZCDP` step.
 
     Raises:

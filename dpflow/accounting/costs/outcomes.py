@@ -29,6 +29,7 @@ from dpflow.rounding import (
     exact_epsilon,
     number_from_text,
     number_text,
+    short_down,
 )
 
 MOST_CELLS = 10_000
@@ -162,6 +163,11 @@ class OutputDP(OutcomeCost):
     def noisier(self, factor: Fraction) -> OutputDP:
         """Return the step with all epsilons divided by `factor` at the same delta."""
         cells = {name: epsilon / factor for name, epsilon in self.cells}
+        return OutputDP(cells, delta=self.delta)
+
+    def rounded(self) -> OutputDP:
+        """Return the step with all epsilons rounded down to four digits."""
+        cells = {name: short_down(epsilon) for name, epsilon in self.cells}
         return OutputDP(cells, delta=self.delta)
 
     def __repr__(self) -> str:

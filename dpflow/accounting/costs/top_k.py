@@ -50,6 +50,8 @@ class TopK(OutcomeCost):
     most: int
     among: int
 
+    noise_powers = (("epsilon", -1),)
+
     #: A person who replaces another may shrink one group and make the next one grow.
     relations = ("add-or-remove",)
 
@@ -103,11 +105,3 @@ class TopK(OutcomeCost):
             "among": str(self.among),
         }
 
-    def noisier(self, factor: Fraction) -> TopK:
-        """Return the choice with its noise `factor` times larger."""
-        return TopK(
-            epsilon=self.epsilon / factor,
-            delta=self.delta,
-            most=self.most,
-            among=self.among,
-        )

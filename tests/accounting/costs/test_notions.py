@@ -253,8 +253,37 @@ def test_noisier_steps_cost_less():
     assert GDP.noisier(two) == GaussianDP(mu="0.05")
 
 
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        (PureDP(epsilon=1), "PureDP(epsilon=0.1428)"),
+        (Laplace(sensitivity=1, scale=3), "Laplace(sensitivity=1, scale=21)"),
+        (ZCDP(rho="0.1"), "ZCDP(rho=0.00204)"),
+        (
+            RandomizedResponse(truth="0.9"),
+            "RandomizedResponse(epsilon=0.3138, categories=2)",
+        ),
+        (
+            TopK(epsilon=1, delta="1e-9", most=4),
+            "TopK(epsilon=0.1428, delta=1e-9, most=4, among=1000)",
+        ),
+        (OutputDP({"a": 1, "b": 0}), "OutputDP({'a': 0.1428, 'b': 0}, delta=0)"),
+        (
+            Composed(Repeated(Gaussian(sensitivity=3, sigma="0.7123456"), 2)),
+            "Composed(Repeated(Gaussian(sensitivity=3, sigma=4.987), 2))",
+        ),
+    ],
+)
+def test_rounded_noise_can_be_typed(cost, text):
+    """Four digits, never less noise."""
+    noisier = cost.noisier(Fraction(7))
+    assert repr(noisier.rounded()) == text
+    assert noisier.rounded().rounded() == noisier.rounded()
+
+
 WRONG = [
-    (ProbabilisticDP, {"epsilon": 0, "delta": 0}, "epsilon must lie in"),
+    (ProbabilisticDP, {"epsilon": "1e-99", "delta": 0}, "epsilon must lie in"),
+    (ApproxDP, {"epsilon": 0, "delta": "1e-6"}, r"OutputDP.*'any': 0.*delta=1e-6"),
     (ProbabilisticDP, {"epsilon": 1, "delta": 1}, "delta must be"),
     (ProbabilisticDP, {"epsilon": "nan", "delta": 0}, "epsilon must be a finite"),
     (ApproxZCDP, {"rho": -1, "delta": 0}, "rho must lie in"),
