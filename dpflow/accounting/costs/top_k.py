@@ -104,4 +104,3 @@ class TopK(OutcomeCost):
             "most": str(self.most),
             "among": str(self.among),
         }
-

@@ -468,7 +468,7 @@ def _solved_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
 
     def fits(factor: Fraction) -> bool:
         try:
-            smaller = [(gate, cost.noisier(factor)) for gate, cost in asked]
+            smaller = [(gate, cost.noisier(factor).rounded()) for gate, cost in asked]
             return all(gate.admits(amount) for gate, amount in charges_of(smaller))
         except (ValueError, UnsupportedCost):
             return False

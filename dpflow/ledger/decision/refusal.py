@@ -235,7 +235,7 @@ def _fits(refusal: Refusal) -> str:
         kept = others(refusal.account.holds)
         gone = "the rest is kept for others" if kept else "the budget is used up"
         return f"No amount of noise makes it fit: {gone}."
-    noisier = refusal.request.cost.noisier(refusal.factor)
+    noisier = refusal.request.cost.noisier(refusal.factor).rounded()
     return (
         f"With {short_up(refusal.factor)} times its noise it would still fit: "
         f"{noisier!r}. This would use all that remains."

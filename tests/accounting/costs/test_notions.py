@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.noise import Gaussian, Laplace, RandomizedResponse
 from dpflow.accounting.costs.notions import (
+    ZCDP,
     ApproxDP,
     ApproxZCDP,
     GaussianDP,
@@ -22,6 +25,8 @@ from dpflow.accounting.costs.notions import (
     PureDP,
     RenyiDP,
 )
+from dpflow.accounting.costs.outcomes import OutputDP
+from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
