@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     ConfigurationError,
@@ -20,7 +20,6 @@ from dpflow.ledger.decision.gates import Gate, gate_at, gates_of
 from dpflow.ledger.decision.kept import remainder
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import governing
-from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.office_records import (
     Amend,
@@ -105,8 +104,8 @@ def amend(state: State, command: Amend) -> Decision:
     reserved = made[0].body["cost"]
     if not extra:
         msg = (
-            f"{command.cost!r} is no more than was charged for reservation "
-            f"{charge.id} ({charge.state}, reserved at {canonical(reserved)}). A "
+            f"{command.cost!r} is no more than was charged for reservation {charge.id} "
+            f"({charge.state}, reserved at {cost_from_description(reserved)!r}). A "
             "charge is only ever raised."
         )
         raise ReservationConflict(msg, reservation=charge.id)

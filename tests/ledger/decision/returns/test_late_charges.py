@@ -117,7 +117,8 @@ def test_a_step_that_another_followed_is_amended_late(
     both = [held(ledger, PureDP(epsilon="0.05")) for _ in range(2)]
     ledger.settle(both[ends])
     ledger.settle(both[1 - ends])
-    with pytest.raises(DpflowError, match="no more than was charged"):
+    words = r"no more than was charged .*reserved at PureDP\(epsilon=0\.05\)"
+    with pytest.raises(DpflowError, match=words):
         amended(ledger, both[0], "0.05")
     for epsilon in ("0.06", "0.07"):
         before = sums(place)[0].amounts[0]
