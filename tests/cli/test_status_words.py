@@ -6,6 +6,7 @@ import pytest
 
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.cli.tables import flows_table
 from dpflow.exceptions import BudgetExhausted
 from tests.cli.support import CDNOW, STEP, Shop, flow_row, run, run_fine, run_json
 
@@ -161,3 +162,11 @@ def test_unusual_steps_are_one_line(shop: Shop) -> None:
     assert overview()["unusual_steps"] == {
         "own_noise": 0, "failed": 1, "forfeited": 1, "older": False,
     }  # fmt: skip
+
+
+def test_a_loss_names_its_unit_where_a_person_has_several() -> None:
+    """A person has lost more than a person-hour."""
+    heads = [
+        flows_table([], unit).columns[2].header for unit in ("person", "person-hour")
+    ]
+    assert heads == ["lost at most", "lost at most, a person-hour"]
