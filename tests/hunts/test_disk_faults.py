@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,21 @@ import apsw
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from tests.hunts.machinery.crash_vfs import ApswStorage, NotingVFS, plain_connection
+from dpflow.ledger.ledger import Ledger
+from tests.hunts.machinery.crash_vfs import (
+    ApswStorage,
+    Disk,
+    NotingVFS,
+    plain_connection,
+)
 from tests.hunts.machinery.hooks import Hook, nth
 from tests.hunts.machinery.memory import empty_ledger
-from tests.hunts.machinery.support import asked, figure, memory_folder
+from tests.hunts.machinery.support import (
+    SimulatedOwners,
+    asked,
+    figure,
+    memory_folder,
+)
 from tests.hunts.machinery.trials import (
     CAP,
     Trial,
@@ -26,8 +38,10 @@ from tests.hunts.machinery.trials import (
     reserve,
     reserve_many,
 )
+from tests.hunts.test_power_cut import POLICY, broken_promise
 from tests.ledger.auditor import audit
 from tests.ledger.columns import show_columns
+from tests.ledger.support import request
 from tests.sizes import SCALE
 
 KINDS = (apsw.IOError, apsw.FullError)
@@ -102,6 +116,57 @@ def failures_of_disk(
         if not came:
             return number
     raise AssertionError
+
+
+def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> str:
+    """Fail some syncs, then the power; say what the disk lacks of what was granted.
+
+    Args:
+        folder: Where.
+        number: The first sync that fails.
+        failures: How many fail one after another.
+        anew: Whether a new connection syncs what it finds in the log.
+    """
+    for old in folder.iterdir():
+        old.unlink()
+    path, syncs = folder / "ledger.db", count(1)
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"unsynced-{uuid.uuid4().hex}")
+    storage = ApswStorage(path, vfs, anew=anew)
+    ledger, told = Ledger(storage, SimulatedOwners(set())), dict[str, str]()
+
+    def fail(what: str) -> None:
+        if what == "sync" and number <= next(syncs) < number + failures:
+            raise apsw.IOError
+
+    vfs.fault = fail
+    for step in range(5):
+        made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
+        with suppress(LedgerUnavailable):
+            ledger.reserve(made)
+            told[made.reservation] = "granted"
+    disk = Disk()
+    disk.safe["ledger.db"] = empty_ledger()
+    for note in vfs.notes:
+        disk.follow(note)
+    vfs.fault = lambda _: None
+    storage.close()
+    vfs.unregister()
+    return broken_promise(folder, disk.safe, told)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 100])
+def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(
+    folder: Path, failures: int
+) -> None:
+    """What is read from a log after a failed sync may not be on the disk."""
+    for number in range(1, 12):
+        assert lost_to_syncs(folder, number, failures, anew=True) == ""
+
+
+def test_a_log_that_is_not_synced_anew_loses_charges(folder: Path) -> None:
+    """The disk of this test knows the difference (negative control)."""
+    assert any(lost_to_syncs(folder, number, 2, anew=False) for number in range(1, 12))
 
 
 class Careless(ApswStorage):

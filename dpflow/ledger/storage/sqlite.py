@@ -34,6 +34,7 @@ from dpflow.ledger.storage.sqlite_files import (
     holder_of,
     real_path,
     set_durable,
+    sync_log,
     translated,
     unavailable,
 )
@@ -292,6 +293,8 @@ class SqliteStorage:
 
     def _connect(self) -> sqlite3.Connection:
         check_before_opening(self.path, self.place)
+        if not self._read_only:
+            sync_log(self.path)
         self._wal = None
         # Known before it is used, so that whatever happens now closes it.
         self._connection = connection = sqlite3.connect(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+from dpflow.durable import sync_path
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
@@ -185,6 +186,26 @@ def set_durable(connection: sqlite3.Connection, path: Path) -> None:
             f"synchronous={level}); put it on a local file system"
         )
         raise LedgerUnavailable(msg, ledger=str(path))
+
+
+def sync_log(path: Path) -> None:
+    """Write a ledger's log once more, byte for byte, and sync it.
+
+    After a sync that failed, the log can be read and is perhaps not on the disk: the
+    system writes such pages no more. What a new connection finds in the log counts only
+    once it was written and synced anew.
+
+    Raises:
+        OSError: If the disk still fails.
+    """
+    log = real_path(path, "-wal")
+    if not _has_content(log):
+        return
+    with log.open("r+b") as file:
+        content = file.read()
+        file.seek(0)
+        file.write(content)
+    sync_path(log)
 
 
 def holder_of(lock: Path) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger.storage.sqlite_files import sync_log
 from dpflow.ledger.storage.sqlite_transaction import Tables
 from tests.hunts.machinery.memory import IDENTITY
 
@@ -49,8 +50,7 @@ class NotingFile(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:  # noqa: N802, ARG002
         """Sync and note; the host need not, for its power stays on."""
-        self._vfs.fault("sync")
-        self._vfs.note(self._file, "sync")
+        self._vfs.sync(self._file)
 
 
 class NotingVFS(apsw.VFS):
@@ -75,6 +75,15 @@ class NotingVFS(apsw.VFS):
         what = "delete" if sync else "unlink"
         self.note(Path(path).name, what)
 
+    def sync(self, file: str) -> None:
+        """Note a sync, or that it failed."""
+        try:
+            self.fault("sync")
+        except apsw.Error:
+            self.note(file, "lost")
+            raise
+        self.note(file, "sync")
+
     def note(self, file: str, what: str, number: int = 0, data: bytes = b"") -> None:
         """Note what happened."""
         self.notes.append((file, what, number, data))
@@ -98,6 +107,9 @@ class Disk:
             for each in self.loose.pop(file, []):
                 content = apply(content, each) or bytearray()
             self.safe[file] = bytes(content)
+        elif what == "lost":
+            # The system takes the pages for clean: no later sync writes them.
+            self.loose.pop(file, None)
         elif what == "delete":
             self.safe.pop(file, None)
             self.loose.pop(file, None)
@@ -162,6 +174,7 @@ class ApswStorage:
         journal: SQLite's journal mode.
         synchronous: How often SQLite syncs.
         pages: After how many pages of WAL SQLite checkpoints.
+        anew: Whether a new connection syncs the log anew, as dpflow's do.
     """
 
     identity = IDENTITY
@@ -176,7 +189,9 @@ class ApswStorage:
         journal: str = "WAL",
         synchronous: str = "FULL",
         pages: int = 30,
+        anew: bool = True,
     ) -> None:
+        self._anew = anew
         self.path, self.place, self.vfs = path, str(path), vfs
         self._pragmas = (
             # A file system in Python has no shared memory, which a WAL needs else.
@@ -212,12 +227,22 @@ class ApswStorage:
 
     def _open(self) -> apsw.Connection:
         if self._connection is None:
+            if self._anew:
+                self._sync_log()
             flags = apsw.SQLITE_OPEN_READWRITE
             connection = apsw.Connection(str(self.path), flags, self.vfs.name)
             for pragma in self._pragmas:
                 connection.pragma(*(part.strip() for part in pragma.split("=")))
             self._connection = connection
         return self._connection
+
+    def _sync_log(self) -> None:
+        """Do as `sync_log` does, and note it."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            sync_log(self.path)
+            self.vfs.note(log.name, "write", 0, log.read_bytes())
+            self.vfs.sync(log.name)
 
     def close(self) -> None:
         """Close the file, which may checkpoint; a later call opens it again."""

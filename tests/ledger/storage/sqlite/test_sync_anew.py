@@ -1,0 +1,57 @@
+"""A charge that is found after a failed COMMIT counts once its log was synced anew."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.storage import sqlite_files
+from tests.ledger.faults import FaultySqlite
+from tests.ledger.support import granted, ledger_on, make_ledger
+
+
+def test_a_charge_that_is_found_counts_once_its_log_was_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is written once more; while it cannot be, the step does not run."""
+    path = tmp_path / "ledger.db"
+    make_ledger(path).close()
+    storage = FaultySqlite(path)
+    ledger = ledger_on(storage)
+    granted(ledger)
+    # As long as another program reads the file, closing it keeps the log.
+    reader = sqlite3.connect(path)
+    reader.execute("SELECT count(*) FROM ledger").fetchone()
+    commits: list[str] = []
+    synced: list[str] = []
+    sync = sqlite_files.sync_path
+
+    def fail(sql: str) -> None:
+        if sql == "COMMIT" and not commits:
+            commits.append(sql)
+            message = "disk I/O error"
+            raise sqlite3.OperationalError(message)
+
+    def noted(place: Path) -> None:
+        synced.append(place.name)
+        sync(place)
+
+    def failed(place: Path) -> None:
+        raise OSError(errno.EIO, "the disk failed", str(place))
+
+    storage.after = fail
+    monkeypatch.setattr(sqlite_files, "sync_path", noted)
+    granted(ledger)
+    assert synced == ["ledger.db-wal"]
+    commits.clear()
+    monkeypatch.setattr(sqlite_files, "sync_path", failed)
+    with pytest.raises(LedgerUnavailable):
+        granted(ledger)
+    reader.close()
+    monkeypatch.setattr(sqlite_files, "sync_path", sync)
+    granted(ledger)
+    ledger.close()
