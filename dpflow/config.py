@@ -260,6 +260,12 @@ def _stamp(status: os.stat_result | OSError) -> Stamp:
 
 
 def _table(pyproject: Path) -> dict[str, str]:
+    if pyproject.exists() and not pyproject.is_file():
+        msg = (
+            f"{pyproject} is no regular file, and reading it could take for ever. "
+            "Put a file there."
+        )
+        raise ConfigurationError(msg)
     try:
         data = tomllib.loads(pyproject.read_text("utf-8"))
     except FileNotFoundError:

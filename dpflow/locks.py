@@ -190,6 +190,9 @@ class FileLock:
         shared: Lock it together with others who share it.
     """
 
+    #: Also of an object whose copy failed half-way.
+    _file: FileIO | None = None
+
     def __init__(
         self,
         path: Path,
@@ -197,7 +200,6 @@ class FileLock:
         *,
         shared: bool = False,
     ) -> None:
-        self._file: FileIO | None = None
         self.path = path
         self._name = os.fspath(path)
         self._flags = flags

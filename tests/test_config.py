@@ -235,3 +235,11 @@ def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
     assert settings(folder).witness == "/mnt/other"
     monkeypatch.setenv(WITNESS_VARIABLE, "none")
     assert settings(folder).witness == "none"
+
+
+def test_a_pyproject_that_is_a_pipe_is_refused(folder):
+    """Reading it would wait for whoever writes into it."""
+    (folder / "pyproject.toml").unlink()
+    os.mkfifo(folder / "pyproject.toml")
+    with pytest.raises(ConfigurationError, match="is no regular file"):
+        settings(folder)

@@ -39,6 +39,8 @@ R = TypeVar("R")
 Home = tuple[threading.Thread, object]
 
 _CLAIM_SECONDS = 3600.0
+#: By the charge of a body of this process, the charge for whose release it waits.
+_waits: dict[str, str] = {}
 _POLL_SECONDS = 0.1
 
 
@@ -173,11 +175,15 @@ async def reserve(
         await wait.prepare(project, request)
     since = time.monotonic()
     project.unsettled.soon()
-    while isinstance(answer := await wait.ask(project, request), Busy):
-        late = functools.partial(project.unsettled.settle, answer.reservation)
-        if not await wait.call(late):
-            _check_patience(request, answer, since)
-            await wait.pause(_POLL_SECONDS)
+    try:
+        while isinstance(answer := await wait.ask(project, request), Busy):
+            late = functools.partial(project.unsettled.settle, answer.reservation)
+            if not await wait.call(late):
+                _check_patience(request, answer, since)
+                await wait.pause(_POLL_SECONDS)
+    finally:
+        for body in _bodies_around():
+            _waits.pop(body.request.reservation, None)
     return _told(request, answer)
 
 
@@ -334,13 +340,29 @@ class _Question:
 
 
 def _check_patience(request: Request, answer: Busy, since: float) -> None:
-    if answer.reservation in {body.request.reservation for body in _bodies_around()}:
+    """Refuse to wait for a release that waits for this step, or for too long."""
+    around = {body.request.reservation for body in _bodies_around()}
+    awaited = [answer.reservation]
+    while awaited[-1] not in around and (after := _waits.get(awaited[-1])):
+        if after in awaited:
+            break
+        awaited.append(after)
+    if len(awaited) > 1 and awaited[-1] in around:
+        msg = (
+            f"step {request.step!r} and the step around it wait for each other: the "
+            "body that is making this release has called for the release that is being "
+            "made here. The step was not charged. Make the two releases one after "
+            "another, outside of each other's bodies."
+        )
+        raise ReleaseError(msg)
+    if answer.reservation in around:
         msg = (
             f"step {request.step!r} was called inside the body that is making the same "
             "release, and would wait for itself. Call a plain function there, or name "
             "what tells the two apart in release_key="
         )
         raise ReleaseError(msg)
+    _waits.update(dict.fromkeys(around, answer.reservation))
     if time.monotonic() - since > _CLAIM_SECONDS:
         msg = (
             f"another run has been making the release of step {request.step!r} for "

@@ -196,8 +196,10 @@ class Ledger:
                 found = self._transacted(commands, others)
             if not isinstance(found, NotSolved):
                 return found
-            # Nobody waits for this: no transaction is open.
-            found.solve()
+            # Nobody waits for this: no transaction is open, but perhaps of a caller
+            # that a signal has interrupted.
+            with only_solved(active=False):
+                found.solve()
         raise AssertionError
 
     def _transacted(

@@ -150,6 +150,14 @@ DECLARE
     was CONSTANT json := OLD.value;
     now CONSTANT json := NEW.value;
 BEGIN
+    IF now ->> 3 = 'forgotten' AND was ->> 3 <> 'forgotten' AND NOT EXISTS (
+        SELECT FROM dpflow.entry
+        WHERE entry.book = now ->> 2 AND entry.kind = 'forget'
+            AND CAST(entry.body AS json) ->> 'release' = now ->> 0
+    ) THEN
+        RAISE EXCEPTION 'a release is forgotten by an entry only'
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     IF was ->> 3 = 'claimed' OR now ->> 3 <> 'claimed' THEN
         RETURN NEW;
     END IF;
@@ -446,9 +454,16 @@ SELECT set_config('tcp_keepalives_idle', '30', false),
 -- name: take_owner
 SELECT pg_advisory_lock_shared(%(key)s)
 
+-- Only a login that may charge holds a name: any session may take such a lock.
 -- name: owner_alive
-SELECT 1 FROM pg_locks
+SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid = CAST(%(high)s AS oid) AND objid = CAST(%(low)s AS oid)
     AND objsubid = 1
+    AND EXISTS (
+        SELECT FROM pg_roles
+        WHERE pg_has_role(usesysid, pg_roles.oid, 'MEMBER')
+            AND coalesce(has_table_privilege(
+                pg_roles.oid, to_regclass('dpflow.entry'), 'INSERT'), true)
+    )

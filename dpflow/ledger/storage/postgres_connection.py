@@ -179,7 +179,8 @@ class Server:
         if told.in_recovery:
             msg = (
                 f"the server of the {self.keeps} {self.place} is a standby in "
-                "recovery; what it shows may be old. Point its URL at the primary."
+                "recovery; what it shows may be old. Point its URL at the primary, or "
+                "add `?target_session_attrs=read-write` to a URL of several hosts."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
         wanted = {
@@ -212,6 +213,17 @@ class Server:
                 f"{row['server_encoding']} and cannot keep every name; it needs UTF8"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
+
+    def name_taken(self) -> LedgerUnavailable:
+        """Return the error for a process whose name another session has locked."""
+        waited = self._lock_seconds
+        msg = (
+            f"another session has locked the name of this process in {self.place}; "
+            f"waited {waited:g} s. The step did not run and nothing was charged. "
+            "Find the session in pg_locks (locktype 'advisory', mode 'ExclusiveLock') "
+            "and end it with pg_terminate_backend: dpflow never takes such a lock."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
 
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""

@@ -113,6 +113,9 @@ class SessionOwners:
             return connection.execute(
                 statements("postgres")[statement].encode(), values
             ).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            self._drop()
+            raise self._server.name_taken() from None
         except psycopg.Error as error:
             self._drop()
             raise self._server.translated(error) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -325,6 +326,7 @@ WORKER_MAY_NOT_UNDO = [
     "UPDATE release SET value = 'null' WHERE state = 'settled'",
     "UPDATE release SET digest = '' WHERE state = 'settled'",
     "UPDATE release SET state = 'claimed' WHERE state = 'settled'",
+    "UPDATE release SET state = 'forgotten' WHERE state = 'settled'",
     "UPDATE release SET state = 'claimed', charge = 'mine' WHERE state = 'settled'",
     "UPDATE charge SET state = 'open' WHERE state = 'settled'",
     "UPDATE charge SET places = '{}' WHERE state = 'settled'",
@@ -432,6 +434,35 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             edit(roles["reader"], statement)
+
+
+LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
+
+
+def test_a_reader_holds_no_dead_workers_name(roles: dict[str, str]) -> None:
+    """Any session may take such a lock; only a login that may charge keeps a key."""
+    dead = uuid.uuid4().hex
+    key = int.from_bytes(bytes.fromhex(dead)[:8], signed=True)
+    owners = SessionOwners(PostgresStorage(roles["worker"]).server)
+    for role, alive in (("reader", False), ("worker", True)):
+        with psycopg.connect(roles[role]) as session:
+            session.execute(LOCK_OF_A_NAME.format(shared="_shared").encode(), [key])
+            assert owners.alive(dead) is alive
+    owners.close()
+
+
+def test_a_reader_that_takes_a_workers_name_is_told_of(roles: dict[str, str]) -> None:
+    """The message speaks of the name, and of no dataset."""
+    server = PostgresStorage(roles["worker"], lock_seconds=0.2).server
+    owners = SessionOwners(server)
+    key = int.from_bytes(bytes.fromhex(owners.mine())[:8], signed=True)
+    owners._drop()
+    with psycopg.connect(roles["reader"]) as session:
+        session.execute(LOCK_OF_A_NAME.format(shared="").encode(), [key])
+        with pytest.raises(LedgerUnavailable, match="the name of this process"):
+            owners.mine()
+    assert owners.mine()
+    owners.close()
 
 
 def test_not_even_the_owner_edits_the_journal(roles: dict[str, str]) -> None:
