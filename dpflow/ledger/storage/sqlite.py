@@ -50,6 +50,8 @@ _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
 #: So long SQLite itself waits for whoever is not dpflow.
 BUSY_SECONDS = 5.0
+#: So much less after it has waited in vain.
+_LESS_PATIENT = 20
 
 
 class SqliteStorage:
@@ -85,6 +87,8 @@ class SqliteStorage:
         self._identity: Identity | None = None
         self._file: FileId | None = None
         self._wal: FileId | None = None
+        #: Seconds that SQLite waits for a lock, if it has waited in vain before.
+        self._patience: float | None = None
         self._forking: dict[int, Turn] = {}
         self._pid = os.getpid()
         _storages.add(self)
@@ -181,6 +185,10 @@ class SqliteStorage:
                     connection = self._begun(turn, begin)
                     yield self._within(connection)
                     connection.execute("COMMIT")
+                    if self._patience is not None:
+                        self._patience = None
+                        milliseconds = round(BUSY_SECONDS * 1000)
+                        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
                     # What went into a file that is not there any more is no commit.
                     self._check_same_files()
                     whole = True
@@ -203,9 +211,12 @@ class SqliteStorage:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # The driver cannot decode messages that quote damaged text.
-            raise translated(
-                error, self.path, self.place, time.monotonic() - since
-            ) from error
+            waited = time.monotonic() - since
+            told = translated(error, self.path, self.place, waited, self._patience)
+            if "waited" in told.details:
+                # The next steps of this process stand behind this one.
+                self._patience = BUSY_SECONDS / _LESS_PATIENT
+            raise told from error
         except OSError as error:
             raise unavailable(self.path, error) from error
 
@@ -302,7 +313,7 @@ class SqliteStorage:
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            timeout=BUSY_SECONDS,
+            timeout=BUSY_SECONDS if self._patience is None else self._patience,
         )
         set_durable(connection, self.path)
         if self._read_only:

@@ -229,7 +229,13 @@ def holder_of(lock: Path) -> str:
 # What SQLite and the system say, in dpflow's words
 
 
-def translated(error: Exception, path: Path, place: str, waited: float) -> LedgerError:
+def translated(
+    error: Exception,
+    path: Path,
+    place: str,
+    waited: float,
+    patience: float | None = None,
+) -> LedgerError:
     """Return the error that a failed transaction of a ledger file ends with.
 
     Args:
@@ -237,10 +243,11 @@ def translated(error: Exception, path: Path, place: str, waited: float) -> Ledge
         path: The file.
         place: The ledger, for messages.
         waited: Seconds since the transaction was asked for.
+        patience: Seconds that SQLite waits for a lock, if it has waited in vain before.
     """
     text = str(error)
     operational = isinstance(error, sqlite3.OperationalError)
-    if waited > 1 and operational and "lock" in text:
+    if waited > (patience or 1) * 0.8 and operational and "lock" in text:
         return _no_locks(text, path, place, waited)
     unusable = operational or "readonly" in text
     if unusable and not text.startswith(("no such table", "malformed JSON")):

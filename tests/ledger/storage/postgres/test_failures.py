@@ -231,7 +231,9 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(
     standby = PostgresServer(copy_of=own_server, standby=True)
     try:
         moved = standby.url(url.partition("@/")[2].partition("?")[0])
-        with pytest.raises(LedgerUnavailable, match="standby in recovery"):
+        with pytest.raises(
+            LedgerUnavailable, match=r"standby in recovery.*session_attrs=read-write"
+        ):
             open_ledger(moved, witness=witness)
         own_server.start()
         granted(ledger, "0.25")
