@@ -68,7 +68,6 @@ OTHER_PROCESSES = {
 #: Tests that count or break a driver's statements, of which memory has no driver, and
 #: one of a bundle of either database.
 DRIVERS = {
-    "test_both_databases_give_evidence",
     "test_what_no_entry_says_is_refused_when_it_is_read",
     "test_a_batch_is_one_commit",
     "test_a_batch_journals_every_charge_and_writes_the_row_once",

@@ -37,7 +37,6 @@ ROOMS = [
     "config",
     "noise",
     "people",
-    "ledger.ed25519",
     "ledger.keys",
     "ledger.rows",
     "ledger.entry",

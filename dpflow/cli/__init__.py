@@ -17,7 +17,6 @@ from dpflow.cli import (
     calendar,
     compare,
     demo,
-    evidence,
     forecast,
     freeze,
     history,
@@ -91,7 +90,6 @@ app.command("forecast")(forecast.forecast)
 app.command("calendar")(calendar.calendar)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
-app.command("evidence")(evidence.evidence)
 app.command("freeze")(freeze.freeze)
 app.command("thaw")(freeze.thaw)
 app.command("resume")(resume.resume)

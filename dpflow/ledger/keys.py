@@ -1,20 +1,24 @@
 """The ledger's keys: the private one signs, and the public one checks who signed.
 
-Checkpoints, manifests of evidence and grants are signed with one key; what is signed
-begins differently for each, so that none passes for another.
+Checkpoints are signed with Ed25519, by the library `cryptography`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpflow.config import KEY_VARIABLE, settings
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.ed25519 import Sign, is_private, public_key
 
 # ruff: noqa: PLC0415 (most processes have no key, and need not load what signs)
+
+#: Signs a message; says whether a message, then a signature of it, belong together.
+Sign = Callable[[bytes], bytes]
+Verifies = Callable[[bytes, bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,7 @@ class LedgerKey:
     sign: Sign | None = field(default=None, repr=False)
 
     def verifies(self, message: bytes, signature: bytes) -> bool:
-        """Say whether the private key signed a message.
-
-        By the rule of `dpflow.ledger.ed25519`, and thirty times as fast.
-        """
+        """Say whether the private key signed a message."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -64,7 +65,8 @@ def ledger_key() -> LedgerKey | None:
         # Not what it holds: somebody may have put a secret there.
         msg = (
             f"{KEY_VARIABLE} names no file that can be read ({error.strerror}). It is "
-            "the path of a key, and no key itself: `dpflow ledger keygen KEY` makes one"
+            "the path of a key, and no key itself: `dpflow ledger sign --new-key KEY` "
+            "makes one"
         )
     except ValueError as error:
         msg = f"the file that {KEY_VARIABLE} names cannot be used: {error}"
@@ -81,22 +83,33 @@ def key_from_text(text: bytes) -> LedgerKey:
         ValueError: With what it holds instead, and what to do.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
-    if not is_private(text):
-        return LedgerKey(public_key(text))
-    try:
-        private = load_pem_private_key(text, password=None)
-    except (TypeError, ValueError, UnsupportedAlgorithm):
-        private = None
-    if isinstance(private, Ed25519PrivateKey):
-        return LedgerKey(private.public_key().public_bytes_raw(), private.sign)
+    found: object = None
+    with suppress(TypeError, ValueError, UnsupportedAlgorithm):
+        if b"PRIVATE KEY-----" in text:
+            found = serialization.load_pem_private_key(text, password=None)
+        else:
+            found = serialization.load_pem_public_key(text)
+    if isinstance(found, ed25519.Ed25519PrivateKey):
+        return LedgerKey(found.public_key().public_bytes_raw(), found.sign)
+    if isinstance(found, ed25519.Ed25519PublicKey):
+        return LedgerKey(found.public_bytes_raw())
     msg = (
-        "its private key is not one of Ed25519 without a passphrase: `dpflow ledger "
-        "keygen KEY` makes one"
+        "it holds no key of Ed25519 in PEM without a passphrase: `dpflow ledger sign "
+        "--new-key KEY` makes a private key, and KEY.pub for those who verify"
     )
     raise ValueError(msg)
+
+
+def from_hex(text: object) -> bytes:
+    """Return the bytes of a signature's one text; empty for anything else."""
+    try:
+        data = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
+    return data if data.hex() == text else b""
 
 
 def write_keys(place: Path) -> Path:

@@ -52,7 +52,6 @@ SHOWS = (
     ("releases", "show", "count/1"),
     ("forecast", "shop", "--cost", COST),
     ("compare", "shop"),
-    ("evidence", "--out", "{desk}/evidence.zip"),
     ("report", "--out", "{desk}/report.html"),
     ("plot", "burndown", "shop", "--out", "{desk}/plot.svg"),
     ("policy", "check"),

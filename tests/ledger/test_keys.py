@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import json
 import subprocess
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import Ledger, create_ledger, ed25519
-from dpflow.ledger.audit.bundle import write_evidence
-from dpflow.ledger.audit.verifier import Verifier, read_bundle
+from dpflow.ledger import Ledger, create_ledger
+from dpflow.ledger.audit.export import export_head, journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.checkpoint import told
 from dpflow.ledger.entry import canonical
@@ -83,9 +81,15 @@ def forge(ledger: Ledger, path: Path, sign: Any) -> None:
 
 def signed_text(ledger: Ledger, point: dict[str, Any]) -> bytes:
     """Return what a first checkpoint's signature is over."""
-    sums = sha256(canonical(point["sums"]).encode()).hexdigest()
     place = (ledger.id, "a", point["number"], point["hash"])
-    return told(*place, count=1, previous="", sums=sums)
+    return told(*place, count=1, previous="")
+
+
+def exported(ledger: Ledger, place: Path) -> Path:
+    """Write an export of a ledger."""
+    lines = [export_head(ledger), *journal_rows(ledger)]
+    place.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    return place
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def charged(tmp_path: Path) -> Ledger:
     ledger = create_ledger(url(tmp_path / "ledger.db"), witness="none")
     for _ in range(3):
         ledger.settle(granted(ledger, "0.1"))
-    assert verify(ledger, key=KEY, sign_new=True).bad == []
+    assert verify(ledger, key=KEY, sign=True).bad == []
     assert verify(ledger, key=PUBLIC).bad == []
     return ledger
 
@@ -103,43 +107,60 @@ def charged(tmp_path: Path) -> Ledger:
 def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
     """Not even who may write the whole ledger; the auditor sees it, too."""
     forge(charged, Path(charged.place), FORGED[how])
-    for full in (True, False):
-        found = verify(charged, key=PUBLIC, full=full, sign=False).bad
-        assert "its checkpoint was forged" in str(found[0])
-    files = read_bundle(write_evidence(charged, tmp_path / "b.zip", sign=KEY.sign))
-    auditor = Verifier(files, PUBLIC.public)
-    auditor.run()
-    assert ["forged, or signed with another key" in each for each in auditor.bad] == [1]
+    found = verify(charged, key=PUBLIC).bad
+    assert "its checkpoint was forged" in str(found[0])
+    report = verify_export(exported(charged, tmp_path / "e.jsonl"), PUBLIC)
+    assert ["forged, or signed with another key" in each for each in report.bad] == [1]
 
 
 def test_with_the_private_key_the_same_passes(charged, tmp_path):
     """The control: nothing but the signature tells the history that was made up."""
     forge(charged, Path(charged.place), key_of("k").sign)
-    assert verify(charged, key=PUBLIC, sign=False).bad == []
-    files = read_bundle(write_evidence(charged, tmp_path / "b.zip", sign=KEY.sign))
-    auditor = Verifier(files, PUBLIC.public)
-    auditor.run()
-    assert auditor.bad == []
+    assert verify(charged, key=PUBLIC).bad == []
+    report = verify_export(exported(charged, tmp_path / "e.jsonl"), PUBLIC)
+    assert (report.bad, report.checkpoints, report.signed) == ([], 1, True)
 
 
-@pytest.mark.parametrize("how", FORGED)
-def test_with_the_public_key_nobody_signs_a_bundle(charged, tmp_path, how):
-    """The manifest's signature is judged by the same rule."""
-    place = write_evidence(charged, tmp_path / "b.zip", sign=FORGED[how])
-    auditor = Verifier(read_bundle(place), PUBLIC.public)
-    auditor.run()
-    assert auditor.bad == [
-        "the manifest was not signed with this key, or changed since"
-    ]
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda rows: rows.pop(2), "its content"),
+        (lambda rows: rows[2].update(writer="eve"), "its content"),
+        (lambda rows: rows.pop(), ""),
+        (lambda rows: rows.__delitem__(slice(1, None)), ""),
+    ],
+)
+def test_a_forged_export_is_found(charged, tmp_path, change, problem):
+    """An edited or missing entry breaks the chain; only the end may be missing."""
+    place = exported(charged, tmp_path / "e.jsonl")
+    assert verify_export(place, PUBLIC).bad == []
+    rows = [json.loads(line) for line in place.read_text("utf-8").splitlines()]
+    change(rows)
+    place.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    report = verify_export(place, PUBLIC)
+    ended = {each["kind"] for each in rows[1:]}
+    if problem:
+        assert problem in report.bad[0]
+    else:
+        # A cut journal is an older one; without its checkpoint the key finds it.
+        assert bool(report.bad) is (bool(ended) and "checkpoint" not in ended)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"dpflow_export": 9}', "x"])
+def test_a_file_that_is_no_export_is_refused(tmp_path, text):
+    """The error names the command that writes one."""
+    (tmp_path / "e.jsonl").write_text(text, "utf-8")
+    with pytest.raises(ConfigurationError, match="dpflow ledger export"):
+        verify_export(tmp_path / "e.jsonl")
 
 
 def test_who_has_the_public_key_signs_nothing(charged):
     """Verifying leaves the ledger as it was; the private key signs what is new."""
     path = Path(charged.place)
     charged.settle(granted(charged, "0.1"))
-    assert verify(charged, key=PUBLIC).fine
+    assert verify(charged, key=PUBLIC, sign=True).fine
     assert len(points(path)) == 1
-    assert verify(charged, key=KEY).fine
+    assert verify(charged, key=KEY, sign=True).fine
     assert len(points(path)) == 2
 
 
@@ -167,13 +188,13 @@ def test_a_key_is_named_or_there_is_none(tmp_path, monkeypatch):
 def test_a_secret_in_place_of_a_path_is_not_shown(tmp_path, monkeypatch):
     """Nor by the error's causes; it says what to set instead."""
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", "k" * 40)
-    with pytest.raises(ConfigurationError, match="dpflow ledger keygen KEY") as caught:
+    with pytest.raises(ConfigurationError, match="dpflow ledger sign") as caught:
         ledger_key()
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     assert "kk" not in str(caught.value)
     (tmp_path / "key").write_text("k" * 40, "utf-8")
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", str(tmp_path / "key"))
-    with pytest.raises(ConfigurationError, match="no public key of Ed25519") as caught:
+    with pytest.raises(ConfigurationError, match="no key of Ed25519") as caught:
         ledger_key()
     assert "kk" not in str(caught.value)
 
@@ -198,7 +219,7 @@ def _of_another_kind() -> bytes:
 )
 def test_another_private_key_is_refused(text):
     """With what makes one that fits."""
-    with pytest.raises(ValueError, match="dpflow ledger keygen KEY"):
+    with pytest.raises(ValueError, match="dpflow ledger sign"):
         key_from_text(text)
 
 
@@ -212,7 +233,8 @@ def test_a_key_of_openssl_will_do(tmp_path):
     private = key_from_text(place.read_bytes())
     assert private.sign is not None
     assert key_from_text(public) == LedgerKey(private.public)
-    assert ed25519.verifies(private.public, b"x", private.sign(b"x"))
+    assert private.verifies(b"x", private.sign(b"x"))
+    assert not private.verifies(b"y", private.sign(b"x"))
 
 
 def test_a_key_that_cannot_be_read_charges_nothing(tmp_path, monkeypatch):

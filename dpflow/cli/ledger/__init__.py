@@ -183,8 +183,7 @@ def roles(
 
 for _command in (
     audit.verify,
-    audit.keygen,
-    audit.checkpoint,
+    audit.sign,
     audit.trust,
     audit.reconcile,
     operations.backup,

@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `keygen`, `checkpoint`, `trust`, `reconcile`: is it whole?"""
+"""`dpflow ledger verify`, `sign`, `trust` and `reconcile`."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -14,7 +14,7 @@ import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
 from dpflow.cli.options import because_text
-from dpflow.cli.output import AsJson, answer, fail, say, say_json, warn
+from dpflow.cli.output import AsJson, answer, fail, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import plain
@@ -28,53 +28,82 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-_Full = Annotated[
-    bool,
-    typer.Option(
-        "--full", help="Read every entry, also those before signed checkpoints."
-    ),
-]
-_Sign = Annotated[
-    bool, typer.Option("--sign/--no-sign", help="Sign the heads if all is fine.")
+_Export = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="An export; default: the project's ledger."),
 ]
 
 
-def verify(*, full: _Full = False, sign: _Sign = True, as_json: AsJson = False) -> None:
+def verify(export: _Export = None, *, as_json: AsJson = False) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
-    Every hash, tally, reservation, gate and release is computed again. With a key in
-    DPFLOW_LEDGER_KEY, public or private, the signed checkpoints are checked, and only
-    what came after them is read; with the private one the heads are signed. Steps may
-    run meanwhile.
+    Every hash, tally, reservation, gate and release is computed again. A key in
+    DPFLOW_LEDGER_KEY, public or private, checks the signed checkpoints. Steps may run
+    meanwhile. With FILE, the hash chains and checkpoints of an export are checked,
+    without a project and a ledger.
 
-    Example: `dpflow ledger verify --full`
+    Example: `dpflow ledger verify`
     """
-    from dpflow.ledger.keys import ledger_key, signer
+    from dpflow.ledger.keys import ledger_key
 
-    key = ledger_key()
-    signs = sign and signer(key) is not None
-    with project_ledger(quiet=True, writes=signs) as (_, ledger):
-        if signs and (why := ledger.storage.unwritable):
-            warn(f"the heads are not signed: {why.message}")
-            signs = False
-        report = _verified(ledger, key=key, full=full or key is None, sign=signs)
+    if export is not None:
+        _verify_export(export, as_json=as_json)
+        return
+    with project_ledger(quiet=True) as (_, ledger):
+        report = _verified(ledger, key=ledger_key())
     _tell(ledger, report, as_json=as_json)
 
 
-def checkpoint(*, as_json: AsJson = False) -> None:
+def _verify_export(path: Path, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from dpflow.ledger.audit.export import verify_export
+    from dpflow.ledger.keys import ledger_key
+
+    report = verify_export(path, ledger_key())
+    checked = "checked" if report.signed else "not checked: DPFLOW_LEDGER_KEY is unset"
+    text = f"Export of ledger {plain(report.ledger)}: {report.entries:,} entries, "
+    text += f"{report.checkpoints} checkpoints ({checked})."
+    answer({**asdict(report), "fine": not report.bad}, text, as_json=as_json)
+    for problem in [] if as_json else report.bad[:_SHOWN]:
+        fail(plain(problem))
+    if report.bad:
+        raise typer.Exit(1)
+
+
+_NewKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--new-key",
+        metavar="PATH",
+        help="Write a new private key there, and its public key to PATH.pub; sign "
+        "nothing.",
+    ),
+]
+
+
+def sign(*, new_key: _NewKey = None, as_json: AsJson = False) -> None:
     """Verify the whole ledger and sign the newest entry of each dataset.
 
-    Needs the private key in DPFLOW_LEDGER_KEY. Also signs datasets that have no
-    checkpoint yet, which `verify` refuses to: be sure that nobody has rewritten them.
+    Needs the private key in DPFLOW_LEDGER_KEY. Signs datasets without a checkpoint,
+    too, which `verify` calls bad: be sure that nobody has rewritten them. Keep the
+    private key from everybody who can write the ledger; give the public key to
+    everybody who verifies.
 
-    Example: `dpflow ledger checkpoint`
+    Example: `dpflow ledger sign`
     """
-    from dpflow.ledger.audit.verify import verify as recompute
+    if new_key is not None:
+        from dpflow.ledger.keys import write_keys
 
+        public = write_keys(new_key)
+        data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
+        text = f"Wrote the private key, which signs, to {plain(str(new_key))}, and "
+        text += f"the public key to {plain(str(public))}."
+        answer(data, text, as_json=as_json)
+        return
     key = _signing_key()
-    opened = project_ledger(quiet=True, writes=True)
-    with opened as (_, ledger), _progress() as tell:
-        report = recompute(ledger, key=key, sign_new=True, progress=tell)
+    with project_ledger(quiet=True, writes=True) as (_, ledger):
+        report = _verified(ledger, key=key, sign=True)
     if report.fine and not as_json:
         number = len(report.heads)
         say(f"Verified {report.entries:,} entries and signed {number} journals.")
@@ -91,34 +120,10 @@ def _signing_key() -> LedgerKey:
         return key
     what = "is not set" if key is None else "names a public key"
     msg = (
-        f"{KEY_VARIABLE} {what}, and signing needs the private one, which `dpflow "
-        "ledger keygen KEY` makes. Keep it where whoever can write the ledger cannot "
-        "read it."
+        f"{KEY_VARIABLE} {what}, and signing needs a private key. `dpflow ledger sign "
+        "--new-key PATH` makes one; keep it where no writer of the ledger can read it."
     )
     raise ConfigurationError(msg)
-
-
-_NewKey = Annotated[
-    Path, typer.Argument(metavar="KEY", help="A new file, outside the project.")
-]
-
-
-def keygen(key: _NewKey, *, as_json: AsJson = False) -> None:
-    """Write a new private key to KEY, and the public key beside it to KEY.pub.
-
-    DPFLOW_LEDGER_KEY names one of them: the private key signs checkpoints, evidence
-    and grants, and the public key checks who signed them. Give the public key to
-    whoever verifies, and the private key to nobody who writes the ledger.
-
-    Example: `dpflow ledger keygen ~/ledger-key`
-    """
-    from dpflow.ledger.keys import write_keys
-
-    public = write_keys(key)
-    private, shown = plain(str(key)), plain(str(public))
-    wrote = f"Wrote the private key, which signs, to {private}, and the public key to"
-    data = {"private": str(key.absolute()), "public": str(public.absolute())}
-    answer(data, f"{wrote} {shown}.", as_json=as_json)
 
 
 _Yes = Annotated[
@@ -140,7 +145,7 @@ def trust(*, yes: _Yes = False, as_json: AsJson = False) -> None:
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         place = _free_place(ledger)
-        report = _verified(ledger, key=None, full=True)
+        report = _verified(ledger, key=None)
         if not report.fine:
             _tell(ledger, report, as_json=False)
         with ledger.storage.read() as reading:
@@ -229,12 +234,12 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 def _verified(
-    ledger: Ledger, *, key: LedgerKey | None, full: bool, sign: bool = True
+    ledger: Ledger, *, key: LedgerKey | None, sign: bool = False
 ) -> Verification:
     from dpflow.ledger.audit.verify import verify as recompute
 
     with _progress() as tell:
-        return recompute(ledger, key=key, full=full, sign=sign, progress=tell)
+        return recompute(ledger, key=key, sign=sign, progress=tell)
 
 
 def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
@@ -271,8 +276,7 @@ def _say_report(report: Verification) -> None:
 
 def _checkpoint_text(report: Verification) -> str:
     if report.signed:
-        trusted = f"; {report.trusted:,} entries before them were not read again"
-        return f"{report.checkpoints} checked{trusted if report.trusted else ''}"
+        return f"{report.checkpoints} checked"
     if not report.checkpoints:
         return "none"
     return (
@@ -286,7 +290,6 @@ def _report_json(report: Verification) -> dict[str, Any]:
         "fine": report.fine,
         "accounts": report.accounts,
         "entries": report.entries,
-        "trusted_entries": report.trusted,
         "reservations": report.reservations,
         "releases": report.releases,
         "checkpoints": {"count": report.checkpoints, "checked": report.signed},

@@ -158,24 +158,25 @@ def export(
     output: _Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the whole journal, dataset by dataset, in order, with stable columns.
+    """Write the whole journal, dataset by dataset, in order, with raw texts.
 
-    Amounts, bodies and hashes are as the ledger keeps them, so that others can chain
-    the hashes again. With --json and --out, JSON says how many entries were written;
-    with --json alone the journal comes as one JSON object a line.
+    `dpflow ledger verify FILE` checks the hash chains and checkpoints of an export in
+    JSON lines, without project and ledger. With --json and --out, JSON says how many
+    entries were written; with --json alone the journal is printed.
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
-    from dpflow.ledger.audit.export import COLUMNS, journal_rows
+    from dpflow.ledger.audit.export import COLUMNS, export_head, journal_rows
 
     form = Format.JSONL if as_json and output is None else form
     with project_ledger() as (_, ledger):
         rows = journal_rows(ledger)
+        head = export_head(ledger)
         if output is None:
-            _write(sys.stdout, form, COLUMNS, rows)
+            _write(sys.stdout, form, COLUMNS, rows, head)
             return
         with _new_file(output) as file:
-            count = _write(file, form, COLUMNS, rows)
+            count = _write(file, form, COLUMNS, rows, head)
     data = {"path": str(output.absolute()), "entries": count, "format": form.value}
     text = f"Wrote {count:,} entries to {plain(str(output))}."
     answer(data, text, as_json=as_json)
@@ -294,12 +295,15 @@ def _write(
     form: Format,
     columns: Iterable[str],
     rows: Iterable[Mapping[str, Any]],
+    head: Mapping[str, Any],
 ) -> int:
     """Write the rows and return how many there were."""
     count = 0
     table = csv.DictWriter(file, list(columns), lineterminator="\n")
     if form is Format.CSV:
         table.writeheader()
+    else:
+        file.write(json.dumps(head, separators=(",", ":")) + "\n")
     for row in rows:
         count += 1
         if form is Format.CSV:

@@ -33,7 +33,6 @@ from dpflow.ledger.rows import (
     Key,
     Row,
     Term,
-    book_of,
     gate_in,
     split,
 )
@@ -73,12 +72,6 @@ class Admissions:
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
         self._drawn: set[str] = set()
-
-    def begin(self, rows: Mapping[Key, Row]) -> None:
-        """Go on from rows that are trusted."""
-        for row in rows.values():
-            if isinstance(row, Term) and row.number == book_of(rows, row.book).terms:
-                self._terms[row.book] = row
 
     def see(self, rows: Mapping[Key, Row], entry: Entry) -> None:
         """Check an entry that comes next.

@@ -1,7 +1,5 @@
 """The journals of all books, followed as one.
 
-It needs the standard library only, so that an auditor can run it alone.
-
 Each book numbers its own entries, and nothing orders those of two books. They are
 followed in an order that keeps three rules: an entry comes after those before it in its
 book; the entries of one change to a charge (its reserve, its adoption, its end) come
@@ -24,7 +22,7 @@ from typing import Any
 
 from dpflow.ledger.entry import Entry, entry_of
 from dpflow.ledger.journal import follow
-from dpflow.ledger.rows import Charge, JournalError, Key, Row
+from dpflow.ledger.rows import JournalError, Key, Row
 
 #: Kinds that are written in all books of a charge at once.
 TOGETHER = frozenset(
@@ -41,10 +39,7 @@ class Fold:
     """The rows that entries come to.
 
     Args:
-        rows: What was before the first entry; it is changed.
-        heads: By book, number and hash of the newest entry before.
         seen: Told of each entry before it is followed; it may refuse one.
-        supply: Asked, before it is followed, for what an entry is about.
 
     Attributes:
         heads: By book, number and hash of the newest entry that was read.
@@ -54,22 +49,15 @@ class Fold:
 
     def __init__(
         self,
-        rows: dict[Key, Row] | None = None,
-        heads: Mapping[str, tuple[int, str]] | None = None,
         seen: Callable[[Mapping[Key, Row], Entry], None] | None = None,
-        supply: Callable[[Entry], None] | None = None,
     ) -> None:
-        self.rows: dict[Key, Row] = {} if rows is None else rows
-        self.heads = dict(heads or {})
-        self.numbers = {book: number for book, (number, _) in self.heads.items()}
+        self.rows: dict[Key, Row] = {}
+        self.heads: dict[str, tuple[int, str]] = {}
+        self.numbers: dict[str, int] = {}
         self.bad: dict[str, tuple[int, str]] = {}
-        self._seen, self._supply = seen, supply
+        self._seen = seen
         self._waiting: dict[str, deque[Entry]] = {}
-        self._books = {
-            row.id: tuple(row.places)
-            for row in self.rows.values()
-            if isinstance(row, Charge) and len(row.places) > 1
-        }
+        self._books: dict[str, tuple[str, ...]] = {}
 
     def add(self, book: str, entries: Iterable[Entry]) -> None:
         """Add the next entries of a book."""
@@ -186,8 +174,6 @@ class Fold:
         self._waiting[entry.book].popleft()
         rows = self.rows
         try:
-            if self._supply is not None:
-                self._supply(entry)
             if self._seen is not None:
                 self._seen(rows, entry)
             changes = follow(rows, entry)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import (
     Account,
@@ -78,7 +77,6 @@ class Verification:
 
     Attributes:
         bad: The first bad entry of each journal, then all else; empty if all agrees.
-        trusted: Entries before signed checkpoints, which were not read again.
         checkpoints: How many there are.
         signed: Whether their signatures were checked.
         heads: Number and hash of the newest entry that was read, by dataset.
@@ -87,7 +85,6 @@ class Verification:
     accounts: int = 0
     entries: int = 0
     postings: int = 0
-    trusted: int = 0
     reservations: int = 0
     releases: int = 0
     checkpoints: int = 0
@@ -173,43 +170,6 @@ def _difference(kind: str, ours: str, told: str) -> str | None:
 
 def _said(field: Any) -> str:
     return field if isinstance(field, str) else canonical([field])[1:-1]
-
-
-def open_charges(
-    reading: Reading, stored: Sequence[str], rows: Mapping[Key, Row]
-) -> Iterator[Finding]:
-    """Compare what is open, where nothing is known of what has ended.
-
-    Args:
-        reading: Of the ledger.
-        stored: The ids of the charges that it says are open.
-        rows: What its journals come to.
-    """
-    ours = {
-        row.id: row
-        for row in rows.values()
-        if isinstance(row, Charge) and row.state == "open"
-    }
-    state = reading.load(Keys(charges=tuple(stored)))
-    for name in sorted({*stored, *ours}):
-        if state.charge(name) != ours.get(name):
-            what = f"reservation {name}: its row is not what its journal tells"
-            yield Finding(problem=what)
-
-
-def bad_releases(reading: Reading, kept: Sequence[Release]) -> Iterator[Finding]:
-    """Compare releases with the entries that settled them."""
-    state = reading.load(Keys(releases=tuple(row.key for row in kept)))
-    for row in kept:
-        charge, value = state.charge(row.charge), state.values.get(row.key)
-        ended = None if charge is None else state.ended(charge, row.book)
-        told = None if ended is None else ended.body.get("digest")
-        fine = charge is not None and charge.key == row.key
-        if row.state == "settled":
-            fine = fine and told == row.digest
-            fine = fine and (value is None or digest(value) == row.digest)
-        if not fine:
-            yield Finding(problem=f"release {row.key} is not the value that was kept")
 
 
 def _valued(row: Release, value: str | None) -> Iterator[Finding]:

@@ -20,15 +20,11 @@ from dpflow.ledger.audit.stored_rows import (
     Comparing,
     Finding,
     Verification,
-    bad_releases,
-    open_charges,
 )
 from dpflow.ledger.checkpoint import (
     forged,
     miscounted,
     points_of,
-    rows_from,
-    sums_of,
 )
 from dpflow.ledger.checkpoint import signed as signed_now
 from dpflow.ledger.decision.settlement import (
@@ -36,18 +32,15 @@ from dpflow.ledger.decision.settlement import (
     is_too_little,
     lesser_keys,
 )
-from dpflow.ledger.ed25519 import Sign
 from dpflow.ledger.entry import Entry, parsed
-from dpflow.ledger.keys import LedgerKey, signer
+from dpflow.ledger.keys import LedgerKey, Sign
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.rows import (
     Account,
-    Charge,
     JournalError,
     Key,
-    Release,
     Row,
     Term,
     epoch_of,
@@ -65,7 +58,7 @@ UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 def first_problem(ledger: Ledger) -> str | None:
     """Say what is the first thing wrong with a ledger; None if it verifies."""
     try:
-        found = verify(ledger, sign=False).bad
+        found = verify(ledger).bad
     except LedgerError as error:
         return error.message
     except UNREADABLE as error:
@@ -77,46 +70,37 @@ def verify(
     ledger: Ledger,
     *,
     key: LedgerKey | None = None,
-    full: bool = True,
-    sign: bool = True,
-    sign_new: bool = False,
+    sign: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
     """Follow a ledger's journal again and compare it with what the ledger says.
 
     Args:
         ledger: The ledger; other processes may go on using it.
-        key: Checks the signed checkpoints. A private one signs the journals, too, if
-            all is fine.
-        full: Read every entry; else, with a key, those after the newest checkpoints.
-        sign: Sign the journals; else nothing is written, whatever is found.
-        sign_new: Sign journals that have no checkpoint, instead of finding that bad.
+        key: Checks the signed checkpoints.
+        sign: With a private key: sign every journal if all is fine, also one without
+            a checkpoint, which is bad otherwise.
         progress: Called with how many entries were just read, and how many are to be.
     """
     checked, collects = _Verification(ledger, key, progress), gc.isenabled()
     # Looking for garbage among rows that stay to the end takes an eighth of the time.
     gc.disable()
     try:
-        return _checked(checked, full=full, sign=sign, sign_new=sign_new)
+        return _checked(checked, sign=sign)
     finally:
         if collects:
             gc.enable()
 
 
-def _checked(
-    checked: _Verification, *, full: bool, sign: bool, sign_new: bool
-) -> Verification:
+def _checked(checked: _Verification, *, sign: bool) -> Verification:
     report, key = checked.report, checked.key
-    signs = signer(key) if sign else None
-    checked.checkpoints(sign_new=sign_new)
-    if key is not None and not full and report.fine:
-        checked.skip()
+    checked.checkpoints(sign_new=sign)
     checked.journals()
     if not report.bad:
         checked.rows()
     checked.witness()
-    if signs is not None and report.fine:
-        checked.sign(signs)
+    if sign and report.fine and key is not None and key.sign is not None:
+        checked.sign(key.sign)
     return report
 
 
@@ -136,12 +120,8 @@ class _Verification:
         self._fold = Fold(seen=self._seen)
         self._points: dict[str, list[Mapping[str, Any]]] = {}
         self._signed: dict[str, dict[int, str]] = {}
-        #: Entries that opened and tightened each term.
-        self._terms: dict[tuple[str, int], tuple[tuple[int, str], tuple[int, str]]] = {}
         self._opened: dict[tuple[str, int], Term] = {}
         self._whole = 0
-        #: By dataset, the signed entry after which it is read.
-        self._from: Mapping[str, int] = {}
 
     # Checkpoints
 
@@ -176,7 +156,7 @@ class _Verification:
             what = (
                 "it has no signed checkpoint: it was opened without the key, or its "
                 "checkpoints were removed. If it is known to be right, sign it with "
-                "`dpflow ledger checkpoint`"
+                "`dpflow ledger sign`"
             )
             self._add(what, book)
         try:
@@ -187,48 +167,6 @@ class _Verification:
         if wrong is not None:
             what = "its checkpoint was forged, or signed with another key"
             self._add(what, book, wrong)
-
-    def skip(self) -> None:
-        """Go on from the newest checkpoints, whose signatures are good."""
-        rows: dict[Key, Row] = {}
-        heads: dict[str, tuple[int, str]] = {}
-        if not all(self._points.values()):
-            return
-        with self.ledger.storage.read() as reading:
-            for book, points in self._points.items():
-                sums, number = points[-1]["sums"], points[-1]["number"]
-                heads[book] = (number, points[-1]["hash"])
-                rows.update(rows_from(book, sums))
-                there = reading.page(book, number - 1)
-                if not there or there[0][8] != points[-1]["hash"]:
-                    self._add(_REWRITTEN, book, number)
-                for term, both in sums["terms"].items():
-                    self._trust_term(reading, rows, (book, int(term)), both)
-        if not self.report.fine:
-            return
-        self._gates.begin(rows)
-        self._fold = Fold(rows, heads, self._seen, self._supply)
-        self._from = dict(self._fold.numbers)
-        self.report.trusted = sum(self._from.values())
-
-    def _trust_term(
-        self,
-        reading: Reading,
-        rows: dict[Key, Row],
-        name: tuple[str, int],
-        both: tuple[tuple[int, str], tuple[int, str]],
-    ) -> None:
-        """Read a term from the entries that were signed."""
-        book, number = name
-        for place, told in both:
-            entry = reading.entries([(book, place)]).get((book, place))
-            if entry is None or entry.hash != told:
-                self._add(_REWRITTEN, book, place)
-                return
-            term = Term(book, number, place, entry.body["term"])
-            self._opened.setdefault(name, term)
-            rows["term", book, str(number)] = term
-        self._terms[name] = (both[0][0], both[0][1]), (both[1][0], both[1][1])
 
     # Journals
 
@@ -266,7 +204,7 @@ class _Verification:
         read = self._fold.read(book, page)
         self.report.entries += read
         if self._progress is not None and book not in self._fold.bad:
-            whole = max(self._whole - self.report.trusted, self.report.entries)
+            whole = max(self._whole, self.report.entries)
             self._progress(read, whole)
         return True
 
@@ -317,36 +255,15 @@ class _Verification:
         self._gates.see(rows, entry)
         if entry.kind in ("open", "tighten"):
             facts = entry.body["term"]
-            name, place = (entry.book, facts["number"]), (entry.number, entry.hash)
-            self._terms[name] = (self._terms.get(name, (place,))[0], place)
             term = Term(entry.book, facts["number"], entry.number, facts)
-            self._opened.setdefault(name, term)
-
-    def _supply(self, entry: Entry) -> None:
-        """Read what an entry is about that ended before the checkpoint."""
-        if entry.kind not in {"amend", "forget"}:
-            return
-        key = entry.body.get("release")
-        keys = Keys(charges=(entry.charge or "",), releases=(key or "",))
-        with self.ledger.storage.read() as reading:
-            for name, row in reading.load(keys).rows.items():
-                if isinstance(row, Charge | Release):
-                    kept = (
-                        row
-                        if isinstance(row, Charge)
-                        else row._replace(state="settled")
-                    )
-                    self._fold.rows.setdefault(name, kept)
+            self._opened.setdefault((entry.book, facts["number"]), term)
 
     # Rows
 
     def rows(self) -> None:
         """Compare what is stored with what the journals come to."""
         self._overdrafts()
-        kinds = [*COLUMNS]
-        if self.report.trusted:
-            kinds = ["book", "term", "account"]
-        for kind in kinds:
+        for kind in COLUMNS:
             found = Comparing(kind, self._fold.rows)
             while not found.ended:
                 with self.ledger.storage.read() as reading:
@@ -357,16 +274,14 @@ class _Verification:
         with self.ledger.storage.read() as reading:
             self._catch_up(reading)
             self._repairs(reading)
-            if self.report.trusted:
-                self._rest(reading)
         self._end_journals()
 
     def _repairs(self, reading: Reading) -> None:
-        """Compare how many repairs the ledger had; a checkpoint hides those before."""
+        """Compare the number of repairs."""
         told, made = (
             epoch_of(rows) for rows in (reading.load(Keys()).rows, self._fold.rows)
         )
-        if told < made or (told > made and not self.report.trusted):
+        if told != made:
             what = (
                 f"it says that it was repaired {told} times, its journal {made} times"
             )
@@ -394,18 +309,6 @@ class _Verification:
                     problem = f"{what}overdrawn"
                     self.report.bad.append(Finding(problem=problem, account=row.id))
 
-    def _rest(self, reading: Reading) -> None:
-        """Check what does not follow from the entries after a checkpoint."""
-        try:
-            stored = reading.open_charges()
-            self.report.reservations = len(stored)
-            self.report.bad += open_charges(reading, stored, self._fold.rows)
-            kept = [row for row, _ in reading.releases()]
-            self.report.releases = len(kept)
-            self.report.bad += bad_releases(reading, kept)
-        except LedgerCorrupt as error:
-            self.report.bad.append(Finding(problem=error.message))
-
     # The witness, and signatures
 
     def witness(self) -> None:
@@ -417,15 +320,9 @@ class _Verification:
             self.report.witness = "missing"
             return
         self.report.witness = "agrees"
-        lines = [
-            line
-            for line in witness.all_lines()
-            # What is before a signed checkpoint was compared when that was signed.
-            if line.number > self._from.get(line.book, 0)
-        ]
         try:
             with self.ledger.storage.read() as reading:
-                gone = missing(reading, lines)
+                gone = missing(reading, witness.all_lines())
         except LedgerCorrupt as error:
             self.report.witness = "contradicts"
             if not self.report.bad:
@@ -442,7 +339,6 @@ class _Verification:
 
     def sign(self, sign: Sign) -> None:
         """Sign each journal up to where it was verified, all in one transaction."""
-        sums = sums_of(self._fold.rows, self._terms)
         heads = self._fold.heads
         if all(map(self._is_signed, heads)):
             return
@@ -451,9 +347,7 @@ class _Verification:
         for book, place in heads.items():
             points = self._points.get(book)
             last = points[-1] if points else None
-            told = signed_now(
-                sign, self.ledger.id, book, place, last=last, sums=sums[book]
-            )
+            told = signed_now(sign, self.ledger.id, book, place, last=last)
             number, head = place
             commands.append(
                 Checkpoint(book=book, number=number, hash=head, signed=told, **label)

@@ -67,7 +67,7 @@ def verified(ledger: Ledger) -> Stamp:
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     start = time.monotonic()
     try:
-        found = verify(ledger, key=key, sign=False)
+        found = verify(ledger, key=key)
     except LedgerError as error:
         found = Verification(bad=[Finding(problem=error.message)])
     return Stamp(found=found, at=at, seconds=time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `checkpoint`, `keygen`, `trust` and `reconcile`."""
+"""`dpflow ledger verify`, `sign`, `trust` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
-from dpflow.ledger.ed25519 import public_key
 from dpflow.ledger.keys import key_from_text
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.ledger.columns import show_columns
@@ -47,7 +46,7 @@ def witness_of(shop: Shop) -> Path:
     return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
 
 
-# verify and checkpoint
+# verify and sign
 
 
 def test_a_good_ledger_is_said_to_agree(shop: Shop) -> None:
@@ -72,23 +71,28 @@ def test_a_bad_entry_is_named_and_the_exit_code_is_1(shop: Shop) -> None:
     assert (data["bad"][0]["dataset"], data["bad"][0]["entry"]) == ("cdnow", 2)
 
 
-def test_checkpoints_are_signed_checked_and_shorten_later_runs(
+def test_checkpoints_are_signed_and_checked(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the key it is said that they were not checked."""
+    """By `verify` and by `verify FILE`; without the key both say so."""
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     assert run("ledger", "verify").exit_code == 1
-    assert "signed 1 journals" in run_fine("ledger", "checkpoint")
+    assert "signed 1 journals" in run_fine("ledger", "sign")
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k", public=True))
-    for _ in range(2):  # The first has signed nothing that the second would trust.
-        data = run_json("ledger", "verify")
-        assert data["checkpoints"] == {"count": 1, "checked": True}
-        assert (data["trusted_entries"], data["entries"]) == (3, 3)
-    assert run_json("ledger", "verify", "--full")["trusted_entries"] == 0
+    data = run_json("ledger", "verify")
+    assert data["checkpoints"] == {"count": 1, "checked": True}
+    run_fine("ledger", "export", "--out", "journal.jsonl")
+    assert "1 checkpoints (checked)" in run_fine("ledger", "verify", "journal.jsonl")
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     assert "were not checked" in run_fine("ledger", "verify")
+    data = run_json("ledger", "verify", "journal.jsonl")
+    assert (data["fine"], data["signed"], data["entries"]) == (True, False, 6)
+    place = shop.root / "journal.jsonl"
+    text = place.read_text("utf-8")
+    place.write_text(text.replace('"kind":"settle"', '"kind":"void"', 1), "utf-8")
+    assert run_json("ledger", "verify", "journal.jsonl", exit_code=1)["bad"]
 
 
 def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
@@ -98,7 +102,7 @@ def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
     shop.charge()
     edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
-    assert run("ledger", "checkpoint").exit_code == 1
+    assert run("ledger", "sign").exit_code == 1
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     data = run_json("ledger", "verify", exit_code=1)
     assert data["checkpoints"]["count"] == 0
@@ -109,8 +113,8 @@ def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
     [
         ("", "DPFLOW_LEDGER_KEY is not set"),
         ("k" * 40, "names no file that can be read (No such file or directory)"),
-        ("key-k.pub", "names a public key, and signing needs the private one"),
-        ("secret", "it is no public key of Ed25519"),
+        ("key-k.pub", "names a public key, and signing needs a private key"),
+        ("secret", "it holds no key of Ed25519"),
     ],
 )
 def test_a_checkpoint_needs_the_private_key(
@@ -122,20 +126,20 @@ def test_a_checkpoint_needs_the_private_key(
     (shop.root / "secret").write_text("k" * 40, "utf-8")
     before = run_fine("ledger", "export")
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key)
-    result = run("ledger", "checkpoint")
+    result = run("ledger", "sign")
     said = " ".join(result.stderr.split())
     assert (result.exit_code, told in said) == (1, True), said
-    assert "dpflow ledger keygen KEY" in said
+    assert "dpflow ledger sign --new-key" in said
     assert "kkk" not in said
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", "")
     assert run_fine("ledger", "export") == before
 
 
-def test_keygen_writes_a_pair_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_key_is_written_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The private key for its owner's eyes only; neither file is ever replaced."""
     before = os.umask(0)
     try:
-        data = run_json("ledger", "keygen", "mine")
+        data = run_json("ledger", "sign", "--new-key", "mine")
     finally:
         os.umask(before)
     private, public = (Path(data[name]) for name in ("private", "public"))
@@ -143,19 +147,19 @@ def test_keygen_writes_a_pair_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     modes = [each.stat().st_mode & 0o777 for each in (private, public)]
     assert modes == [0o600, 0o644]
     texts = [private.read_bytes(), public.read_bytes()]
-    assert key_from_text(texts[0]).public == public_key(texts[1])
+    assert key_from_text(texts[0]).public == key_from_text(texts[1]).public
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", "mine")
-    assert "signed 1 journals" in run_fine("ledger", "checkpoint")
+    assert "signed 1 journals" in run_fine("ledger", "sign")
     for there, gone in (("mine", "mine.pub"), ("mine.pub", "mine")):
         kept = (shop.root / there).read_bytes()
         (shop.root / gone).unlink()
-        result = run("ledger", "keygen", "mine")
+        result = run("ledger", "sign", "--new-key", "mine")
         assert (result.exit_code, "no key is replaced" in result.stderr) == (1, True)
         assert [each.name for each in shop.root.glob("mine*")] == [there]
         assert (shop.root / there).read_bytes() == kept
         (shop.root / gone).write_bytes(kept)
-    assert run("ledger", "keygen", "none/mine").exit_code == 1
+    assert run("ledger", "sign", "--new-key", "none/mine").exit_code == 1
 
 
 def test_a_terminal_sees_the_same_result(shop: Shop) -> None:

@@ -107,7 +107,7 @@ def signed_thrice(ledger, path):
     """Sign a ledger after each of three charges; return the journal's length then."""
     for _ in range(3):
         ledger.settle(granted(ledger))
-        assert verify(ledger, key=KEY, sign_new=True).bad == []
+        assert verify(ledger, key=KEY, sign=True).bad == []
     counts = [each["count"] for each in points(path)]
     assert counts == [1, 2, 3]
 

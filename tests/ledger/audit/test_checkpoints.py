@@ -13,7 +13,7 @@ from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.audit.books import KEY, cheaper, fill, rewrite, signed_thrice, sql
+from tests.ledger.audit.books import KEY, cheaper, fill, rewrite, signed_thrice
 from tests.ledger.support import Place, edit, granted, make_ledger, read, url
 from tests.ledger.witness.accidents import copy_database
 from tests.signing import key_file, key_of
@@ -33,13 +33,12 @@ def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
     ledger = create_ledger(url(path), witness="none")
     for _ in range(5):
         ledger.settle(granted(ledger, "0.1"))
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     ledger.settle(granted(ledger, "0.1"))
     rewrite(path, cheaper, "a")
-    for full in (True, False):
-        first = verify(ledger, key=KEY, full=full).bad[0]
-        assert (first.book, first.entry) == ("a", 11), first
-        assert "the history was rewritten" in first.problem
+    first = verify(ledger, key=KEY).bad[0]
+    assert (first.book, first.entry) == ("a", 11), first
+    assert "the history was rewritten" in first.problem
     ledger.close()
 
 
@@ -48,7 +47,7 @@ def test_a_checkpoint_that_was_fitted_too_is_forged(path):
     ledger = create_ledger(url(path), witness="none")
     for _ in range(5):
         ledger.settle(granted(ledger, "0.1"))
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     hashes: dict[int, str] = {}
 
     def fitted(row):
@@ -64,17 +63,16 @@ def test_a_checkpoint_that_was_fitted_too_is_forged(path):
         hashes.update(stored)
     unsigned = verify(ledger)
     assert (unsigned.checkpoints, unsigned.signed) == (1, False)
-    for full in (True, False):
-        first = verify(ledger, key=KEY, full=full).bad[0]
-        assert first.book == "a"
-        assert "forged" in first.problem
+    first = verify(ledger, key=KEY).bad[0]
+    assert first.book == "a"
+    assert "forged" in first.problem
 
 
 def test_another_key_is_not_taken_for_the_right_one(path):
     """Nor is it said that everything is fine."""
     ledger = create_ledger(url(path), witness="none")
     granted(ledger, "0.1")
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     assert "another key" in verify(ledger, key=key_of("x")).bad[0].problem
 
 
@@ -82,7 +80,7 @@ def test_removed_checkpoints_are_noticed(ledger, path):
     """A dataset without one is not signed by itself."""
     before = read(path, "SELECT hash FROM book WHERE name = 'a'")[0][0]
     number = read(path, "SELECT number FROM book WHERE name = 'a'")[0][0]
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     edit(
         path,
         "DELETE FROM entry WHERE book = 'a' AND kind = 'checkpoint'",
@@ -90,7 +88,7 @@ def test_removed_checkpoints_are_noticed(ledger, path):
     )
     report = verify(open_ledger(url(path), witness="none"), key=KEY)
     assert {finding.book for finding in report.bad} == {"a"}
-    assert "dpflow ledger checkpoint" in report.bad[0].problem
+    assert "dpflow ledger sign" in report.bad[0].problem
     kinds = "SELECT * FROM entry WHERE book = 'a' AND kind = 'checkpoint'"
     assert read(path, kinds) == []
 
@@ -106,52 +104,26 @@ def test_a_dataset_that_opens_under_the_key_is_signed_at_once(
     assert (report.bad, report.checkpoints) == ([], 1)
 
 
-def test_later_runs_read_only_what_came_after(ledger, path):
-    """The tail is replayed from the newest checkpoint; --full reads all again."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    name = granted(ledger, "0.001")
-    (held,) = read(path, "SELECT id FROM charge WHERE state = 'open' LIMIT 1")[0]
-    ledger.settle(name)
-    ledger.settle(held)
-    tail = verify(ledger, key=KEY, full=False)
-    assert (tail.bad, tail.trusted > 20, tail.entries < 10) == ([], True, True)
-    edit(path, "UPDATE entry SET at = '' WHERE book = 'shop' AND number = 2")
-    assert verify(ledger, key=KEY, full=False).fine
-    assert not verify(ledger, key=KEY, full=True).fine
-
-
-def test_an_edit_in_the_tail_is_named(ledger, path):
-    """As it is in a full run."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    for _ in range(3):
-        ledger.settle(granted(ledger, "0.001"))
-    (last,) = read(path, "SELECT number - 1 FROM book WHERE name = 'a'")[0]
-    sql(f"UPDATE entry SET at = 'x' WHERE book = 'a' AND number = {last}")(path)
-    first = verify(ledger, key=KEY, full=False).bad[0]
-    assert (first.book, first.entry) == ("a", last)
-
-
 def test_a_check_signs_nothing(ledger, path):
     """Not even where all is fine; signatures are checked all the same."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     granted(ledger)
     signed = "SELECT book, number FROM entry WHERE kind = 'checkpoint'"
     before = read(path, signed)
-    assert verify(ledger, key=KEY, sign=False).fine
-    assert read(path, signed) == before
-    assert not verify(ledger, key=key_of("x"), sign=False).fine
-    # The same without that wish does sign.
     assert verify(ledger, key=KEY).fine
+    assert read(path, signed) == before
+    assert not verify(ledger, key=key_of("x")).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     assert read(path, signed) != before
 
 
 def test_nothing_new_is_not_signed_again(ledger, path):
     """A nightly run of an idle ledger does not grow it."""
     signed = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     before = read(path, signed)
     for _ in range(2):
-        assert verify(ledger, key=KEY).fine
+        assert verify(ledger, key=KEY, sign=True).fine
     assert read(path, signed) == before
 
 
@@ -192,13 +164,13 @@ def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
     ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
     for _ in range(2):
         ledger.settle(granted(ledger))
-        assert verify(ledger, key=KEY, sign_new=True).bad == []
+        assert verify(ledger, key=KEY, sign=True).bad == []
     ledger.settle(granted(ledger))
     copy_database(path, tmp_path / "unsigned")
-    assert verify(ledger, key=KEY).bad == []
+    assert verify(ledger, key=KEY, sign=True).bad == []
     copy_database(tmp_path / "unsigned", path)
     opened = open_ledger(url(path), witness=str(tmp_path / "w"))
-    (bad,) = verify(opened, key=KEY, sign=False).bad
+    (bad,) = verify(opened, key=KEY).bad
     assert "signed checkpoints" in bad.problem
     with pytest.raises(LedgerRolledBack, match="signed checkpoint"):
         granted(opened)

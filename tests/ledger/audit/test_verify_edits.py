@@ -45,20 +45,17 @@ def ledger(path: Place) -> Iterator[Ledger]:
     found.close()
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_thaw_that_nobody_decided_is_noticed_after_a_checkpoint(ledger, path, full):
+def test_a_thaw_that_nobody_decided_is_noticed_after_a_checkpoint(ledger, path):
     """Also where the freeze is before what is read again."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
-    assert verify(ledger, key=KEY, full=False).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     edit(path, "UPDATE book SET frozen = NULL WHERE name = 'a'")
-    (found,) = verify(ledger, key=KEY, full=full).bad
+    (found,) = verify(ledger, key=KEY).bad
     assert "the journal of a: its row says frozen" in found.problem
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_raised_gate_is_noticed_after_a_checkpoint(ledger, path, full):
+def test_a_raised_gate_is_noticed_after_a_checkpoint(ledger, path):
     """Also where the term's copy, its hash and all later hashes were edited to fit."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
 
     def higher(row):
         if row["kind"] == "open":
@@ -71,20 +68,18 @@ def test_a_raised_gate_is_noticed_after_a_checkpoint(ledger, path, full):
             row["body"] = canonical(body)
 
     rewrite(path, higher, "b")
-    assert "b" in {each.book for each in verify(ledger, key=KEY, full=full).bad}
+    assert "b" in {each.book for each in verify(ledger, key=KEY).bad}
 
 
 def test_a_term_that_another_entry_tells_of_is_noticed(ledger, path):
     """Only the entry that opened or tightened it last says what it is."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     edit(path, "UPDATE term SET entry = 2 WHERE book = 'b'")
-    for full in (True, False):
-        (found,) = verify(ledger, key=KEY, full=full).bad
-        assert "term 1 of dataset 'b': its row says entry 2" in found.problem
+    (found,) = verify(ledger, key=KEY).bad
+    assert "term 1 of dataset 'b': its row says entry 2" in found.problem
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path, full):
+def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path):
     """The sums tell of it; the state is only the account's."""
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
@@ -93,10 +88,10 @@ def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path, full):
     )
     overdrawn = "SELECT overdrawn FROM account WHERE id = 'b#1'"
     edited = "UPDATE account SET overdrawn = 0 WHERE id = 'b#1'"
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     edit(path, edited)
     assert read(path, overdrawn) in ([(0,)], [(False,)])
-    assert verify(ledger, key=KEY, full=full).bad
+    assert verify(ledger, key=KEY).bad
     ledger.close()
 
 
@@ -174,28 +169,26 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(path):
     ledger.close()
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_a_release_with_a_digest_that_fits_is_not_what_was_settled(ledger, path, full):
+def test_a_release_with_a_digest_that_fits_is_not_what_was_settled(ledger, path):
     """The journal tells the digest of each value."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     edit(
         path,
         f"UPDATE release SET value = '99', digest = '{digest('99')}' WHERE value = '1'",
     )
-    found = verify(ledger, key=KEY, full=full).bad
+    found = verify(ledger, key=KEY).bad
     assert any("release" in each.problem for each in found)
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_releases_that_were_swapped_are_noticed(ledger, path, full):
+def test_releases_that_were_swapped_are_noticed(ledger, path):
     """Each has the key that its charge was made for."""
-    assert verify(ledger, key=KEY, sign_new=True).fine
+    assert verify(ledger, key=KEY, sign=True).fine
     one, other = [key for (key,) in read(path, "SELECT key FROM release")]
     aside = "0" * 64
     moves = [(one, aside), (other, one), (aside, other)]
     rename = "UPDATE release SET key = '{1}' WHERE key = '{0}'"
     edit(path, *(rename.format(*move) for move in moves))
-    assert verify(ledger, key=KEY, full=full).bad
+    assert verify(ledger, key=KEY).bad
 
 
 def test_a_refusal_that_the_run_forgot_is_noticed(ledger, path):

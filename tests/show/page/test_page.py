@@ -103,7 +103,7 @@ def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypa
     with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
         asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
         assert database.execute(asked).fetchone() == (0,)
-    verify(current_project().ledger, key=key_of("k"), sign_new=True)
+    verify(current_project().ledger, key=key_of("k"), sign=True)
     made = report()
     assert made.stamp.found.fine
     assert "Signed checkpoints: 1; signatures checked." in " ".join(

@@ -389,9 +389,9 @@ def test_a_worker_that_settles_anothers_charge_for_nothing_is_found(
     worker = open_ledger(roles["worker"])
     granted(worker, "0.1")
     (dead, _) = sorted(views.open_reservations(worker), key=lambda each: each.at)
-    assert verify(worker, sign=False).fine
+    assert verify(worker).fine
     settle_for(worker, dead.reservation, monkeypatch, 0, reported=0)
-    (found,) = verify(worker, sign=False).bad
+    (found,) = verify(worker).bad
     assert "settled for less than its outcome costs" in found.problem
     worker.close()
     worker = open_ledger(roles["worker"])

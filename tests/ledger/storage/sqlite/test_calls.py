@@ -273,7 +273,7 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: apply_policy(ledger, BASIC, Wish()),
         lambda: freeze(ledger, "a", who="me", because="test"),
         lambda: forget_release(ledger, made),
-        lambda: verify(ledger, key=key_of("k"), sign_new=True),
+        lambda: verify(ledger, key=key_of("k"), sign=True),
         lambda: reconcile(ledger, {}, because="test"),
     )
     before = kinds(path), sums(path)
