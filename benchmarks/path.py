@@ -75,7 +75,7 @@ def traced(folder: Path) -> Trace:
             step="count",
             flow="weekly",
             flow_run="run",
-            release_key=ledger.release_key(number),
+            release_key=ledger.digests.of(number),
             key_text=str(number),
         )
         if number == _PAIRS - 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from unicodedata import normalize
 
 #: Lines of a table; who wants all of them takes the record.
 _MOST_ROWS = 100
@@ -12,6 +13,16 @@ _MOST_ROWS = 100
 def plain(text: str) -> str:
     """Make names from a journal harmless: no control sign reaches what shows them."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
+
+
+def shown_key(key: str) -> str:
+    """Write a release key so that no two look alike: odd ones in Python's escapes.
+
+    Odd are those with a blank at an end, control signs, or characters that are not
+    composed (NFC).
+    """
+    fine = key == normalize("NFC", key.strip()) and key.isprintable()
+    return key if fine else ascii(key)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -78,6 +78,7 @@ def descent(noise: int) -> EarlyStopping:
     dataset="mnist",
     cost=lambda noise: descent(noise),  # noqa: PLW0108 (names what the cost reads)
     release_key="weights/{strategy}/{people}/{number}",
+    ignore=("noise", "weights"),
 )
 def descend(
     strategy: str,  # noqa: ARG001 (the key reads it)
@@ -95,7 +96,12 @@ def descend(
     return values
 
 
-@dp_task(dataset="mnist", cost=COUNT, release_key="count/{strategy}/{people}/{number}")
+@dp_task(
+    dataset="mnist",
+    cost=COUNT,
+    release_key="count/{strategy}/{people}/{number}",
+    ignore=("weights",),
+)
 def count(strategy: str, people: int, number: int, weights: Weights) -> int:  # noqa: ARG001
     """Release how many of the training images a model gets right."""
     noisy: int = release(right(np.array(weights), people))

@@ -101,6 +101,7 @@ def pretrained(hidden: int, seed: int = 0) -> tuple[Network, Singles]:
     dataset="fashion",
     cost=lambda noise, people: setting(Fraction(noise), people).cost,
     release_key="last-layer/{strategy}/{people}/{hidden}/{number}",
+    ignore=("noise", "weights"),
 )
 def descend(  # noqa: PLR0917 (a step's parameters name its release)
     strategy: str,  # noqa: ARG001 (the key reads it)
@@ -124,6 +125,7 @@ def descend(  # noqa: PLR0917 (a step's parameters name its release)
     dataset="fashion",
     cost=COUNT,
     release_key="count/{strategy}/{people}/{hidden}/{number}",
+    ignore=("weights",),
 )
 def count(
     strategy: str,  # noqa: ARG001 (the key reads it)

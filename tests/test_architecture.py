@@ -53,6 +53,7 @@ ROOMS = [
     "ledger.storage",
     "ledger.witness",
     "ledger.combiner",
+    "ledger.digests",
     "ledger.newest_entries",
     "ledger.ledger",
     "ledger.opening",

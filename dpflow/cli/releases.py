@@ -13,7 +13,7 @@ import typer
 from dpflow.cli.options import AnyDataset
 from dpflow.cli.output import AsJson, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger
-from dpflow.notebook import plain
+from dpflow.notebook import plain, shown_key
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
@@ -99,7 +99,7 @@ def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
         say_json(_data(found))
     else:
         say(
-            f"Forgot the value of {plain(found.key or found.id)}. Its digest "
+            f"Forgot the value of {shown_key(found.key) or found.id}. Its digest "
             f"{found.digest} and its charge stay in the ledger."
         )
 
@@ -166,7 +166,7 @@ def _print(found: list[KeptRelease]) -> None:
         said += "*" if drew and known is not None else ""
         facts = (
             item.at[:16].replace("T", " "),
-            item.key or item.id,
+            shown_key(item.key) or item.id,
             *([item.dataset] if datasets else []),
             f"{item.step}, {item.flow}" if item.flow else item.step,
             said,

@@ -22,7 +22,7 @@ from dpflow.ledger.views.words import (
     shown_components,
     spent_and_budget,
 )
-from dpflow.notebook import plain
+from dpflow.notebook import plain, shown_key
 from dpflow.policy.guarantees import period_of
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
@@ -235,7 +235,9 @@ def history_table(
         amount: [_amounts(each.amount, currency, up=True) for each in entries],
         after: [_amounts(each.settled_after, currency, up=True) for each in entries],
         left: [_amounts(item.left_after, currency, up=False) for item in items],
-        "release key": [_said(item, "release_key") for item in items],
+        "release key": [
+            cell(shown_key(item.entry.body.get("release_key") or "")) for item in items
+        ],
         "outcome": [_outcome(item, messages(items)) for item in items],
     }
     if not all_accounts:

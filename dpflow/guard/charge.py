@@ -47,8 +47,6 @@ from dpflow.guard.reserving import (
 from dpflow.guard.step import CellLike, Step
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
-from dpflow.ledger.records import digest as text_digest
-from dpflow.ledger.views.releases import check_value
 from dpflow.noise import draws as mechanism
 from dpflow.noise.refining import refined
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
@@ -303,25 +301,30 @@ class Execution:
             if self.redact:
                 error.__context__ = behind
 
-    def settle(self, value: Any, cell: CellLike | None = None) -> None:
+    def settle(self, value: Any, cell: CellLike | None = None) -> Any:
         """Post the charge, by the cell that a function of the value names, if any.
 
         A value that cannot be stored is told and not replayed; a ledger that does not
         answer is told, and the charge stays held in full.
+
+        Returns:
+            The value as a replay gives it.
         """
         text: str | None = None
-        refused: ReleaseError | None = None
+        refused, kept = None, value
         if self.request.release_key is not None:
             try:
                 text = encode(value)
+                kept = decode(text)
             except ReleaseError as error:
-                refused = error
+                text, refused = None, error
         no_cell = None if cell is None else self._report_cell(cell, value)
         self._post("completed", text, {"noise": self.noise})
         if no_cell is not None:
             self._warn(no_cell)
         if refused is not None:
             self._warn(f"its release cannot be replayed: {refused.message}")
+        return kept
 
     def _shown(self, error: BaseException) -> BaseException:
         """Return what the outside may see of an error of the body."""
@@ -341,19 +344,18 @@ class Execution:
         # An error is an output of its own: it may have come from any sub-step.
         reported = self.reported if outcome == "completed" else None
         try:
-            project.ledger.settle(
+            digest = project.ledger.settle(
                 reservation, outcome=outcome, value=text, body=body, reported=reported
             )
         except BaseException as error:
             # Nobody else can: who asks for its key would wait for this process to end.
-            late = Settlement(outcome=outcome, body=body, reported=reported)
+            late = Settlement(outcome=outcome, body=body, reported=reported, value=text)
             project.unsettled.add(reservation, late)
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
             project.unsettled.ended(reservation)
-            digest = None if text is None else text_digest(text)
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
     def _warn(self, text: str) -> None:
@@ -426,7 +428,6 @@ def _admitted(
 ) -> Execution | Replayed:
     """Turn the ledger's positive answer into an execution or a replay."""
     if isinstance(answer, Replayed):
-        check_value(answer.value, answer.digest, request.key_text or request.step)
         logger.info("DP step %r is replayed from its release", request.step)
         place.tell("replayed", request, digest=answer.digest)
         return answer
@@ -496,5 +497,4 @@ async def _executed(
         # A traceback shows what a frame holds.
         value = None
         admitted.fail()
-    admitted.settle(value, step.cell)
-    return value
+    return admitted.settle(value, step.cell)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import CellType
 from typing import Any, TypeVar, cast
 
 from dpflow.exceptions import ConfigurationError, ReleaseError
@@ -119,6 +120,25 @@ def check_output(step: str, value: object) -> None:
         "after the step has ended. Return the whole output."
     )
     raise ReleaseError(msg)
+
+
+def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
+    """Return by name the variables that a function captures; `self` of another one."""
+    if function is None:
+        return {}
+    if not inspect.isfunction(function):
+        return {"self": getattr(function, "__self__", function)}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    # One that is assigned after the definition is empty until then.
+    empty = CellType()
+    return {name: None if cell == empty else cell.cell_contents for name, cell in cells}
+
+
+def is_constant(value: object) -> bool:
+    """Say whether something captured is the same in each call: a module's own."""
+    inner = "<locals>" in getattr(value, "__qualname__", "<locals>")
+    defined = inspect.isfunction(value) or inspect.isclass(value)
+    return inspect.ismodule(value) or (defined and not inner)
 
 
 def name_of(function: Callable[..., Any]) -> str:

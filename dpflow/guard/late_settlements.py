@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -34,6 +34,7 @@ class Settlement:
     outcome: str
     body: Mapping[str, Any]
     reported: int | str | None = None
+    value: str | None = None
 
 
 class Unsettled:
@@ -87,9 +88,7 @@ class Unsettled:
         told = None if self._pid != os.getpid() else self._owed.get(reservation)
         if told is None:
             return False
-        self._ledger.settle(
-            reservation, outcome=told.outcome, body=told.body, reported=told.reported
-        )
+        self._ledger.settle(reservation, **asdict(told))
         self._owed.pop(reservation, None)
         return True
 

@@ -25,6 +25,7 @@ from dpflow.guard.step import (
     CellLike,
     CostLike,
     NoiseLike,
+    OnChange,
     PartitionsLike,
     checked_text,
     define_step,
@@ -44,6 +45,8 @@ def guarded(
     flow: str | None = None,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    ignore: tuple[str, ...] = (),
+    on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     version: str | None = None,
@@ -59,8 +62,14 @@ def guarded(
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
-        release_key: Template over public parameters under which the output is kept;
-            a second call with the same key replays it at no cost.
+        release_key: Template over public parameters, the instance ("{self.region}")
+            and captured variables, under which the output is kept; a second call with
+            the same key replays it at no cost.
+        ignore: Names of parameters and captured variables that the key does not read,
+            for the output does not depend on them. A call with another value of any
+            other one is refused in place of a replay.
+        on_change: "refuse" if a release that was made at another cost is an error.
+            Default: it is replayed, with a warning that names both costs.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
@@ -95,6 +104,8 @@ def guarded(
             cost=cost,
             private=private,
             release_key=release_key,
+            ignore=ignore,
+            on_change=on_change,
             partitions=partitions,
             fresh=fresh,
             version=version,

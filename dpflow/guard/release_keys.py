@@ -10,80 +10,50 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from pathlib import (
-    PosixPath,
-    PurePath,
-    PurePosixPath,
-    PureWindowsPath,
-    WindowsPath,
-)
+from pathlib import PurePath
 from typing import Any
+from unicodedata import normalize
 from uuid import UUID
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import TYPE_KEY, encode
+from dpflow.ledger.codec.plain import as_plain_date
 from dpflow.ledger.records import digest
 
 #: Types whose text tells each value from every other of the type.
-_PLAIN: tuple[type, ...] = (
-    str,
-    bool,
-    int,
-    float,
-    type(None),
-    bytes,
-    date,
-    datetime,
-    time,
-    timedelta,
-    Decimal,
-    Fraction,
-    UUID,
-    PurePath,
-    PurePosixPath,
-    PureWindowsPath,
-    PosixPath,
-    WindowsPath,
-)
+_PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, Fraction)
+_PLAIN += (date, datetime, time, timedelta, UUID, PurePath)
 _ENUMS = (Enum, IntEnum, StrEnum, Flag, IntFlag)
 #: What the codec writes of scalars that tell their values themselves.
 _SCALARS = {"numpy.scalar", "pandas.Timestamp", "pandas.NaT", "pandas.NA"}
 #: What a list that is read as it stands may be made of.
 _LEAVES = {str, bool, int, float, type(None), bytes}
+_FLOATS = ("float16", "float32", "float64")
 #: A list that is longer is digested.
 _MOST_SIGNS = 120
 #: How much of a digest stands for what is not written out, or is withheld.
 DIGEST_SIGNS = 32
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
+_DIRECTIVE = re.compile(r"%(?:%|[-_0^#EO]*([A-Za-z]))")
+#: Parts of a date that two calendars count: years of months, and years of ISO weeks.
+_MIXED = (
+    ("YyCDFcx", "V", "write %G, the year of the week, in place of %Y"),
+    ("Gg", "mbBhjUW", "write %Y, the year of the month, in place of %G"),
+)
 
 
 class Untold(ValueError):
     """An argument whose text could stand for another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A filled template.
-
-    Attributes:
-        text: For people.
-        fields: What it was filled with, if other arguments could give the same text;
-            else nothing, for the text tells it.
-    """
-
-    text: str
-    fields: tuple[str, ...] = ()
-
-
-def fill(template: str, public: Mapping[str, Any]) -> Name:
+def fill(template: str, public: Mapping[str, Any]) -> str:
     """Fill a template with the public arguments.
 
     Raises:
@@ -91,26 +61,20 @@ def fill(template: str, public: Mapping[str, Any]) -> Name:
         Exception: If the template does not fit the arguments.
 
     Examples:
-        >>> fill("revenue/{week:02d}", {"week": 7}).text
+        >>> fill("revenue/{week:02d}", {"week": 7})
         'revenue/07'
     """
-    formatter = _formatter
-    between, texts = [""], []
+    texts = []
     for literal, field, form, conversion in _parsed(template):
-        between[-1] += literal
+        texts.append(literal)
         if field is None:
             continue
-        if field in public:
-            value = _whole(field, public[field])
-        else:
-            value, _ = formatter.get_field(field, (), public)
-        value = formatter.convert_field(value, conversion)
-        filled = formatter.vformat(form, (), public) if form else ""
-        texts.append(_without_address(field, formatter.format_field(value, filled)))
-        between.append("")
-    parts = (a + b for a, b in zip(between, [*texts, ""], strict=True))
-    text = "".join(parts)
-    return Name(text, () if _told(text, between, texts) else tuple(texts))
+        value = _formatter.convert_field(_value(field, public), conversion)
+        filled = _formatter.vformat(form or "", (), public)
+        if "{" in (form or ""):
+            check_calendars(f"{{{field}:{filled}}}")
+        texts.append(_text(field, value, filled))
+    return "".join(texts)
 
 
 def template_fields(template: str) -> Iterator[str]:
@@ -119,6 +83,83 @@ def template_fields(template: str) -> Iterator[str]:
         if field is not None:
             yield field
             yield from template_fields(form or "")
+
+
+def check_calendars(template: str) -> None:
+    """Refuse fields that count years by one calendar and their parts by another.
+
+    Raises:
+        Untold: If there is one: days of two years would share a text.
+    """
+    forms: dict[str, str] = {}
+    for _, field, form, _ in _parsed(template):
+        forms[field or ""] = forms.get(field or "", "") + (form or "")
+    for field, form in forms.items():
+        parts = {part[1] for part in _DIRECTIVE.finditer(form)}
+        for years, inside, advice in _MIXED:
+            if parts & {*years} and parts & {*inside}:
+                msg = (
+                    f"the field {field!r} mixes years of months (%Y) with years of ISO "
+                    "weeks (%G, %V), so that days around two New Years would share a "
+                    f"text; {advice}"
+                )
+                raise Untold(msg)
+
+
+def identify(
+    names: Iterable[str], template: str, values: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return what tells each argument of a call under a release key from every other.
+
+    Args:
+        names: Parameters, or fields such as `self.region`.
+        template: The release key.
+        values: The arguments by name.
+
+    Returns:
+        Of a date or time that the template formats, the formatted text; else the text
+        that a field without a format writes.
+
+    Raises:
+        Untold: If no text tells one of them.
+    """
+    found = {}
+    for name in names:
+        value = _value(name, values)
+        forms = {
+            "" if how else _formatter.vformat(form or "", (), values)
+            for _, field, form, how in _parsed(template)
+            if field == name and isinstance(value, date | time)
+        }
+        dated = forms and all("%" in form for form in forms)
+        texts = [_text(name, value, form) for form in sorted(forms if dated else {""})]
+        found[name] = "\0".join(texts)
+    return found
+
+
+def _value(field: str, values: Mapping[str, Any]) -> Any:
+    """Return what a field speaks of, as something that its text tells whole."""
+    if field in values:
+        return _whole(field, values[field])
+    return _formatter.get_field(field, (), values)[0]
+
+
+def _text(field: str, value: Any, form: str) -> str:
+    """Write a field; equal numbers and equal characters have one text."""
+    if not form or type(value) is str:
+        value = _folded(value)
+    text = _formatter.format_field(value, form)
+    return normalize("NFC", _without_address(field, text))
+
+
+def _folded(value: Any) -> Any:
+    """Return whole floats as integers, and texts in their composed form (NFC)."""
+    if type(value) is str:
+        return normalize("NFC", value)
+    if type(value) in (list, tuple):
+        return type(value)(map(_folded, value))
+    is_float = type(value) is float or type(value).__name__ in _FLOATS
+    return int(value) if is_float and value.is_integer() else value
 
 
 def has_address(text: str) -> bool:
@@ -151,24 +192,27 @@ def _whole(field: str, value: Any) -> Any:
     Raises:
         Untold: If there is none.
     """
+    value = as_plain_date(value)
     if _tells_itself(type(value)):
         return value
     why = ""
     try:
         text = encode(value)
     except ReleaseError as error:
-        why = error.message
+        why = str(error.details.get("type", type(value).__name__))
     if why:
         msg = (
-            f"no text tells its argument {field!r} from every other one: {why} Name "
-            "what tells it, such as a number, a date or a text"
+            f"no text tells its argument {field!r} from every other one: it holds a "
+            f"value of type {why}. Name what tells it, such as a number, a date or a "
+            f"text, or list it in ignore=({field!r},) if the output does not depend "
+            "on it"
         )
         raise Untold(msg)
     tree = json.loads(text)
     if isinstance(tree, dict) and tree.get(TYPE_KEY) in _SCALARS:
         return value
     if _is_literal(value) and len(repr(value)) <= _MOST_SIGNS:
-        return repr(value)
+        return repr(_folded(value))
     return f"{type(value).__name__}:{digest(text)[:DIGEST_SIGNS]}"
 
 
@@ -198,13 +242,3 @@ def _without_address(field: str, text: str) -> str:
         )
         raise Untold(msg)
     return text
-
-
-def _told(text: str, between: Sequence[str], texts: Sequence[str]) -> bool:
-    """Say whether no other fields give this text: reading it finds these."""
-    place = len(between[0])
-    for field, behind in zip(texts[:-1], between[1:-1], strict=True):
-        if not behind or text.find(behind, place) != place + len(field):
-            return False
-        place += len(field) + len(behind)
-    return True

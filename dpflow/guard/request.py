@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -29,7 +30,7 @@ from dpflow.guard.reserving import step_around
 from dpflow.guard.step import Step, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.types import is_storable, unstorable_type
+from dpflow.ledger.codec.types import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, cost_text, described
 from dpflow.ledger.views.alerts import alert_text
@@ -158,6 +159,11 @@ def _within_prefect() -> bool:
 def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
     """Resolve the policies, price the cost and make the request.
 
+    Args:
+        step: What its author declared.
+        public: What `Step.bind` returned.
+        place: Where it runs.
+
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
     """
@@ -219,11 +225,13 @@ def _asked(
     run = place.flows[0].run if place.flows else None
     parts: list[object] | None = None
     if key is not None:
-        parts = ["named", *common, key.text, *filter(None, [key.fields])]
+        parts = ["named", *common, key]
     elif run is not None and step.replays:
-        what = [step.source, described(cost), _encoded(step, public)]
+        what = [step.source, described(cost), _encoded(step, step.public(public))]
         parts = ["run", *common, run, *what]
-    _check_replayed(step, policies, keyed=parts is not None)
+    _check_replayed(step)
+    digest = None if parts is None else project.ledger.digests.of(*parts)
+    hashed = partial(project.ledger.digests.of, "argument", digest)
     request = Request(
         reservation=os.urandom(16).hex(),
         owner=owner_of(project),
@@ -236,43 +244,34 @@ def _asked(
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
         preflights=runs_around(place),
         partitions=touched,
-        release_key=None if parts is None else project.ledger.release_key(*parts),
-        key_text="" if key is None else key.text,
+        release_key=digest,
+        key_text=key or "",
+        arguments=None if key is None else step.identify_arguments(public, hashed),
         fresh=step.fresh,
-        noise_planned=isinstance(priced, PlannedNoise),
+        on_change=step.on_change,
         body={**place.facts, "versions": versions},
     )
     return project, request
 
 
-def _check_replayed(step: Step, policies: Sequence[Policy], *, keyed: bool) -> None:
-    """Refuse a step whose release could not be served again, where that must be.
-
-    What a step with a release key returns is asked of its annotation before it is
-    charged; without the key it is kept if it can be, unless the policy requires it.
+def _check_replayed(step: Step) -> None:
+    """Refuse a keyed step whose annotation says that its release cannot be kept.
 
     Raises:
-        ConfigurationError: If it has no key, or returns what cannot be stored.
+        ConfigurationError: If so.
     """
-    by = [policy.dataset for policy in policies if policy.replay == "required"]
-    returned = object if step.body is None else returned_type(step.body)
-    bad = unstorable_type(returned)
-    if by and not keyed:
-        why = "has no release key here (name what is released once: release_key=)"
-    elif (by or step.release_key) and bad is not None:
-        why = f"returns {bad.__module__}.{bad.__qualname__}, which cannot be stored"
-    elif by and not is_storable(returned):
-        why = "does not say what it returns (annotate it, such as `-> float`)"
-    else:
+    if step.release_key is None or step.body is None:
         return
-    rule = f", and {by[0]!r} has `replay: required`" if by else ""
-    msg = (
-        f"step {step.name!r} {why}{rule}: a later call would be charged again. The "
-        "step did not run, and nothing was charged. A release holds numbers, text, "
-        "dates, lists, dicts, numpy arrays, pandas or polars frames, and what is "
-        "under @releasable."
-    )
-    raise ConfigurationError(msg)
+    bad = unstorable_type(returned_type(step.body))
+    if bad is not None:
+        msg = (
+            f"step {step.name!r} returns {bad.__module__}.{bad.__qualname__}, which "
+            "cannot be stored, so that its release could not be replayed. The step did "
+            "not run, and nothing was charged. A release holds numbers, text, dates, "
+            "lists, dicts, numpy arrays, pandas or polars frames, and what is under "
+            "@releasable."
+        )
+        raise ConfigurationError(msg)
 
 
 def _policy(project: Project, step: Step, dataset: str) -> Policy:
@@ -328,10 +327,11 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
         try:
             found[name] = encode(value)
         except ReleaseError as error:
+            kind = error.details.get("type", type(value).__name__)
             msg = (
-                f"argument {name!r} of step {step.name!r} cannot identify a release "
-                f"({error.message}). Mark it private=({name!r},), or give a "
-                "release_key over the other arguments."
+                f"argument {name!r} of step {step.name!r} cannot identify a release: "
+                f"it holds a value of type {kind}. Mark it private=({name!r},), or "
+                "give a release_key over the other arguments."
             )
             raise ConfigurationError(msg) from error
     return found

@@ -289,7 +289,16 @@ def _answer(project: Project, request: Request) -> Answer:
 
 
 def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
-    """Say of a step that its run's preflight did not hold it."""
+    """Say that its run's preflight did not hold a step, or that its cost changed."""
+    if isinstance(answer, Replayed) and answer.made_at is not None:
+        logger.warning(
+            "release %r of DP step %r was made at %s and is replayed as it is; the "
+            "step declares %r now, for releases that are not kept yet",
+            request.key_text,
+            request.step,
+            answer.made_at,
+            request.cost,
+        )
     if isinstance(answer, Granted) and answer.beyond:
         logger.warning(
             "DP step %r is beyond what the preflight of its run has left; it was "

@@ -12,8 +12,15 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError
-from dpflow.guard.functions import check_body, name_of
-from dpflow.guard.release_keys import Name, Untold, fill, has_address, template_fields
+from dpflow.guard.functions import captured, check_body, is_constant, name_of
+from dpflow.guard.release_keys import (
+    Untold,
+    check_calendars,
+    fill,
+    has_address,
+    identify,
+    template_fields,
+)
 from dpflow.noise.sources import OWN
 
 #: The instance of a method is no public argument.
@@ -28,6 +35,8 @@ PartitionsLike = str | Sequence[str] | Callable[..., Sequence[str]]
 CellLike = Callable[[Any], str | int]
 #: Who draws the noise that the cost declares: `release`, or the body itself.
 NoiseLike = Literal["release", "own"]
+#: What a release does whose step declares another cost now.
+OnChange = Literal["replay", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,9 @@ class Step:
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
         partitions: Which partitions the body reads, of datasets that have some.
+        ignore: Parameters and captured variables on which the kept output does not
+            depend.
+        on_change: Whether a release that was made at another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         version: Version of the data, where the policy's does not do.
         inner: Whether it is a block inside the body of another step.
@@ -62,6 +74,8 @@ class Step:
     signature: inspect.Signature
     private: frozenset[str] = frozenset()
     release_key: str | None = None
+    ignore: frozenset[str] = frozenset()
+    on_change: OnChange = "replay"
     partitions: PartitionsLike | None = None
     fresh: bool = False
     version: str | None = None
@@ -73,11 +87,20 @@ class Step:
     body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the public arguments by name, defaults included."""
+        """Return by name what templates may read.
+
+        That is the public arguments, defaults included, the instance and the captured
+        variables.
+        """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        hidden = self.private | HIDDEN
-        return {k: v for k, v in bound.arguments.items() if k not in hidden}
+        found = {**captured(self.body), **bound.arguments}
+        return {k: v for k, v in found.items() if k not in self.private}
+
+    def public(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the public arguments of what `bind` returned."""
+        names = self.signature.parameters.keys() - HIDDEN
+        return {name: value for name, value in values.items() if name in names}
 
     def price(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
         """Return the worst case for these public arguments.
@@ -106,13 +129,12 @@ class Step:
         if self.partitions is None:
             return ()
         if isinstance(self.partitions, str):
-            found = [self._filled("partitions", self.partitions, public).text]
+            found = [self._filled("partitions", self.partitions, public)]
         elif callable(self.partitions):
             found = self._asked("partitions", self.partitions, public)
         else:
             found = [
-                self._filled("partitions", each, public).text
-                for each in self.partitions
+                self._filled("partitions", each, public) for each in self.partitions
             ]
         names = found if isinstance(found, list | tuple) else None
         if not names or not all(isinstance(name, str) and name for name in names):
@@ -144,11 +166,12 @@ class Step:
         self, function: Callable[..., Any], public: Mapping[str, Any]
     ) -> dict[str, Any]:
         parameters = inspect.signature(function).parameters.values()
+        public = self.public(public)
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            return dict(public)
+            return public
         return {p.name: public[p.name] for p in parameters if p.name in public}
 
-    def key(self, public: Mapping[str, Any]) -> Name | None:
+    def key(self, public: Mapping[str, Any]) -> str | None:
         """Return the release key for these public arguments, if the step has one.
 
         Raises:
@@ -158,6 +181,23 @@ class Step:
         if self.release_key is None:
             return None
         return self._filled("release_key", self.release_key, public)
+
+    def identify_arguments(
+        self, values: Mapping[str, Any], digest: Callable[[str, str], str]
+    ) -> dict[str, str | None]:
+        """Return by argument the digest that tells it from others under the same key.
+
+        Of the instance and of captured variables it is by field. None: it is ignored.
+
+        Raises:
+            ConfigurationError: If no text tells one of them.
+        """
+        key, names = self.release_key or "", [*self.public(values)]
+        names += [f for f in template_fields(key) if _root(f) not in names]
+        asked = [name for name in names if _root(name) not in self.ignore]
+        texts = self._read_template("release_key", key, identify, asked, key, values)
+        digests = {name: digest(name, text) for name, text in texts.items()}
+        return {**dict.fromkeys(names), **digests}
 
     def computes_key(self) -> bool:
         """Say whether its release key is made of arguments."""
@@ -170,14 +210,19 @@ class Step:
         names = (
             [self.partitions] if isinstance(self.partitions, str) else self.partitions
         )
-        return tuple(
-            fill(name, {}).text for name in names if not any(template_fields(name))
-        )
+        return tuple(fill(name, {}) for name in names if not any(template_fields(name)))
 
-    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> Name:
+    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
         """Fill a template with the public arguments."""
+        found: str = self._read_template(keyword, template, fill, template, public)
+        return found
+
+    def _read_template(
+        self, keyword: str, template: str, ask: Callable[..., Any], *about: Any
+    ) -> Any:
+        """Return what a function says of a template, or say why it does not fit."""
         try:
-            return fill(template, public)
+            return ask(*about)
         except Untold as error:
             msg = (
                 f"{keyword} {template!r} of step {self.name!r}: {error}. The step did "
@@ -199,6 +244,8 @@ def define_step(
     cost: CostLike,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    ignore: tuple[str, ...] = (),
+    on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     version: str | None = None,
@@ -233,6 +280,8 @@ def define_step(
         signature=signature,
         private=_checked_private(title, signature, private),
         release_key=_optional_text(release_key, "release_key"),
+        ignore=frozenset((ignore,) if isinstance(ignore, str) else ignore),
+        on_change=on_change,
         partitions=_checked_partitions(title, partitions),
         fresh=checked_flag(fresh, "fresh"),
         version=_optional_text(version, "version"),
@@ -244,7 +293,41 @@ def define_step(
     )
     for keyword, template in _templates(step):
         check_template(step, keyword, template)
+    _check_key(step)
     return step
+
+
+def _root(field: str) -> str:
+    return field.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0]
+
+
+def _check_key(step: Step) -> None:
+    """Check that a release key speaks of all that the output may depend on.
+
+    Raises:
+        ConfigurationError: If it does not, and `ignore` does not name the rest.
+    """
+    found = {**captured(step.body), **step.signature.parameters}
+    names = [name for name in found if name not in step.private]
+    unknown = step.ignore.difference(names if step.release_key else ())
+    if unknown or step.on_change not in {"replay", "refuse"}:
+        msg = (
+            f'step {step.name!r} takes on_change="replay" (the default) or "refuse", '
+            "and ignore= as names that its release_key could read: "
+            f"{', '.join(names) or 'none'}; got {step.on_change!r}, {sorted(unknown)}"
+        )
+        raise ConfigurationError(msg)
+    read = {*map(_root, template_fields(step.release_key or "")), *step.ignore}
+    for name in names if step.release_key else ():
+        if name not in read and not is_constant(found[name]):
+            field = f"{name}.region" if name in HIDDEN else name
+            msg = (
+                f"release_key {step.release_key!r} of step {step.name!r} reads nothing "
+                f"of {name!r}, so that a call with another one would get this one's "
+                f'release. Write a field such as "{{{field}}}" into it, or '
+                f"ignore=({name!r},) if the output does not depend on it"
+            )
+            raise ConfigurationError(msg)
 
 
 @lru_cache(maxsize=1024)
@@ -391,19 +474,23 @@ def _templates(step: Step) -> Iterator[tuple[str, str]]:
 def check_template(step: Step, keyword: str, template: str) -> None:
     """Check that a template speaks of public parameters only.
 
+    Those of a step itself may read its instance and what its body captures, too.
+
     Raises:
         ConfigurationError: If it does not.
     """
-    hidden = step.private | HIDDEN
-    public = [name for name in step.signature.parameters if name not in hidden]
+    ours = keyword in ("release_key", "partitions")
+    hidden = step.private if ours else step.private | HIDDEN
+    names = [*(captured(step.body) if ours else ()), *step.signature.parameters]
+    public = [name for name in names if name not in hidden]
     try:
         fields = list(template_fields(template))
+        check_calendars(template)
     except ValueError as error:
         msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
         raise ConfigurationError(msg) from error
     for name in fields:
-        root = name.split(".")[0].split("[")[0]
-        if root not in public:
+        if _root(name) not in public:
             msg = (
                 f"{keyword} {template!r} of step {step.name!r} speaks of {name!r}; it "
                 "may use only the public parameters: "

@@ -7,7 +7,6 @@ full, for ever.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +34,8 @@ from dpflow.ledger.decision.settlement import (
     is_too_little,
     lesser_keys,
 )
-from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.digests import Digests
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.keys import ledger_key, signer
 from dpflow.ledger.model import (
     Command,
@@ -50,7 +50,7 @@ from dpflow.ledger.model import (
 from dpflow.ledger.newest_entries import check_tail, disagreement
 from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.provenance import provenance, writer
-from dpflow.ledger.records import Answer, Conditions, Granted, Request, digest
+from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
 from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.transaction import Reading, Storage
@@ -99,7 +99,7 @@ class Ledger:
         told = None if witness is None else witness(self.id)
         self.watch = Watch(storage.place, told)
         self.sources = Sources(self.id, told)
-        self._secret: bytes | None = None
+        self.digests = Digests(storage)
         self._tails: set[str] = set()
         #: By book, settlements among its newest entries whose prices are not checked.
         self._unchecked: dict[str, list[Lesser]] = {}
@@ -110,18 +110,6 @@ class Ledger:
         """Return what every command says of who sends it, and when."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         return {"at": at, "writer": writer(), "facts": self.conditions.facts}
-
-    def release_key(self, *parts: object) -> str:
-        """Return the keyed digest of what identifies a release.
-
-        The key is the ledger's own secret, so that a digest does not tell what it
-        was made of to anyone who lacks the ledger. Who only reads may not have it.
-        """
-        if self._secret is None:
-            with self.storage.read() as reading, Readable(self.place):
-                self._secret = reading.secret()
-        text = canonical(list(parts)).encode()
-        return hmac.digest(self._secret, text, "sha256").hex()
 
     # What every operation is
 
@@ -363,6 +351,9 @@ class Ledger:
             if len(self._beside) >= _REMEMBERED:
                 self._beside.clear()
             self._beside[found.reservation] = name
+        if isinstance(found, Replayed):
+            told = request.key_text or request.step
+            self.digests.check_value(found.value, found.reservation, found.digest, told)
         answer: Answer = found
         return answer
 
@@ -378,7 +369,7 @@ class Ledger:
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
         reported: Outcome | None = None,
-    ) -> None:
+    ) -> str | None:
         """Post a charge and, in the same transaction, keep the step's release.
 
         A step that reports how it came out is charged what its accounts' theorems
@@ -391,11 +382,14 @@ class Ledger:
             body: Further facts for the journal.
             reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
+        Returns:
+            The digest of the value that is kept.
+
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        kept = None if value is None else digest(value)
+        kept = None if value is None else self.digests.of_value(reservation, value)
         told = {**(body or {}), "outcome": outcome, "digest": kept}
         command = self._ending(reservation, "settle", told, value, reported)
         name = () if self.storage.exclusive else self._beside.pop(reservation, None)
@@ -403,6 +397,7 @@ class Ledger:
             self.ask(command)
         else:
             _raised(self._combiner.ask(name, command))
+        return kept
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.

@@ -44,8 +44,10 @@ class Request:
             are divided.
         release_key: Keyed digest under which the output is kept, if it is.
         key_text: The release key for people.
+        arguments: Keyed digest of each argument of a step that names its release key;
+            None of one that it ignores.
         fresh: Whether a new draw is wanted, at a new charge, where there is a release.
-        noise_planned: Whether a policy's plan says the noise of the cost.
+        on_change: "refuse" if a release that was made at another cost is an error.
         preflights: Runs whose preflight may hold the step's worst case, nearest first.
         covers: For a preflight, the run that it holds.
         planned: For a preflight, its steps; their reservations' ids are not used.
@@ -68,8 +70,9 @@ class Request:
     partitions: tuple[str, ...] = ()
     release_key: str | None = None
     key_text: str = ""
+    arguments: Mapping[str, str | None] | None = None
     fresh: bool = False
-    noise_planned: bool = False
+    on_change: str = "replay"
     preflights: tuple[str, ...] = ()
     covers: str | None = None
     planned: tuple[Request, ...] = ()
@@ -253,11 +256,16 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A settled release under the same key: the answer, at no cost."""
+    """A settled release under the same key: the answer, at no cost.
+
+    Attributes:
+        made_at: The cost that it was made at, if the step declares another one now.
+    """
 
     reservation: str
     value: str
     digest: str
+    made_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,13 +155,6 @@ class Policy(Sourced):
         "or all of it. Its text may hold private data.",
         examples=["redact"],
     )
-    replay: Literal["optional", "required"] = Field(
-        default="optional",
-        description="required: a step whose release could not be served again, for it "
-        "has no release key or returns what cannot be stored, is refused before it is "
-        "charged.",
-        examples=["required"],
-    )
     on_exhausted: OnExhausted = Field(
         default=OnExhausted(),
         description="What happens when a budget is exhausted.",

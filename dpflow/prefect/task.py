@@ -32,6 +32,7 @@ from dpflow.guard.step import (
     CellLike,
     CostLike,
     NoiseLike,
+    OnChange,
     PartitionsLike,
     Step,
     checked_flag,
@@ -196,6 +197,8 @@ def dp_task(
     cost: CostLike,
     private: tuple[str, ...] = (),
     release_key: str | None = None,
+    ignore: tuple[str, ...] = (),
+    on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
     cell: CellLike | None = None,
@@ -213,11 +216,17 @@ def dp_task(
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
         private: Names of parameters that hold private data.
-        release_key: Template over public parameters, such as "revenue/{week}". The
-            output is kept under it and replayed at no cost, however often it is run.
+        release_key: Template over public parameters, such as "revenue/{week}", the
+            instance ("{self.region}") and captured variables. The output is kept under
+            it and replayed at no cost, however often it is run.
             Default: replay within one flow run, for functions that close over no
             variables (what those hold cannot be told apart); others, methods and
             lambdas among them, are charged each time.
+        ignore: Names of parameters and captured variables that the key does not read,
+            for the output does not depend on them. A call with another value of any
+            other one is refused in place of a replay.
+        on_change: "refuse" if a release that was made at another cost is an error.
+            Default: it is replayed, with a warning that names both costs.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
@@ -262,6 +271,8 @@ def dp_task(
             cost=cost,
             private=private,
             release_key=release_key,
+            ignore=ignore,
+            on_change=on_change,
             partitions=partitions,
             fresh=fresh,
             version=task_options.get("version"),

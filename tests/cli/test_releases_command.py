@@ -64,7 +64,9 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
     make_project(tmp_path, monkeypatch)
     drawn: list[str] = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="revenue/{week}")
+    @guarded(
+        dataset="shop", cost=TENTH, release_key="revenue/{week}", ignore=("drawn",)
+    )
     def revenue(week: str) -> int:
         drawn.append(week)
         return SECRET
@@ -216,7 +218,13 @@ def test_the_error_of_a_refined_release_is_the_released_one(
     """Its interval, or where the value has none, of the noise that it stopped at."""
     make_project(tmp_path, monkeypatch, SHOP.replace("portfolio", "renyi"))
 
-    @guarded(dataset="shop", cost=cost, release_key="aircraft", flow="weekly-report")
+    @guarded(
+        dataset="shop",
+        cost=cost,
+        release_key="aircraft",
+        ignore=("kept",),
+        flow="weekly-report",
+    )
     def aircraft() -> float:
         found = release(10_000, within="10%", confidence="90%")
         return found if kept else float(found)

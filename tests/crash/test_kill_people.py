@@ -61,6 +61,7 @@ def report(week: int, people: list[Any]) -> float:
         dataset="shop",
         cost=PersonBudgets(),
         release_key="buyers/{week}",
+        ignore=("people",),
     )
     def buyers(week: int) -> float:
         return float(person_sum(people, sigma=SIGMA))

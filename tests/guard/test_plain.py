@@ -172,7 +172,12 @@ def test_a_release_key_replays_its_value_at_no_cost(shop):
     """A second call under the same key returns the kept value without running."""
     ran = []
 
-    @guarded(dataset="shop", cost=NOISY, release_key="count/{week}")
+    @guarded(
+        dataset="shop",
+        cost=NOISY,
+        release_key="count/{week}",
+        ignore=("comment", "ran"),
+    )
     def count(week, comment=""):
         ran.append(week)
         return release(week)
@@ -188,7 +193,7 @@ async def test_an_async_release_is_replayed(shop):
     """The kept value of an async step keeps its type."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="pair")
+    @guarded(dataset="shop", cost=TENTH, release_key="pair", ignore=("ran",))
     async def pair():
         ran.append(1)
         return (1, 2.5)
@@ -201,7 +206,13 @@ async def test_an_async_release_is_replayed(shop):
 def test_none_is_a_value_and_is_replayed(shop):
     """A body that returns nothing has still been charged for it once."""
     ran = []
-    step = guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(ran.append)
+    step = guarded(
+        dataset="shop",
+        cost=TENTH,
+        release_key="x",
+        ignore=("self", "object"),
+        name="n",
+    )(ran.append)
     assert [step(1), step(2)] == [None, None]
     assert ran == [1]
 
@@ -217,18 +228,50 @@ def test_without_a_key_every_call_outside_a_flow_is_charged(shop):
     assert rows(shop)["release"] == []
 
 
-def test_a_changed_cost_under_one_key_is_an_error(shop):
-    """The kept value was made with other noise than is now declared."""
+@pytest.mark.parametrize("change", ["replay", "refuse"])
+def test_a_changed_cost_under_one_key_replays_the_release_or_is_an_error(
+    shop, caplog, change
+):
+    """One log line names both costs in Python form; nothing is charged."""
     costs = [TENTH, Laplace(sensitivity=1, epsilon="0.2")]
     step = guarded(
-        dataset="shop", cost=lambda: costs[0], release_key="x", name="count"
+        dataset="shop",
+        cost=lambda: costs[0],
+        release_key="x",
+        on_change=change,
+        name="count",
     )(lambda: 1)
     step()
     before = rows(shop)
-    costs.pop(0)
-    with pytest.raises(ReservationConflict, match="Use another release_key"):
-        step()
+    made = repr(costs.pop(0))
+    if change == "refuse":
+        with pytest.raises(ReservationConflict, match="on_change") as error:
+            step()
+        text = error.value.message
+    else:
+        assert step() == 1
+        (text,) = [each.getMessage() for each in caplog.records if each.levelno > 20]
+    assert made in text
+    assert repr(costs[0]) in text
     assert before == rows(shop)
+
+
+def test_a_cost_that_did_not_change_is_replayed_without_a_warning(shop, caplog):
+    """The control of the test above."""
+    step = guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(lambda: 1)
+    assert step() == step() == 1
+    assert not [each for each in caplog.records if each.levelno > 20]
+
+
+def test_the_first_value_is_the_one_that_a_replay_gives(shop):
+    """The keys of dictionaries are in one order, nested ones included."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    def count():
+        return {"b": [{"z": 1, "y": (2, 3)}], "a": {2: "c", 1: "d"}}
+
+    assert repr(count()) == repr(count())
+    assert list(count()) == ["a", "b"]
 
 
 def test_a_new_version_of_the_data_is_released_anew(shop):
@@ -237,7 +280,12 @@ def test_a_new_version_of_the_data_is_released_anew(shop):
 
     def step(version=None):
         return guarded(
-            dataset="shop", cost=TENTH, release_key="x", name="n", version=version
+            dataset="shop",
+            cost=TENTH,
+            release_key="x",
+            ignore=("ran", "version"),
+            name="n",
+            version=version,
         )(lambda: ran.append(version))
 
     step()()
@@ -252,7 +300,7 @@ def test_a_failed_step_keeps_nothing_to_replay(shop):
     """The next call under the key runs, and pays, again."""
     answers = [ZeroDivisionError(), 5]
 
-    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("answers",))
     def count():
         answer = answers.pop(0)
         if isinstance(answer, Exception):
@@ -265,23 +313,30 @@ def test_a_failed_step_keeps_nothing_to_replay(shop):
     assert spent() == "0.2"
 
 
-def test_a_value_that_cannot_be_stored_is_loud_charged_and_not_replayed(shop):
-    """The caller gets it with a warning that names its type, and pays again."""
+def test_a_value_that_cannot_be_stored_is_charged_once_and_then_refused(shop):
+    """The first run warns; a later one is not charged, unless it asks for a draw."""
 
-    @guarded(dataset="shop", cost=TENTH, release_key="x")
-    def model():
-        return object()
+    def model(fresh=False):
+        return guarded(
+            dataset="shop", cost=TENTH, release_key="x", name="model", fresh=fresh
+        )(lambda: object() or None)()
 
-    for _ in range(2):
-        with pytest.warns(RuntimeWarning, match="type object cannot be stored"):
-            assert type(model()) is object
+    with pytest.warns(RuntimeWarning, match="type object cannot be stored"):
+        assert type(model()) is object
+    before = rows(shop)
+    with pytest.raises(ReservationConflict, match="was not kept"):
+        model()
+    assert before == rows(shop)
+    with pytest.warns(RuntimeWarning, match="type object cannot be stored"):
+        model(fresh=True)
     assert spent() == "0.2"
-    assert [entry.body["outcome"] for entry in journal()[2::2]] == ["completed"] * 2
 
 
 def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
     """`-W error` cannot leave a charge unsettled."""
-    step = guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(object)
+    step = guarded(dataset="shop", cost=TENTH, release_key="x", fresh=True, name="n")(
+        lambda: object() or None
+    )
     with pytest.warns(RuntimeWarning):
         step()
     with pytest.MonkeyPatch.context() as patch:

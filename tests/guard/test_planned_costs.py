@@ -99,8 +99,9 @@ def test_a_release_of_an_earlier_plan_is_replayed_at_its_own_cost(shop, edit):
     first = step(release_key="revenue-{week}")(1)
     rewrite_policy(shop, *edit)
     assert step(release_key="revenue-{week}")(1) == first
-    with pytest.raises(ReservationConflict, match="Use another release_key"):
-        step(sensitivity=50, release_key="revenue-{week}")(1)
+    assert step(sensitivity=50, release_key="revenue-{week}")(1) == first
+    with pytest.raises(ReservationConflict, match="on_change"):
+        step(on_change="refuse", release_key="revenue-{week}")(1)
     assert kinds() == ["reserve", "settle"]
 
 

@@ -104,7 +104,9 @@ def test_what_is_no_exception_keeps_its_type_and_loses_its_text(
     shop, caplog, kind, shown
 ):
     """Terminations reach whom they are for; the step is charged in full."""
-    step = guarded(dataset="shop", cost=TENTH, release_key="x")(fail_with)
+    step = guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("kind",))(
+        fail_with
+    )
     error = caught(lambda: step(kind))
     assert type(error) is shown
     assert CANARY not in "".join(traceback.format_exception(error))

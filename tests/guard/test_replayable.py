@@ -15,13 +15,11 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpflow import dp_task, guarded, releasable, spend
+from dpflow import dp_task, guarded, releasable
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.types import is_storable, unstorable_type
+from dpflow.ledger.codec.types import unstorable_type
 from tests.projects import POLICY, TENTH, make_project, rows
-
-REQUIRED = POLICY + "replay: required\n"
 
 
 class Plain:
@@ -47,12 +45,6 @@ class Colour(Enum):
 
 
 @pytest.fixture
-def required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project whose policy requires that releases can be replayed."""
-    return make_project(tmp_path, monkeypatch, REQUIRED)
-
-
-@pytest.fixture
 def optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project whose policy says nothing of it."""
     return make_project(tmp_path, monkeypatch, POLICY)
@@ -70,7 +62,6 @@ KEPT = [
 @pytest.mark.parametrize(("annotation", "value"), KEPT)
 def test_what_is_said_to_be_stored_is(annotation: Any, value: Any) -> None:
     """Each of these annotations, and a value of it."""
-    assert is_storable(annotation)
     assert unstorable_type(annotation) is None
     assert encode(value)
 
@@ -85,7 +76,6 @@ def test_what_is_said_to_be_stored_is(annotation: Any, value: Any) -> None:
 def test_what_cannot_be_stored_is_named(annotation: Any, bad: type) -> None:
     """Also within containers."""
     assert unstorable_type(annotation) is bad
-    assert not is_storable(annotation)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +84,6 @@ def test_what_cannot_be_stored_is_named(annotation: Any, bad: type) -> None:
 def test_what_only_the_value_tells_is_neither(annotation: Any) -> None:
     """It is not refused where replay is optional."""
     assert unstorable_type(annotation) is None
-    assert not is_storable(annotation)
 
 
 def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
@@ -103,7 +92,7 @@ def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
     """The error names the type and what can be stored; without a key it runs."""
     ran = []
 
-    @guarded(dataset="shop", cost=TENTH, release_key="table")
+    @guarded(dataset="shop", cost=TENTH, release_key="table", ignore=("ran",))
     def table() -> list[Plain]:
         ran.append(1)
         return [Plain()]
@@ -122,44 +111,7 @@ def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
     assert isinstance(unkeyed(), Plain)
 
 
-def test_a_policy_that_requires_it_refuses_what_may_not_be_replayed(
-    required: Path,
-) -> None:
-    """Without a key, without an annotation, and in a block; by the words of each."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def no_key() -> float:
-        return 1.0
-
-    @guarded(dataset="shop", cost=TENTH, release_key="a")
-    def no_word():  # type: ignore[no-untyped-def]
-        return 1.0
-
-    @guarded(dataset="shop", cost=TENTH, release_key="b")
-    def unknown() -> Any:
-        return 1.0
-
-    before = rows(required)
-    with pytest.raises(ConfigurationError, match="has no release key here"):
-        no_key()
-    for step in (no_word, unknown):
-        with pytest.raises(ConfigurationError, match="does not say what it returns"):
-            step()
-    with (
-        pytest.raises(ConfigurationError, match="'shop' has `replay: required`"),
-        spend(dataset="shop", step="block", cost=TENTH),
-    ):
-        pytest.fail("the block ran")
-    assert rows(required) == before
-
-    @guarded(dataset="shop", cost=TENTH, release_key="c")
-    def fine() -> dict[str, float]:
-        return {"a": 1.0}
-
-    assert fine() == fine() == {"a": 1.0}
-
-
-def test_a_task_is_refused_alike(required: Path) -> None:
+def test_a_task_is_refused_alike(optional: Path) -> None:
     """Its function is asked, whatever stands around it."""
 
     @dp_task(dataset="shop", cost=TENTH, release_key="d")

@@ -9,6 +9,7 @@ before.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +68,8 @@ def audit(ask: Ask, cap: Fraction | None = None) -> Facts:
     columns = "id, state, owner, places, held, added, covers, key, epoch"
     auditor.check_charges(ask(f"SELECT {columns} FROM charge"))
     columns = "key, charge, book, state, digest, value"
-    auditor.check_releases(ask(f"SELECT {columns} FROM release"))
+    ((secret,),) = ask("SELECT release_secret FROM ledger")
+    auditor.check_releases(ask(f"SELECT {columns} FROM release"), secret)
     columns = "id, refused, halted, preflight, unheld"
     auditor.check_runs(ask(f"SELECT {columns} FROM run"))
     auditor.check_granted(ask("SELECT book, step, most FROM granted"))
@@ -336,7 +338,7 @@ class _Auditor:
             assert (covers, key) == told, "the charge lies"
             assert epoch == charge.body.get("epoch", 0) <= self.epoch, "it lies"
 
-    def check_releases(self, rows: Sequence[Sequence[Any]]) -> None:
+    def check_releases(self, rows: Sequence[Sequence[Any]], secret: str) -> None:
         """Compare the releases with the charges that made them."""
         for key, name, book, state, digest, value in rows:
             charge = self.charges[name]
@@ -352,7 +354,8 @@ class _Auditor:
             if state == "forgotten":
                 assert (value, key in self.forgotten) == (None, True), "not forgotten"
             if value is not None:
-                made = hashlib.sha256(value.encode()).hexdigest()
+                text = whole(["value", name, value]).encode()
+                made = hmac.digest(bytes.fromhex(secret), text, "sha256").hex()
                 assert made == digest, "the value is another one"
 
     def check_runs(self, rows: Sequence[Sequence[Any]]) -> None:

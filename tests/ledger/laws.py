@@ -228,7 +228,7 @@ class Play:
             reported = None if outcome == "failed" else reported
             kept = self.random.choice(["1", "1", "1", None])
             value = kept if outcome == "completed" else None
-            kept = None if value is None else digest(value)
+            kept = value and self.ledger.digests.of_value(name, value)
             body = {"outcome": outcome, "digest": kept}
         self.ask(
             End(

@@ -99,7 +99,7 @@ def request(
         "policies": tuple(policies),
         "cost": PureDP(epsilon=cost) if isinstance(cost, str) else cost,
         "step": "count",
-        "release_key": None if key is None else ledger.release_key(key),
+        "release_key": None if key is None else ledger.digests.of(key),
         "key_text": key or "",
     }
     return Request(**{**values, **fields})

@@ -69,7 +69,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def customers(week: Any, people: Any, values: Any = None, **options: Any) -> Any:
     """Count the customers of a week, or sum what they have."""
 
-    @guarded(dataset="shop", cost=PersonBudgets(), release_key="customers/{week}")
+    @guarded(
+        dataset="shop",
+        cost=PersonBudgets(),
+        release_key="customers/{week}",
+        ignore=("options", "people", "values"),
+    )
     def count(week: str) -> Any:
         found = person_sum(people, values, **({"sigma": SIGMA} | options))
         return np.asarray(found).tolist()

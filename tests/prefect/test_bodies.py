@@ -132,7 +132,7 @@ filter: basic
     assert books() == settled(1, "0.3")
 
 
-@dp_task(dataset="shop", cost=TENTH, release_key="tree/{week}")
+@dp_task(dataset="shop", cost=TENTH, release_key="tree/{week}", ignore=("depth", "how"))
 def tree(week: int, depth: int, how: str) -> int:
     """Ask for itself under one key."""
     if depth == 0:
@@ -142,7 +142,7 @@ def tree(week: int, depth: int, how: str) -> int:
     return tree(week, depth - 1, how)
 
 
-@dp_task(dataset="shop", cost=TENTH, release_key="tree/{week}")
+@dp_task(dataset="shop", cost=TENTH, release_key="tree/{week}", ignore=("depth",))
 async def tree_async(week: int, depth: int) -> int:
     """Ask for itself under one key."""
     return await tree_async(week, depth - 1) if depth else 1

@@ -98,7 +98,9 @@ def test_two_lambdas_are_not_mixed_up(project):
 def test_a_release_key_replays_over_flow_runs(project):
     """A named release is made once, however often the flow runs."""
 
-    @dp_task(dataset="shop", cost=TENTH, release_key="customers/{week}")
+    @dp_task(
+        dataset="shop", cost=TENTH, release_key="customers/{week}", ignore=("verbose",)
+    )
     def customers(week: int, verbose: bool = False) -> float:
         return time.time()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -45,6 +46,17 @@ def cost_from_text(text: str) -> Cost:
     if not isinstance(value, Cost):
         raise _no_cost(text, "it names no mechanism")
     return value
+
+
+def python_form(description: Mapping[str, Any]) -> str:
+    """Write a cost that a journal keeps as its constructor is called.
+
+    One that this version does not know is written as it is kept.
+    """
+    try:
+        return repr(cost_from_description(description))
+    except InvalidCost:
+        return json.dumps(dict(description))
 
 
 def _from_json(text: str) -> Cost:

@@ -266,6 +266,8 @@ def _say_report(report: Verification) -> None:
         more = len(report.bad) - _SHOWN
         if more > 0:
             fail(f"and {more} more; --json lists them")
+    if not report.values:
+        say("Values of releases: not checked, for this role cannot read the secret.")
     say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
     if not report.fine:
         say(
@@ -292,6 +294,7 @@ def _report_json(report: Verification) -> dict[str, Any]:
         "entries": report.entries,
         "reservations": report.reservations,
         "releases": report.releases,
+        "values_checked": report.values,
         "checkpoints": {"count": report.checkpoints, "checked": report.signed},
         "witness": report.witness,
         "bad": [

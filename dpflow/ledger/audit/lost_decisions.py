@@ -50,7 +50,7 @@ class LostRelease:
             which knows the charge and not what came of it.
         key: Its release key for people; empty for a replay within one flow run.
         step: Name of the step.
-        digest: sha256 of the encoded value.
+        digest: HMAC of the encoded value.
         at: When it was claimed.
     """
 

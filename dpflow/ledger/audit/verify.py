@@ -19,6 +19,7 @@ from dpflow.ledger.audit.stored_rows import (
     COLUMNS,
     Comparing,
     Finding,
+    Fits,
     Verification,
 )
 from dpflow.ledger.checkpoint import (
@@ -114,7 +115,11 @@ class _Verification:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.ledger, self.key = ledger, key
-        self.report = Verification(signed=key is not None)
+        secret = ledger.digests.is_readable()
+        self.fits: Fits = lambda row, value: (
+            not secret or ledger.digests.of_value(row.charge, value) == row.digest
+        )
+        self.report = Verification(signed=key is not None, values=secret)
         self._progress = progress
         self._gates = Admissions()
         self._fold = Fold(seen=self._seen)
@@ -264,7 +269,7 @@ class _Verification:
         """Compare what is stored with what the journals come to."""
         self._overdrafts()
         for kind in COLUMNS:
-            found = Comparing(kind, self._fold.rows)
+            found = Comparing(kind, self._fold.rows, self.fits)
             while not found.ended:
                 with self.ledger.storage.read() as reading:
                     self._catch_up(reading)

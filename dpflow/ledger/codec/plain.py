@@ -24,7 +24,25 @@ _INT_BITS = 1024
 
 def packer_of(value: object) -> form.Pack | None:
     """Return what writes a value; None if it is not plain."""
-    return _PACKERS.get(type(value))
+    found = _PACKERS.get(type(value))
+    if found is None and as_plain_date(value) is not value:
+        return lambda packer, value: packer.pack(as_plain_date(value))
+    return found or (_pack_zone if isinstance(value, ZoneInfo) else None)
+
+
+def as_plain_date(value: Any) -> Any:
+    """Return a date or datetime of a class such as Prefect's as one of Python's own.
+
+    Pandas has its own ones, with nanoseconds, which stay what they are.
+    """
+    if not isinstance(value, date) or type(value).__module__.startswith("pandas"):
+        return value
+    if type(value) in (date, datetime):
+        return value
+    day = date(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        return day
+    return datetime.combine(day, value.timetz()).replace(fold=value.fold)
 
 
 def _pack_itself(_: form.Packer, value: object) -> object:

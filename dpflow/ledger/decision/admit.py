@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, relations_of
-from dpflow.accounting.costs.planned import SPREADS
+from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
@@ -49,9 +49,8 @@ from dpflow.ledger.records import (
     Request,
     TermOpened,
     cost_text,
-    described,
 )
-from dpflow.ledger.rows import Amounts, Charge, Term, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Release, Term, epoch_of
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -129,29 +128,59 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     if charge is None:
         msg = f"release {request.key_text!r} is of a charge that nobody made"
         raise ReservationConflict(msg, release_key=request.key_text)
-    value = state.values.get(release.key)
-    if release.state == "settled" and value is not None and not request.fresh:
-        made = state.made(charge, release.book)
-        if not _made_alike(made.body["cost"], request):
-            now = cost_text(request.cost)
-            msg = (
-                f"release {request.key_text!r} of step {made.body['step']!r} was made "
-                f"at cost {canonical(made.body['cost'])}, now {now}. "
-                "Use another release_key for another cost."
-            )
-            raise ReservationConflict(msg, release_key=request.key_text)
-        return Replayed(reservation=charge.id, value=value, digest=str(release.digest))
+    if release.state == "settled" and not request.fresh:
+        return _replayed(state, request, release, charge)
     if release.state == "claimed" and charge.owner in state.alive:
         return Busy(reservation=charge.id, owner=charge.owner)
     return None
 
 
-def _made_alike(made: Mapping[str, Any], request: Request) -> bool:
-    """Say whether a release was made as is asked; a plan may say other noise since."""
-    asked = described(request.cost)
-    noise = set(SPREADS.values()) if request.noise_planned else set()
-    names = (made.keys() | asked.keys()) - noise
-    return all(made.get(name) == asked.get(name) for name in names)
+def _replayed(
+    state: State, request: Request, release: Release, charge: Charge
+) -> Replayed | None:
+    """Replay a release, unless its value is deleted.
+
+    Raises:
+        ReservationConflict: If its value was never kept, or it answers other arguments,
+            or the step refuses another cost.
+    """
+    made = state.made(charge, release.book).body
+    value = state.values.get(release.key)
+    asked, before = request.arguments or {}, made.get("arguments", {})
+    differ = [
+        name
+        for name in sorted({*asked, *before})
+        if asked.get(name, "") not in {before.get(name), None}
+    ]
+    changed = canonical(made["cost"]) != cost_text(request.cost)
+    made_at = python_form(made["cost"]) if changed else None
+    why = ""
+    if release.digest is None and request.arguments is not None:
+        why = (
+            "was charged, but its value was not kept, so that it cannot be replayed. "
+            "Return what can be kept; fresh=True draws it anew, at a new charge"
+        )
+    elif value is None:
+        return None
+    elif differ:
+        why = (
+            f"was made for another value of {', '.join(differ)}. Write what tells the "
+            "two apart into release_key=, or ignore=(...) if the output does not "
+            "depend on it"
+        )
+    elif changed and request.on_change == "refuse":
+        why = (
+            f"was made at {made_at}, the step declares {request.cost!r} now, and it "
+            'says on_change="refuse". Leave that away to replay it; fresh=True draws '
+            "it anew, at a new charge"
+        )
+    if why:
+        msg = f"release {request.key_text!r} of step {made['step']!r} {why}."
+        raise ReservationConflict(msg, release_key=request.key_text)
+    digest = str(release.digest)
+    return Replayed(
+        reservation=charge.id, value=str(value), digest=digest, made_at=made_at
+    )
 
 
 def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
@@ -367,6 +396,8 @@ def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]
         "release_key": request.key_text or None,
         "units": {gate.id: gate.size for gate in gates if gate.size != 1},
     }
+    if arguments := {k: v for k, v in (request.arguments or {}).items() if v}:
+        told["arguments"] = arguments
     if request.covers is not None:
         told |= {"covers": request.covers, "after": before_of(state, request.covers)}
     if cover is not None:

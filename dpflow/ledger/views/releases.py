@@ -16,7 +16,6 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach
-from dpflow.ledger.records import digest
 from dpflow.ledger.storage.transaction import Reading
 
 #: Of so many releases at once, the charges and values are read.
@@ -34,7 +33,7 @@ class KeptRelease:
         key: Its release key for people; empty for a replay within one flow run.
         state: "settled"; "claimed" while it is being made, or if its maker died;
             "unreplayable" if its value could not be stored; "forgotten".
-        digest: sha256 of the encoded value.
+        digest: HMAC of the encoded value.
         size: Characters of the encoded value.
         flow: The flow that it was made for, if there was one.
         who: Who made it, as far as the ledger was told.
@@ -117,23 +116,8 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
-    check_value(value, row.digest, name)
+    ledger.digests.check_value(value, row.charge, row.digest, name)
     return found, value
-
-
-def check_value(value: str, expected: str | None, name: str) -> None:
-    """Refuse a value that is not the one that was settled.
-
-    Raises:
-        ReleaseError: If its digest is another.
-    """
-    if digest(value) != expected:
-        msg = (
-            f"the value of release {name!r} is not the one that was settled: its "
-            "digest differs. Someone edited the ledger, or it is damaged; run "
-            "`dpflow ledger verify`."
-        )
-        raise ReleaseError(msg)
 
 
 def named_release(reading: Reading, name: str) -> tuple[rows.Release, KeptRelease]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from dpflow.accounting.costs.base import cost_from_description
-from dpflow.exceptions import ConfigurationError, DpflowError, how_to_install
+from dpflow.accounting.costs.text import python_form
+from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.ledger.views.alerts import alert_text
@@ -33,7 +32,7 @@ from dpflow.ledger.views.words import (
     spent_and_budget,
     telling,
 )
-from dpflow.notebook import plain
+from dpflow.notebook import plain, shown_key
 from dpflow.rounding import number_from_text, short_up
 from dpflow.show.figures import (
     BurnDown,
@@ -226,7 +225,8 @@ def _environment() -> Environment:
     environment.filters.update(
         alert=alert_text,
         amounts=amounts_text,
-        cost=_cost_text,
+        cost=python_form,
+        key=shown_key,
         held_step=held_step,
         left=lambda amounts: amounts_text(amounts, up=False),
         moment=_moment,
@@ -243,13 +243,6 @@ def _environment() -> Environment:
 def _finalized(value: Any) -> Any:
     """Replace control signs in what is filled in; it is escaped after that."""
     return plain(value) if type(value) is str else value
-
-
-def _cost_text(description: Mapping[str, Any]) -> str:
-    try:
-        return repr(cost_from_description(description))
-    except DpflowError:
-        return json.dumps(description, sort_keys=True, default=str)
 
 
 def _moment(at: str) -> str:

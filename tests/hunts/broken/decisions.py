@@ -111,11 +111,6 @@ ADMIT = [
         ("decisions",),
     ),
     Mutant(
-        "a release is replayed at another cost",
-        'if not _made_alike(made.body["cost"], request):',
-        OFF,
-    ),
-    Mutant(
         "a frozen dataset replays",
         "if any(state.book(name).frozen is not None for name in request.locked):",
         OFF,

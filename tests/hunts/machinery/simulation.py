@@ -180,7 +180,7 @@ class Simulation:
             try:
                 ledger = Ledger(self.storage, owners)
                 # The secret of the release keys is read once.
-                ledger.release_key()
+                ledger.digests.of()
             except LedgerUnavailable:
                 self.point()
             else:

@@ -98,7 +98,7 @@ def reopen(trial: Trial) -> Action:
     """Open the ledger anew, and read something of it."""
     storage = trial.ledger.storage
     storage.close()
-    return lambda: Ledger(storage, trial.ledger.owners).release_key("x"), {}
+    return lambda: Ledger(storage, trial.ledger.owners).digests.of("x"), {}
 
 
 ACTIONS = [reserve, reserve_many, settle, void, forfeit, reopen]

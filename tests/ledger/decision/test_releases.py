@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -
     replay = Replayed(
         reservation=reservation,
         value=VALUE,
-        digest=hashlib.sha256(VALUE.encode()).hexdigest(),
+        digest=ledger.digests.of_value(reservation, VALUE),
     )
     assert replay == ledger.reserve(request(ledger, key="week/1"))
     ledger.close()
@@ -75,14 +76,14 @@ def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -
     (tmp_path / "other").mkdir()
     other = new_ledger(tmp_path / "other")
     keys = {
-        ledger.release_key("a", "b"),
-        ledger.release_key("ab"),
-        ledger.release_key("b", "a"),
-        ledger.release_key(["a", "b"]),
-        other.release_key("a", "b"),
+        ledger.digests.of("a", "b"),
+        ledger.digests.of("ab"),
+        ledger.digests.of("b", "a"),
+        ledger.digests.of(["a", "b"]),
+        other.digests.of("a", "b"),
     }
     assert len(keys) == 5
-    assert ledger.release_key("a", "b") in keys
+    assert ledger.digests.of("a", "b") in keys
     other.close()
 
 
@@ -137,7 +138,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
 
 
 def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) -> None:
-    """The release says what it was made at: a replay at another cost is an error."""
+    """The release says what it was made at, and so does its replay at another cost."""
     dead_claim(path, "0.1")
     second = granted(ledger, "0.2", key="week/1", step="again")
     assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
@@ -145,8 +146,9 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) ->
     answer = ledger.reserve(request(ledger, "0.2", key="week/1"))
     assert isinstance(answer, Replayed)
     assert second == answer.reservation
-    with pytest.raises(ReservationConflict, match=r"0\.2.*0\.1"):
-        ledger.reserve(request(ledger, "0.1", key="week/1"))
+    answer = ledger.reserve(request(ledger, "0.1", key="week/1"))
+    assert isinstance(answer, Replayed)
+    assert answer.made_at == "PureDP(epsilon=0.2)"
     assert sums(path) == (2 * TENTH, TENTH)
 
 
@@ -189,13 +191,26 @@ def test_a_late_settlement_does_not_take_the_key_back(
     assert sums(path) == (2 * TENTH, 0)
 
 
-def test_a_changed_cost_under_the_same_key_is_an_error(
-    ledger: Ledger, path: Place
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"cost": "0.3", "on_change": "refuse"}, r"'week/1'.*0\.1.*0\.3"),
+        ({"arguments": {"day": "2", "top": "1"}}, r"value of day\. "),
+        ({"arguments": {"top": "1"}}, r"value of day\. "),
+        ({"arguments": {"day": "1", "top": "2", "new": "1"}}, r"value of new, top\. "),
+        ({"arguments": None}, r"value of day, top\. "),
+    ],
+)
+def test_another_question_under_the_same_key_is_an_error(
+    ledger: Ledger, path: Place, other: dict[str, Any], why: str
 ) -> None:
-    """It says both costs, changes nothing and charges nothing."""
-    ledger.settle(granted(ledger, "0.1", key="week/1"), value=VALUE)
-    with pytest.raises(ReservationConflict, match=r"'week/1'.*0\.1.*0\.3") as caught:
-        ledger.reserve(request(ledger, "0.3", key="week/1"))
+    """It says what differs, changes nothing and charges nothing."""
+    asked: dict[str, Any] = {"arguments": {"day": "1", "top": "1"}, "key": "week/1"}
+    ledger.settle(granted(ledger, "0.1", **asked), value=VALUE)
+    alike = {"arguments": {"day": "1", "top": None}, "key": "week/1"}
+    assert isinstance(ledger.reserve(request(ledger, "0.1", **alike)), Replayed)
+    with pytest.raises(ReservationConflict, match=why) as caught:
+        ledger.reserve(request(ledger, **{**asked, **other}))
     assert caught.value.release_key == "week/1"
     assert sums(path) == (TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
@@ -230,9 +245,12 @@ def test_a_forfeited_claim_is_free(ledger: Ledger, path: Place) -> None:
 def test_what_cannot_be_replayed_is_charged_each_time(
     ledger: Ledger, path: Place
 ) -> None:
-    """A value that could not be stored: there is nothing to hand out again."""
+    """A value that could not be stored; under a key that a step names it is refused."""
     for _ in range(3):
         ledger.settle(granted(ledger, key="week/1"), value=None)
+    assert sums(path) == (3 * TENTH, 0)
+    with pytest.raises(ReservationConflict, match="was not kept"):
+        ledger.reserve(request(ledger, key="week/1", arguments={}))
     assert sums(path) == (3 * TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
 
@@ -292,8 +310,12 @@ def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
     assert sums(path) == (2 * TENTH, 0)
 
 
-def test_the_journal_keeps_the_digest_of_a_release(ledger: Ledger) -> None:
-    """So that a value can be told from another after it was forgotten."""
-    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
-    (entry,) = [entry for entry in history(ledger) if entry.kind == "settle"]
-    assert entry.body["digest"] == hashlib.sha256(VALUE.encode()).hexdigest()
+def test_the_journal_keeps_a_keyed_digest_of_a_release(ledger: Ledger) -> None:
+    """It tells no value to a reader without the secret, nor that two are equal."""
+    digests = [
+        ledger.settle(granted(ledger, key=key), value=VALUE) for key in ("a", "b")
+    ]
+    ended = [entry.body for entry in history(ledger) if entry.kind == "settle"]
+    assert {body["digest"] for body in ended} == {*digests}
+    plain = hashlib.sha256(VALUE.encode()).hexdigest()
+    assert len({*digests, plain}) == 3

@@ -36,7 +36,13 @@ def shop(tmp_path, monkeypatch):
     odometer = "odometer: {theorem: renyi, delta: 1e-6}\nother_flows: allow\n"
     make_project(tmp_path, monkeypatch, POLICY + odometer + flows)
 
-    @guarded(dataset="shop", cost=TENTH, flow="weekly", release_key="count/{week}")
+    @guarded(
+        dataset="shop",
+        cost=TENTH,
+        flow="weekly",
+        release_key="count/{week}",
+        ignore=("private",),
+    )
     def count(week, *, private):
         return CANARIES[0]
 

@@ -423,7 +423,8 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
     with pytest.raises(LedgerUnavailable, match="may not do this"):
         granted(reader, "0.1")
     with pytest.raises(LedgerUnavailable, match="may not do this"):
-        reader.release_key("a")
+        reader.digests.of("a")
+    assert not verify(reader, sign=False).values
     reader.close()
     for statement in (
         "SELECT output FROM row",

@@ -54,7 +54,7 @@ def test_a_secret_that_cannot_be_read_is_damage(ledger: Ledger, tmp_path: Path) 
     """No key is made of it, and so no step is asked for."""
     edit(tmp_path / "ledger.db", "UPDATE ledger SET release_secret = 'no number'")
     with pytest.raises(LedgerCorrupt, match="cannot be read"):
-        ledger.release_key("week/1")
+        ledger.digests.of("week/1")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_another_row_than_was_asked_for_is_damage(
         within.store({("run", "r"): Run("r"), ("claim", "s"): Claim("s", {})}, (), {})
     there: dict[str, Any] = {
         "charges": mine,
-        "releases": ledger.release_key("week/1"),
+        "releases": ledger.digests.of("week/1"),
         "runs": "r",
         "claims": "s",
         "books": "a",

@@ -1,0 +1,60 @@
+"""Keyed digests (HMAC): names of releases, their arguments and their values.
+
+The key is the ledger's secret. A reader's role on PostgreSQL cannot read it, and so
+cannot try which value has a digest.
+"""
+
+from __future__ import annotations
+
+import hmac
+from contextlib import suppress
+
+from dpflow.exceptions import LedgerError, ReleaseError
+from dpflow.ledger.damage import Readable
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.storage.transaction import Storage
+
+
+class Digests:
+    """Digests with the secret of one ledger.
+
+    Args:
+        storage: Where the ledger is kept.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._secret: bytes | None = None
+
+    def of(self, *parts: object) -> str:
+        """Return the digest of what identifies something."""
+        if self._secret is None:
+            with self._storage.read() as reading, Readable(self._storage.place):
+                self._secret = reading.secret()
+        return hmac.digest(
+            self._secret, canonical(list(parts)).encode(), "sha256"
+        ).hex()
+
+    def of_value(self, charge: str, value: str) -> str:
+        """Return the digest of a release's encoded value."""
+        return self.of("value", charge, value)
+
+    def is_readable(self) -> bool:
+        """Say whether this process may read the secret."""
+        with suppress(LedgerError):
+            return bool(self.of())
+        return False
+
+    def check_value(self, value: str, charge: str, told: str | None, name: str) -> None:
+        """Refuse a value that is not the one that was settled.
+
+        Raises:
+            ReleaseError: If its digest is another.
+        """
+        if self.of_value(charge, value) != told:
+            msg = (
+                f"the value of release {name!r} is not the one that was settled: its "
+                "digest differs. Someone edited the ledger, or it is damaged; run "
+                "`dpflow ledger verify`."
+            )
+            raise ReleaseError(msg)
