@@ -31,9 +31,12 @@ class UnsettledBound(InvalidCost, ArithmeticError):
 #: What a user may write where a number is expected.
 Number = int | float | str | Decimal | Fraction
 
-#: One unit of a tally is 10**-36: small enough for the square of an epsilon of 1e-15.
-#: A decision compares whole units: a cost that is no multiple of one is a unit higher.
-UNITS = 10**36
+#: What is no whole number of units is rounded outward to this many decimals: small
+#: enough for the square of an epsilon of 1e-15, and short as a decimal.
+_DECIMALS = 10**36
+#: Units of a tally in one: decimals of 36 places and parts of 1 to 100 are exact.
+UNITS = math.lcm(_DECIMALS, *range(1, 101))
+_STEP = UNITS // _DECIMALS
 
 #: Limits on what a cost or a budget may say. Beyond them a number is a typing error.
 EPSILON_LOW, EPSILON_HIGH = Fraction(1, 10**12), Fraction(10**4)
@@ -168,13 +171,15 @@ def exact_delta(value: object, *, name: str = "delta", zero: bool = True) -> Fra
 
 
 def units_up(value: Fraction) -> int:
-    """Round a non-negative number up to whole tally units."""
-    return -((-value.numerator * UNITS) // value.denominator)
+    """Write a non-negative number in units; if that is not exact, round it up."""
+    units, rest = divmod(value.numerator * UNITS, value.denominator)
+    return (units // _STEP + 1) * _STEP if rest else units
 
 
 def units_down(value: Fraction) -> int:
-    """Round a non-negative number down to whole tally units."""
-    return (value.numerator * UNITS) // value.denominator
+    """Write a non-negative number in units; if that is not exact, round it down."""
+    units, rest = divmod(value.numerator * UNITS, value.denominator)
+    return units // _STEP * _STEP if rest else units
 
 
 def from_units(units: int) -> Fraction:

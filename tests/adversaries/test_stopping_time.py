@@ -26,6 +26,7 @@ from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.time_uniform import LinearOdometer
 from dpflow.exceptions import UnsupportedCost
+from dpflow.rounding import UNITS
 from tests.sizes import spread
 
 ROUNDING = 1e-10
@@ -274,7 +275,7 @@ class AdvancedAsOdometer(LinearOdometer):
 
     def _width(self, variance: int) -> int:
         log = Fraction(math.log(1 / float(self.delta)))
-        return math.isqrt(int(2 * log * variance * 10**36))
+        return math.isqrt(int(2 * log * variance * UNITS))
 
 
 def test_the_best_adaptive_adversary_beats_a_mistake():

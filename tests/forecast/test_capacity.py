@@ -17,6 +17,7 @@ from dpflow.forecast.capacity import is_priced, steps_that_fit
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import parse_policy
+from dpflow.rounding import UNITS
 from tests.cli.support import ADULT, CDNOW
 
 GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).pinned())}
@@ -67,6 +68,6 @@ def test_a_gate_without_a_price_says_so() -> None:
 
 def test_a_charged_gate_has_room_for_fewer() -> None:
     """What fits is counted from where the gate stands."""
-    half = Tally((5 * 10**35, 0))
+    half = Tally((UNITS // 2, 0))
     charged = BASIC._replace(used=half)
     assert steps_that_fit(charged, PureDP(epsilon="0.1")) == 5

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any
 Ask = Callable[[str], Sequence[Sequence[Any]]]
 
 #: One epsilon in tally units.
-UNIT = 10**36
+UNIT = math.lcm(10**36, *range(1, 101))
 ENDS = {"settle": "settled", "void": "void", "forfeit": "forfeited", "seal": "sealed"}
 POSTED = ("settle", "forfeit", "amend", "prior", "repair")
 ENTRY = "book, number, kind, charge, postings, body, at, writer, hash"

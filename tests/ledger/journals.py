@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import EPOCH, Account, Epoch, Key, Row, Run
 
 #: One epsilon in tally units.
-UNIT = 10**36
+UNIT = math.lcm(10**36, *range(1, 101))
 
 
 def entries(ledger: Ledger, book: str = "a") -> list[Entry]:

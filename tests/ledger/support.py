@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import sqlite3
@@ -37,7 +38,7 @@ from tests.ledger import auditor
 from tests.ledger.columns import show_columns, show_columns_of_postgres
 
 #: One epsilon in tally units.
-UNIT = 10**36
+UNIT = math.lcm(10**36, *range(1, 101))
 
 #: Where a ledger is: a SQLite file, or the URL of a PostgreSQL database.
 Place = Path | str

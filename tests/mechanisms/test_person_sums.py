@@ -33,7 +33,7 @@ from dpflow.ledger.views import accounts, history
 from dpflow.ledger.views.words import people_lines
 from dpflow.mechanisms import person_sums
 from dpflow.people.store import PersonStore, create_store, open_store
-from dpflow.rounding import from_units
+from dpflow.rounding import UNITS, from_units
 from tests.projects import make_project
 from tests.sizes import scaled
 
@@ -102,7 +102,7 @@ def charged() -> list[str]:
 )
 def test_the_first_step_takes_all_that_is_left(used: Any, price: Fraction) -> None:
     """Those behind it take nothing."""
-    units = None if used is None else Tally((int(used * 10**36),))
+    units = None if used is None else Tally((int(used * UNITS),))
     assert from_units(RULE.price(PersonBudgets(), units).amounts[0]) == price
 
 

@@ -36,7 +36,7 @@ class WhitehouseFilter(ThresholdFilter):
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it, or
     delta_i-approximately rho_i-zCDP; the split of delta is fixed in advance.
 
-    Rounding: thresholds down to units of 1e-36, prices up.
+    Rounding: thresholds down to 36 decimals, prices up.
 
     Checked by: tests/accounting/published/test_whitehouse.py.
 

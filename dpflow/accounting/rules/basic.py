@@ -29,7 +29,7 @@ class BasicFilter(ThresholdFilter):
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it; costs
     may be chosen adaptively.
 
-    Rounding: thresholds down to units of 1e-36, prices up; decimals are exact.
+    Rounding: thresholds down to 36 decimals, prices up; decimals are exact.
 
     Checked by: tests/accounting/rules/test_basic.py.
 

@@ -32,7 +32,7 @@ class ConcentratedFilter(ThresholdFilter):
     Assumes: each step is delta_i-approximately rho_i-zCDP given the outputs before
     it; the split of delta is fixed in advance.
 
-    Rounding: thresholds down to units of 1e-36, prices up.
+    Rounding: thresholds down to 36 decimals, prices up.
 
     Checked by: tests/accounting/rules/test_concentrated.py.
 

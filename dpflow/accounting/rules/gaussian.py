@@ -28,7 +28,7 @@ class GaussianFilter(SplitsDelta):
     Gaussians (the CLT value is optimistic). A step with a delta needs a part of the
     budget's (docs/derivations/composition.md#steps-with-a-delta).
 
-    Rounding: the threshold down to units of 1e-36, prices up.
+    Rounding: the threshold down to 36 decimals, prices up.
 
     Checked by: tests/accounting/rules/test_gaussian.py.
 

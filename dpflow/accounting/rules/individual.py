@@ -201,7 +201,7 @@ class IndividualFilter(ThresholdFilter):
     which holds only for steps that draw from a store that an earlier charge of the
     account has paid (`dpflow.mechanisms.person_stores`).
 
-    Rounding: the threshold down to units of 1e-36, prices up.
+    Rounding: the threshold down to 36 decimals, prices up.
 
     Checked by: tests/accounting/rules/test_individual.py,
     tests/adversaries/test_individual_filter.py.

@@ -35,7 +35,7 @@ class OutputFilter(ThresholdFilter):
     of a stop is reserved, that of the stop reached is settled, and its whole delta is
     spent. With the accountant basic it is priced as its sub-steps, delta included.
 
-    Rounding: thresholds down to units of 1e-36, prices up; decimals are exact.
+    Rounding: thresholds down to 36 decimals, prices up; decimals are exact.
 
     Checked by: tests/accounting/rules/test_output.py, tests/adversaries/test_output.py.
 
@@ -47,21 +47,18 @@ class OutputFilter(ThresholdFilter):
     theorem = "output"
     components = ("epsilon", "delta")
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
-    prices_substeps: ClassVar[bool] = False
 
     def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta)
         self.thresholds = (units_down(self.epsilon), units_down(self.delta))
 
+    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
+        """Return what a step adds; one that stops early is priced by its stops."""
+        return super().price(cost.output_dp() if _stops_are_cells(cost) else cost, used)
+
     def step_price(self, cost: Cost) -> Tally:
         """Return the largest epsilon of any cell, and delta."""
-        if _stops_are_cells(cost):
-            return self.price(cost.output_dp())
-        substeps = getattr(cost, "substeps", None)
-        if substeps is not None:
-            step, times = substeps
-            return Tally(tuple(times * amount for amount in self.price(step).amounts))
         epsilon, delta = approx_dp(cost)
         if delta and not self.delta:
             raise no_share(cost, self.theorem, "Raise delta above 0.")

@@ -90,7 +90,7 @@ class RenyiFilter(SettlesCells, SplitsDelta):
     budget's (docs/derivations/composition.md#steps-with-a-delta), and is charged as its
     worst cell.
 
-    Rounding: the threshold down to units of 1e-36, prices up.
+    Rounding: the threshold down to 36 decimals, prices up.
 
     Checked by: tests/accounting/rules/test_renyi_filter.py, tests/adversaries.
 

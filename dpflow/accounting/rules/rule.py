@@ -13,11 +13,12 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import float_up, from_units, number_text
 
-#: Components that count steps; all others are in units of 1e-36.
+#: Components that count steps; all others are in `rounding.UNITS`.
 COUNTS = frozenset({"uncovered"})
 
 
@@ -73,7 +74,13 @@ class Rule(ABC):
         if substeps is None or not self.prices_substeps:
             return self.step_price(cost)
         step, times = substeps
-        return Tally(tuple(times * n for n in self.price(step, used).amounts))
+        each = self.price(step, used).times(times)
+        try:
+            whole = self.step_price(Repeated(step, times))
+        except UnsupportedCost:
+            return each
+        # The sum, rounded once, if the theorem adds the notion's own numbers.
+        return whole if whole.fits_within(each) else each
 
     def price_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
@@ -221,11 +228,11 @@ class Filter(Rule):
 class ThresholdFilter(Filter):
     """A filter whose budget is one threshold per component.
 
-    Amounts and thresholds are whole numbers of the unit 1e-36 (`rounding.UNITS`; a plan
-    counts executions). A cost is rounded up to the unit and a threshold down, so a sum
-    that equals the budget is admitted if its costs are multiples of the unit: every
-    decimal of at most 36 places is. Ten times 0.1 fit a budget of 1; three times 1/3
-    exceed it by two units.
+    Amounts and thresholds are whole numbers of a unit (`rounding.UNITS`; a plan counts
+    executions). A sum that equals the budget is admitted if its costs are multiples of
+    the unit: every decimal of at most 36 places and every part of 1 to 100 is. Ten
+    times 0.1 or three times 1/3 fill a budget of 1. Other costs are rounded up to 36
+    places, and thresholds down.
 
     Args:
         thresholds: Exact limits of the components in units, rounded down.

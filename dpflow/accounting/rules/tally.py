@@ -18,7 +18,7 @@ class Tally:
     charges does not matter and ten charges of 0.1 fit a budget of 1.
 
     Args:
-        amounts: int[components], in units of 1e-36 (`dpflow.rounding.UNITS`), or in
+        amounts: int[components], in units (`dpflow.rounding.UNITS`), or in
             plain counts for components that count steps.
 
     Raises:

@@ -123,7 +123,7 @@ class LinearOdometer(TimeUniformOdometer):
     in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
     are fixed in advance. One-sided.
 
-    Rounding: prices and readings up, in units of 1e-36.
+    Rounding: prices and readings up, to 36 decimals.
 
     Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
 

@@ -231,15 +231,29 @@ def _fits(refusal: Refusal) -> str:
         return "No further DP step of this flow run will be admitted."
     if refusal.account.state != "open":
         return f"Nothing fits while the account is {refusal.account.state}."
+    left = refusal.account.left()
+    if left is not None and _almost_fits(refusal.asked, left):
+        named = refusal.account.rule.named
+        share = _shown(named(left), up=False, asked=named(refusal.asked))
+        return f"The excess is a rounding of the split: take {share}."
     if refusal.factor is None:
-        kept = others(refusal.account.holds)
-        gone = "the rest is kept for others" if kept else "the budget is used up"
+        gone = "the budget is used up"
+        if others(refusal.account.holds):
+            gone = "the rest is kept for others"
+        elif not any(refusal.account.used.amounts):
+            gone = "it needs more than the whole budget"
         return f"No amount of noise makes it fit: {gone}."
     noisier = refusal.request.cost.noisier(refusal.factor).rounded()
     return (
         f"With {short_up(refusal.factor)} times its noise it would still fit: "
         f"{noisier!r}. This would use all that remains."
     )
+
+
+def _almost_fits(asked: Tally, left: Tally) -> bool:
+    """Say whether all that is missing is a billionth of what is needed."""
+    pairs = zip(asked.amounts, left.amounts, strict=True)
+    return all((need - rest) * 10**9 <= need for need, rest in pairs)
 
 
 def _shown(

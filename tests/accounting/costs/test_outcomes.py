@@ -26,6 +26,7 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
 from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
@@ -212,7 +213,7 @@ def test_release_noise_of_figure_1(passed: int, deviation: float) -> None:
     """What is left after c' positives buys the noise of the paper's Fig. 1."""
     rule = make_filter("output", epsilon=1)
     cost = SparseVector(positives=20, epsilon="0.5")
-    spent = Fraction(rule.price_realised(cost, passed).amounts[0], 10**36)
+    spent = Fraction(rule.price_realised(cost, passed).amounts[0], UNITS)
     each = (1 - spent) / passed
     assert float(2 ** Fraction(1, 2) / each) == pytest.approx(deviation, 1e-11)
 
@@ -234,8 +235,8 @@ def test_interquartile_range_as_in_the_paper() -> None:
     rule = make_filter("output", epsilon=9, delta="0.1")
     one = ProposeTestRelease(epsilon=1, delta="0.01")
     none, answer = (rule.price_realised(one, o) for o in ("none", "answer"))
-    assert [Fraction(t.amounts[0], 10**36) for t in (answer, none + answer)] == [2, 3]
-    assert Fraction((none + none).amounts[0], 10**36) == 2
+    assert [Fraction(t.amounts[0], UNITS) for t in (answer, none + answer)] == [2, 3]
+    assert Fraction((none + none).amounts[0], UNITS) == 2
     both = ProposeTestRelease(epsilon=1, delta="0.01", tries=2)
     assert dict(both.output_dp().cells) == {"answer": 3, "first answer": 2, "none": 2}
     assert [both.answered(number) for number in (0, 1)] == ["first answer", "answer"]

@@ -17,7 +17,7 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.noise import scaled
 from dpflow.noise.refining import chance_to_stay, coarsened, happens
-from dpflow.rounding import number_text
+from dpflow.rounding import UNITS, number_text
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
@@ -63,8 +63,8 @@ def test_vectors() -> None:
     )
     for draw, mu_squared in ((1, "0.00015625"), (len(COST.sigmas), "0.04")):
         exact = Fraction(mu_squared)
-        assert squared.price_realised(COST, draw).amounts == (exact * 10**36,)
-        assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * 10**36
+        assert squared.price_realised(COST, draw).amounts == (exact * UNITS,)
+        assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * UNITS
     cells = dict(PURE.output_dp().cells)
     assert (cells["1"], cells[str(len(PURE.scales))]) == (
         Fraction(1, 80),
@@ -100,7 +100,7 @@ def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
     for draw, scale in enumerate(PURE.scales, 1):
         epsilon = rule.price(Laplace(sensitivity=1, scale=scale))
         assert rule.price_realised(PURE, draw) == epsilon
-    assert rule.price(PURE).amounts == (10**35, 0)
+    assert rule.price(PURE).amounts == (UNITS // 10, 0)
     renyi = make_filter("renyi", **BUDGET)
     assert renyi.price_realised(PURE, 1).fits_within(renyi.price(PURE))
     assert renyi.price_realised(PURE, 1) != renyi.price(PURE)

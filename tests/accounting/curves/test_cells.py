@@ -20,6 +20,7 @@ from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
@@ -149,7 +150,7 @@ def test_all_rules_with_divergences_settle_cells(
     amounts = [rule.price_realised(cost, k).amounts[: len(orders)] for k in (0, 2, 4)]
     assert all(a < b < c for a, b, c in zip(*amounts, strict=True))
     for found, order in zip(amounts[1], orders, strict=True):
-        assert Fraction(found, 10**36) == pytest.approx(
+        assert Fraction(found, UNITS) == pytest.approx(
             float(cell_renyi(cost, 2, order)), rel=1e-12
         )
     assert rule.price_realised(cost, None) == rule.price(cost)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow import ZCDP, ApproxDP, Composed, Gaussian, Laplace, PureDP, Repeated
 from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.basic import BasicFilter
@@ -75,13 +75,30 @@ def test_a_delta_beside_a_budget_without_one_has_no_price(theorem):
         without.price(ApproxDP(epsilon="1e-9", delta="1e-35"))
 
 
-def test_equality_admits_in_whole_units():
-    """Ten tenths fill one exactly; thirds are no multiples of the unit and round up."""
+def test_even_splits_fill_a_budget():
+    """A tenth, and each part from 1/2 to 1/100, fits as often as it says."""
     rule = make_filter("basic", epsilon=1)
-    tenth, third = rule.price(PureDP(epsilon="0.1")), rule.price(PureDP(epsilon="1/3"))
-    assert rule.admits(Tally(tuple(10 * amount for amount in tenth.amounts)))
-    assert (3 * third.amounts[0] - UNITS, tenth.amounts[0]) == (2, UNITS // 10)
-    assert not rule.admits(Tally(tuple(3 * amount for amount in third.amounts)))
+    for parts in range(2, 101):
+        price = rule.price(PureDP(epsilon=Fraction(1, parts)))
+        assert price.times(parts).amounts == (UNITS, 0)
+    # Others are rounded up to 36 decimals.
+    rounded = rule.price(PureDP(epsilon="1/101")).times(101)
+    assert 0 < rounded.amounts[0] - UNITS <= 101 * UNITS // 10**36
+
+
+@pytest.mark.parametrize(
+    "theorem", ["basic", "output", "gaussian", "concentrated", "renyi", "portfolio"]
+)
+@pytest.mark.parametrize("parts", [3, 7, 101])
+def test_repeated_and_composed_cost_the_same(theorem, parts):
+    """Of a part of one; equal steps are rounded once, as their sum is."""
+    rule = make_filter(theorem, epsilon=1, delta="1e-6")
+    part = PureDP(epsilon=Fraction(1, parts))
+    repeated = rule.price(Repeated(part, parts))
+    assert repeated == rule.price(Composed(*[part] * parts))
+    assert rule.price(Composed(part, Repeated(part, parts - 1))) == repeated
+    if theorem in ("basic", "output", "portfolio"):
+        assert rule.admits(repeated)
 
 
 def test_the_smallest_excess_is_refused():

@@ -162,8 +162,8 @@ def test_parameters_make_an_equal_rule():
 
 @settings(max_examples=scaled(10), deadline=None)
 @given(
-    amounts=st.lists(st.integers(0, 10**36), min_size=1, max_size=6),
-    extra=st.integers(0, 10**34),
+    amounts=st.lists(st.integers(0, UNITS), min_size=1, max_size=6),
+    extra=st.integers(0, UNITS // 100),
     epsilon=st.integers(1, 9),
 )
 def test_laws(amounts, extra, epsilon):

@@ -93,7 +93,7 @@ def admitted(rule, cost) -> int:
 def test_the_vector_of_the_sheet():
     """Orders 4, 16 and 64 at R = 0.02 alpha certify 2.6463614423036e-6."""
     orders = [4, 16, 64]
-    tally = Tally(tuple(2 * a * 10**34 for a in orders))
+    tally = Tally(tuple(a * UNITS // 50 for a in orders))
     for factor, fits in (("1.0000000001", True), ("0.9999999999", False)):
         delta = Fraction("2.6463614423036e-6") * Fraction(factor)
         rule = make_filter("renyi", epsilon=1, delta=delta, orders=orders)
@@ -293,8 +293,8 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(
-    amounts=st.lists(st.integers(0, 10**36), min_size=3, max_size=3),
-    extra=st.lists(st.integers(0, 10**35), min_size=3, max_size=3),
+    amounts=st.lists(st.integers(0, UNITS), min_size=3, max_size=3),
+    extra=st.lists(st.integers(0, UNITS // 10), min_size=3, max_size=3),
 )
 def test_laws(amounts, extra):
     """More spent: never admitted more, never read less. A smaller delta likewise."""

@@ -288,7 +288,7 @@ def test_a_breakpoint_is_just_below(rest):
 
 def test_breakpoints_are_pinned():
     """They never change, whatever solves the budget."""
-    assert [breakpoint_below(n) for n in (0, 1, 63, 64, 127, 1000, 10**36)] == [
+    assert [breakpoint_below(n) for n in (0, 1, 63, 64, 127, 1000, UNITS)] == [
         0,
         1,
         63,
@@ -320,7 +320,7 @@ def test_equal_pairs_cost_the_same(cost, like):
 
 def test_parts_are_charged_one_after_another():
     """A repeated step costs what its runs cost, each at the rest the last one left."""
-    rule, used = rule_of("1", "1e-5"), Tally((10**34, 0))
+    rule, used = rule_of("1", "1e-5"), Tally((UNITS // 10**2, 0))
     total = used
     for _ in range(4):
         total = total + rule.price(TENTH, total)
@@ -339,7 +339,7 @@ def test_a_huge_number_of_runs_is_priced_at_once():
 
 def test_early_stops_cost_what_ran_unless_something_came_after():
     """The sub-steps that ran are the first ones; a return after a draw is not sound."""
-    rule, used = rule_of(), Tally((10**34, 0))
+    rule, used = rule_of(), Tally((UNITS // 10**2, 0))
     cost = EarlyStopping(TENTH, stops=(2, 5))
     full, ran = rule.price(cost, used), rule.price_realised(cost, 2, used)
     assert full == rule.price(Repeated(TENTH, 5), used)

@@ -23,6 +23,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
+from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.processes import Child, die, holding
 from tests.ledger.support import edit, granted, read, sums, url
@@ -185,7 +186,7 @@ def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     (file,) = Path(host.witness).iterdir()
     lines = Witness(FileLog(file), file.stem).all_lines()
     told = [line.used["a#1"] for line in lines if "a#1" in line.used]
-    most = Fraction(told[-1][0], 10**36)
+    most = Fraction(told[-1][0], UNITS)
     put_back(host, copy)
     assert read(host.path, "PRAGMA integrity_check") == [("ok",)]
     assert used(host) >= most

@@ -23,6 +23,7 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.ledger.witness.lines import HEAD, Line
+from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.support import audit, edit, granted, kinds, read, repairs, sums, url
 from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
@@ -77,7 +78,7 @@ def test_every_accident_is_made_good(tmp_path, accident):
         if accident is gone_another_way:
             # Both ways were gone: what was charged on either counts.
             lost = sum(
-                Fraction(line.amounts["a#1"][0], 10**36)
+                Fraction(line.amounts["a#1"][0], UNITS)
                 for loss in found.losses
                 for line in loss.missing
                 if loss.account == "a#1"
@@ -359,7 +360,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
     ledger, second = host.open(), host.open()
     granted(ledger, "0.25", policies=[POLICIES["b"]])
     ((number,),) = read(host.path, "SELECT number FROM book WHERE name = 'b'")
-    sum_of = {"b#1": (10**36, 0)}
+    sum_of = {"b#1": (UNITS, 0)}
     lost = Line("b", number + 1, "f" * 64, HEAD, None, sum_of, {})
     assert ledger.watch.witness is not None
     enrol, copies = ledger.watch.witness.enrol, []

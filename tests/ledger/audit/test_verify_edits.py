@@ -14,6 +14,7 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy, freeze, import_prior
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import digest
+from dpflow.rounding import UNITS
 from tests.ledger.audit.books import KEY, rewrite
 from tests.ledger.support import (
     Place,
@@ -157,7 +158,7 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(path):
             gates = json.loads(canonical(term["gates"]))
             for place in ("dataset", "partition", "population"):
                 rule = json.loads(gates[place]["rule"])
-                rule["epsilon"], rule["thresholds"] = "2", [2 * 10**36, 0]
+                rule["epsilon"], rule["thresholds"] = "2", [2 * UNITS, 0]
                 gates[place]["rule"] = canonical(rule)
             told = {"pinned": high, "policy_hash": digest(canonical(high))}
             body["term"] = {**body["term"], **told, "gates": gates}

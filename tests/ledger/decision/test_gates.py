@@ -180,6 +180,52 @@ def test_a_refusal_reads_as_sentences(
     assert f". {sentences}" in error.message
 
 
+@pytest.mark.parametrize(
+    ("fields", "before", "cost", "sentence"),
+    [
+        (
+            {},
+            PureDP(epsilon="100/101"),
+            PureDP(epsilon="1/101"),
+            "a rounding of the split: take epsilon 0.0099.",
+        ),
+        (
+            {"budget": "{epsilon: 1, delta: 1e-6}"},
+            None,
+            ApproxDP(epsilon="0.1", delta="1e-5"),
+            "No amount of noise makes it fit: it needs more than the whole budget.",
+        ),
+    ],
+)
+def test_a_step_that_fits_by_no_noise_is_told_why(
+    ledger: Ledger,
+    fields: dict[str, str],
+    before: Cost | None,
+    cost: Cost,
+    sentence: str,
+) -> None:
+    """A budget is used up only if something was charged, and more than a rounding."""
+    policies = [make_policy(**fields)]
+    if before is not None:
+        granted(ledger, before, policies=policies)
+    assert sentence in refused(ledger, cost, policies=policies).message
+
+
+@pytest.mark.parametrize(
+    "rule", ["residue", "basic", "{theorem: portfolio, members: [basic]}"]
+)
+def test_a_step_with_a_delta_where_none_is_kept_is_not_supported(
+    ledger: Ledger, path: Place, rule: str
+) -> None:
+    """The first step on an empty account; the ledger stays as it was."""
+    budget = "{epsilon: 10}" if rule == "basic" else "{epsilon: 10, delta: 1e-5}"
+    policies = [make_policy(budget=budget, filter=rule)]
+    step = ApproxDP(epsilon="0.5", delta="1e-7")
+    with pytest.raises(UnsupportedCost, match="keeps no delta for steps"):
+        ledger.reserve(request(ledger, step, policies=policies))
+    assert kinds(path) == []
+
+
 def test_what_would_fit_fits(ledger: Ledger) -> None:
     """The factor of noise that a refusal names is admitted, and not far too much."""
     granted(ledger, "0.75")

@@ -98,9 +98,9 @@ def test_the_boundary_is_exact(ledger: Ledger, path: Place) -> None:
 
 
 def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
-    """A third is no decimal: it is charged rounded up, and given back the same."""
-    cost = PureDP(epsilon=Fraction(1, 3))
-    unit = -(-UNIT // 3)
+    """A part that is not exact is charged rounded up, and given back the same."""
+    cost = PureDP(epsilon=Fraction(34, 101))
+    unit = -(-34 * 10**36 // 101) * (UNIT // 10**36)
     reservation = granted(ledger, cost)
     assert read(path, "SELECT held FROM account") == [(f"[{unit},0]",)]
     other = granted(ledger, cost)

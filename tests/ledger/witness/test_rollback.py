@@ -18,6 +18,7 @@ from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
+from dpflow.rounding import UNITS
 from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
@@ -197,4 +198,4 @@ def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
     file = witness_file(host)
     lines = Witness(FileLog(file), ledger.id).all_lines()
     newest = [line for line in lines if line.book == "a"][-1]
-    assert Fraction(newest.used["a#1"][0], 10**36) == sum(sums(host.path))
+    assert Fraction(newest.used["a#1"][0], UNITS) == sum(sums(host.path))
