@@ -25,7 +25,7 @@ from dpflow.rounding import UNITS, bound_above, float_down, float_up, to_real
 
 _GAP, _PART = 1.2e-16, 1e-15
 _WHOLE = 1e-12
-_FAR = 10**50  # units; a term so far below is dropped
+_FAR = 10**14 * UNITS  # a term so far below is dropped
 _CLOSE = 1e-13
 _STEPS = 100
 _COUNTED = 60.0  # in logs: terms this far below the top change no slope by 1e-12

@@ -183,7 +183,7 @@ def test_the_used_share_runs_from_zero_to_one():
     shares = [rule.used_fraction(tally_of(rule, (n, "0.1"))) for n in range(1, 40)]
     assert shares == sorted(shares)
     assert [n for n, share in enumerate(shares, start=1) if share <= 1][-1] == 34
-    spent = Tally((0, 0, 5 * 10**29))
+    spent = Tally((0, 0, UNITS // (2 * 10**6)))
     assert rule.used_fraction(spent) == 1.0
 
 

@@ -118,12 +118,13 @@ def test_a_step_too_small_for_floats_still_counts():
 
 
 def test_budgets_round_down_and_prices_round_up():
-    """A third is entered from below as a budget and from above as a cost."""
-    third = Fraction(1, 3)
-    rule = make_filter("basic", epsilon=third, delta=third)
-    assert rule.limit == Tally((UNITS // 3, UNITS // 3))
-    price = rule.price(ApproxDP(epsilon=third, delta=third))
-    assert price == Tally((UNITS // 3 + 1, UNITS // 3 + 1))
+    """What is not exact is entered from below as a budget and from above as a cost."""
+    part, place = Fraction(1, 101), UNITS // 10**36
+    rule = make_filter("basic", epsilon=part, delta=part)
+    below = 10**36 // 101 * place
+    assert rule.limit == Tally((below, below))
+    price = rule.price(ApproxDP(epsilon=part, delta=part))
+    assert price == Tally((below + place, below + place))
 
 
 @pytest.mark.parametrize("cost", [Gaussian(sensitivity=1, sigma=20), ZCDP(rho=1)])

@@ -112,10 +112,10 @@ def test_without_a_split_a_step_with_a_delta_is_refused():
 
 
 def test_the_limit_is_the_budget_in_whole_units_rounded_down():
-    """A limit is never one unit more than what the conversion allows."""
+    """A limit is what the conversion allows, rounded down to 36 decimals."""
     budget = concentrated_budget(WHOLE.epsilon, WHOLE.delta)
     limit = WHOLE.limit.amounts[0]
-    assert limit <= budget * UNITS < limit + 1
+    assert limit <= budget * UNITS < limit + UNITS // 10**36
 
 
 def test_the_smallest_excess_is_refused():

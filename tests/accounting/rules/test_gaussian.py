@@ -79,10 +79,10 @@ def test_a_step_that_is_not_gaussian_dp_is_refused(cost):
 
 
 def test_the_limit_is_the_budget_in_whole_units_rounded_down():
-    """A limit is never one unit more than what the conversion allows."""
+    """A limit is what the conversion allows, rounded down to 36 decimals."""
     budget = gaussian_budget(RULE.epsilon, RULE.delta)
     limit = RULE.limit.amounts[0]
-    assert limit <= budget * UNITS < limit + 1
+    assert limit <= budget * UNITS < limit + UNITS // 10**36
 
 
 def test_the_smallest_excess_is_refused():
@@ -105,9 +105,9 @@ def test_many_small_steps_cost_what_one_large_step_costs():
 
 
 def test_a_price_that_is_no_whole_number_of_units_is_rounded_up():
-    """Three steps of sigma sqrt(3)-like cost never less than their exact sum."""
-    cost = Gaussian(sensitivity=1, sigma=3)
-    assert RULE.price(cost) == Tally((UNITS // 9 + 1,))
+    """To 36 decimals: 1/289 is no part of 1 to 100."""
+    cost = Gaussian(sensitivity=1, sigma=17)
+    assert RULE.price(cost) == Tally((-(-(10**36) // 289) * (UNITS // 10**36),))
 
 
 # -- laws --------------------------------------------------------------------------

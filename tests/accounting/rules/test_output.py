@@ -19,7 +19,7 @@ from dpflow.accounting.fixed.stops import best_epsilons, lemma_11
 from dpflow.accounting.rules.output import OutputFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import UNITS
+from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
@@ -104,7 +104,7 @@ def test_stopping_early_by_lemma_11() -> None:
     cost = EarlyStopping(TWENTY, stops=stops, accountant="gaussian", delta=shares)
     epsilons = lemma_11([((TWENTY, k),) for k in stops], shares, "gaussian")
     assert RULE.admits(RULE.price(cost))
-    units = [-(-e.numerator * UNITS // e.denominator) for e in epsilons]
+    units = [units_up(e) for e in epsilons]
     delta = 3 * UNITS // 10**7
     assert RULE.price(cost) == Tally((units[2], delta))
     for ran, i in ((1, 0), (5, 0), (6, 1), (10, 1), (14, 2), (15, 2)):
@@ -130,9 +130,7 @@ def test_theorem_15_beats_lemma_11() -> None:
         ((Fraction("0.1"), Fraction(0)),) * 30, stops, (Fraction(1, 10**7),) * 3
     )
     rule = OutputFilter(epsilon=9, delta="3e-7")
-    assert rule.price(best).amounts[0] == -(
-        -solved[2].numerator * UNITS // solved[2].denominator
-    )
+    assert rule.price(best).amounts[0] == units_up(solved[2])
     for ran in (10, 20, 30):
         saved = rule.price_realised(best, ran).amounts
         assert saved[0] < rule.price_realised(lemma, ran).amounts[0]
