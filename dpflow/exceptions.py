@@ -8,6 +8,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
     ├── UnsupportedCost         a theorem has no price for this cost
     ├── ConfigurationError      settings missing, contradictory or unreadable
     │   └── ContributionsError  declared bounds that do not fit the frame or the policy
+    │       └── PublicContributionsError  as PublicError
     ├── PolicyError             a policy file that cannot be used
     │   ├── UnknownDataset      no policy governs this dataset
     │   ├── PolicyChanged       the file differs from what the ledger has applied
@@ -22,6 +23,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
     │   │   └── LedgerRolledBack  it lacks charges that its witness has seen
     │   └── ReservationConflict an id or key is used for two different requests
     ├── ReleaseError            a value that cannot be released or stored
+    │   └── PublicError         a declaration of a step that does not fit, in its body
     └── DPStepFailed            the body of a DP step raised; its text is withheld
 """
 
@@ -106,8 +108,7 @@ class ConfigurationError(DpflowError):
 class ContributionsError(ConfigurationError):
     """Bounds on contributions that do not fit the frame or the policy.
 
-    Its text is made of declarations alone, so that it is shown where a step's body
-    raises it.
+    Its text is made of declarations alone.
     """
 
 
@@ -203,6 +204,45 @@ class ReservationConflict(LedgerError):
 
 class ReleaseError(DpflowError):
     """A value that cannot be released or stored; the value is never in the text."""
+
+
+class PublicError(ReleaseError):
+    """An error of dpflow's own checks of declarations, which leaves a body.
+
+    Its text holds declared names and numbers only. A subclass is withheld.
+    """
+
+
+class PublicContributionsError(ContributionsError):
+    """The same of declared bounds on contributions."""
+
+
+#: The flag of classes that are not compiled into Python or an extension.
+_MADE_BY_PYTHON = 1 << 9
+
+
+def public_kind(kind: type) -> Any:
+    """Return the nearest class that code defines, not one that a body has made.
+
+    The name of a class can hold private data, and its metaclass may raise.
+    """
+    for base in vars(type)["__mro__"].__get__(kind):
+        if not vars(type)["__flags__"].__get__(base) & _MADE_BY_PYTHON:
+            return base
+        try:
+            found: Any = sys.modules[vars(type)["__module__"].__get__(base)]
+            for part in vars(type)["__qualname__"].__get__(base).split("."):
+                found = vars(found)[part]
+        except BaseException:  # noqa: BLE001, S112 (whatever a metaclass does)
+            continue
+        if found is base:
+            return found
+    return object
+
+
+def public_name(kind: type) -> str:
+    """Return the name of that class, as its definition says it."""
+    return str(vars(type)["__qualname__"].__get__(public_kind(kind))).split(".")[-1]
 
 
 class DPStepFailed(DpflowError):

@@ -19,7 +19,12 @@ from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
 from dpflow.bounding import lazy
-from dpflow.exceptions import ConfigurationError, ContributionsError, ReleaseError
+from dpflow.exceptions import (
+    ConfigurationError,
+    ContributionsError,
+    PublicContributionsError,
+    ReleaseError,
+)
 from dpflow.guard.charge import Execution, current_execution, inherited_execution
 from dpflow.rounding import Number, exact, number_text
 
@@ -232,7 +237,7 @@ class Contributions:
             "Its name is withheld: it was computed inside the body. Make Contributions "
             "before the step, and the name is told"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
     def _bounded(self, frame: Frame) -> Frame:
         if lazy.is_lazy(frame):
@@ -353,7 +358,7 @@ def _relation(given: Relation | None) -> Relation:
     said = _running_relations()
     if given is None and not said:
         msg = "say relation=, as the policy does: there is no running step to ask"
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
     if not said:
         # A thread of a body has not been called by it, but its rows are of its data.
         inherited = inherited_execution()
@@ -362,7 +367,7 @@ def _relation(given: Relation | None) -> Relation:
     needed: Any = "replace-one" if "replace-one" in said else "add-or-remove"
     if given in ("add-or-remove", "replace-one") and said and given != needed:
         msg = f"relation={given!r}, but the policies of the running step say {needed}"
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
     chosen: Relation = given or needed
     return chosen
 

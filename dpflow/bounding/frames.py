@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from dpflow.exceptions import ContributionsError
+from dpflow.exceptions import PublicContributionsError
 from dpflow.libraries import bare_type, comes_from
 from dpflow.rounding import real_or_nan
 
@@ -289,7 +289,7 @@ def _table(frame: object) -> _Table:
         f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}, or "
         "a lazy table of polars, DuckDB, ibis or PySpark"
     )
-    raise ContributionsError(msg)
+    raise PublicContributionsError(msg)
 
 
 def _check_columns(present: list[Any], wanted: Sequence[str]) -> None:
@@ -300,7 +300,7 @@ def _check_columns(present: list[Any], wanted: Sequence[str]) -> None:
             f"the frame must have each of these columns once: {missing}. Compare them "
             "with the columns that it has"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _check_sortable(name: str, kind: str) -> None:
@@ -310,7 +310,7 @@ def _check_sortable(name: str, kind: str) -> None:
             f"order_by column {name!r} is of type {bare_type(kind)}; give it one type "
             "that is ordered, such as a date, a number or a string"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _check_nameable(name: str, kind: Any) -> None:
@@ -321,7 +321,7 @@ def _check_nameable(name: str, kind: Any) -> None:
             "person nor a group; make it a number, a string or a time, or several "
             "columns"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _is_hashable(value: object) -> bool:
@@ -343,7 +343,7 @@ def _check_numeric(name: str, kind: str, clip: Clip | None = None) -> None:
             todo += ', or write Clip(..., objects="decimal") if it holds Decimals: text'
             todo += " would count as zero"
         msg = f"clipped column {name!r} is of type {bare_type(kind)}; {todo}"
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _combined(columns: Sequence[Any]) -> NDArray[np.int64]:

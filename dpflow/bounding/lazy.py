@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpflow.exceptions import ContributionsError, how_to_install
+from dpflow.exceptions import PublicContributionsError, how_to_install
 from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _check_order(order_by: Sequence[str]) -> None:
         "are kept. It has no order of its own, and seed= is refused: a database's "
         "random order or hash is not ours, and may be another one tomorrow"
     )
-    raise ContributionsError(msg)
+    raise PublicContributionsError(msg)
 
 
 def _narwhals() -> Any:
@@ -99,7 +99,7 @@ def _narwhals() -> Any:
         import narwhals  # noqa: PLC0415
     except ImportError:
         msg = f"lazy tables need narwhals; {how_to_install('lazy')}"
-        raise ContributionsError(msg) from None
+        raise PublicContributionsError(msg) from None
     return narwhals
 
 
@@ -111,7 +111,7 @@ def _table(nw: Any, frame: object) -> Any:
         f"no rows can be bounded of {type(frame).__name__}; give a polars LazyFrame, a "
         "DuckDB relation, or a table of ibis or PySpark"
     )
-    raise ContributionsError(msg)
+    raise PublicContributionsError(msg)
 
 
 def _kinds(table: Any) -> dict[str, str]:
@@ -133,7 +133,7 @@ def _check(
             f"the table must have each of these columns once: {missing}, and none that "
             f"starts with {_OURS}. Compare them with the columns that it has"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
     for name in clip:
         _check_kind("clipped column", name, kinds[name], _NO_NUMBERS)
     for name in order_by:
@@ -147,7 +147,7 @@ def _check(
             "without an order of its own (nested, an interval, unknown). Select the "
             "columns that are needed, or make it text"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _check_kind(what: str, name: str, kind: str, refused: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ def _check_kind(what: str, name: str, kind: str, refused: Sequence[str]) -> None
             f"{what} {name!r} is of type {kind}; make it a number, or a string or time "
             "where it is not clipped"
         )
-        raise ContributionsError(msg)
+        raise PublicContributionsError(msg)
 
 
 def _missing(nw: Any, name: str, kinds: Mapping[str, str]) -> Any:

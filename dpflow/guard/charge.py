@@ -22,15 +22,16 @@ from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accuracy.target import Target
 from dpflow.exceptions import (
     BudgetRefused,
-    ContributionsError,
     DpflowError,
+    PublicError,
     ReleaseError,
+    public_name,
 )
 from dpflow.guard.call_frames import suspends
 from dpflow.guard.functions import check_output
 from dpflow.guard.late_settlements import Settlement
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import shown
+from dpflow.guard.redaction import is_public, shown
 from dpflow.guard.request import Place, ask
 from dpflow.guard.reserving import (
     Blocking,
@@ -165,7 +166,7 @@ class Execution:
                 f"{asked_by} draws the noise of step {self.request.step!r}, which says "
                 'noise="own": that its body draws it. Take one of the two away.'
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
 
     def check_process(self, asked_by: str) -> None:
         """Refuse what a forked child's copy of this would do a second time.
@@ -179,7 +180,7 @@ class Execution:
                 f"{self.request.step!r} forked, and its charge pays once. Send the "
                 "numbers back, and release them in the body."
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
 
     def _check_undrawn(self, asked_by: str) -> None:
         self.check_process(asked_by)
@@ -189,13 +190,13 @@ class Execution:
                 f"{asked_by} was called after step {step!r} had ended and its charge "
                 "was posted. Call it inside the body or block."
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         if self._draw.taken:
             msg = (
                 f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
                 "covers one draw. Release one vector, or make two steps of it."
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
 
     def report(self, outcome: int | str) -> None:
         """Say how the step came out, so that only this is charged.
@@ -214,13 +215,13 @@ class Execution:
         if self.ended or self.reported is not None:
             when = "had ended" if self.ended else "had reported its outcome"
             msg = f"report() was called after step {step!r} {when}"
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         if not isinstance(self.cost, Settling):
             msg = (
                 f"step {step!r} declared {self.cost!r}, which costs the same whatever "
                 "comes out; declare EarlyStopping, SparseVector or OutputDP"
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         self.cost.realised(outcome)
         self.reported = outcome
 
@@ -235,7 +236,7 @@ class Execution:
             known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
         # Its text may quote the output, which need not be released yet.
         except Exception as error:  # noqa: BLE001
-            why = f"gave no cell of its cost ({type(error).__name__})"
+            why = f"gave no cell of its cost ({public_name(type(error))})"
         else:
             if known and reported in (None, outcome):
                 self.reported = outcome
@@ -266,7 +267,7 @@ class Execution:
             self._check_drawn()
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
-            self.error_type = type(error).__name__
+            self.error_type = public_name(type(error))
             self.error = self._shown(error)
         finally:
             self.ended = True
@@ -287,7 +288,7 @@ class Execution:
             f'kept. Return {call}, or say noise="own" where the step is declared if '
             "its body draws that very noise by itself."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
 
     def fail(self) -> NoReturn:
         """Charge a body that raised in full and raise what the outside may see."""
@@ -331,9 +332,7 @@ class Execution:
         if self.redact:
             datasets = ", ".join(policy.dataset for policy in self.request.policies)
             error = shown(error, step=self.request.step, dataset=datasets)
-        if not isinstance(error, ReleaseError | ContributionsError):
-            return error
-        if _IN_FULL not in error.message:
+        if is_public(error) and _IN_FULL not in error.message:
             error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
             error.args = (error.message,)
         return error
@@ -385,7 +384,7 @@ def current_execution(asked_by: str) -> Execution:
         "task, or inside spend(...). What a block hands on to threads, tasks or the "
         "caller of a generator is `charge.release`, of `with spend(...) as charge`."
     )
-    raise ReleaseError(msg)
+    raise PublicError(msg)
 
 
 def inherited_execution() -> Execution | None:

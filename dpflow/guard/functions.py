@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CellType
 from typing import Any, TypeVar, cast
 
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ConfigurationError, PublicError, public_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,10 +116,10 @@ def check_output(step: str, value: object) -> None:
     if inspect.iscoroutine(value):
         value.close()
     msg = (
-        f"step {step!r} returned a {type(value).__name__}, which reads the data only "
-        "after the step has ended. Return the whole output."
+        f"step {step!r} returned a {public_name(type(value))}, which reads "
+        "the data only after the step has ended. Return the whole output."
     )
-    raise ReleaseError(msg)
+    raise PublicError(msg)
 
 
 def captured(function: Callable[..., Any] | None) -> dict[str, Any]:

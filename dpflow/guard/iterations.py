@@ -17,7 +17,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.noise.draws import draw
 
@@ -111,7 +111,7 @@ class SubStep:
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         if self._over or self._execution.ended:
             msg = f"{what} was called after {name} was over; call it inside the loop"
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         if cost is None and len(self.parts) == 1:
             cost = self.parts[0]
         # Threads of the body may race for the part.
@@ -131,7 +131,7 @@ class SubStep:
             "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
             "...), Laplace(...)), ...), and say cost= which one this is."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
 
     def _end(self) -> None:
         self._over = True
@@ -168,7 +168,7 @@ def iterations() -> Iterator[SubStep]:
             f"iterations() needs cost=EarlyStopping(...); step {name!r} declared "
             f"{cost!r}"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     # One loop is paid for, also where threads of the body race for it.
     execution.claim_loop("iterations()", noise=_NOISE)
     return _counted(execution, cost)
@@ -185,7 +185,7 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
         for number in range(1, last + 1):
             if execution.ended:
                 msg = f"step {execution.request.step!r} has ended, and its loop with it"
-                raise ReleaseError(msg)
+                raise PublicError(msg)
             step = SubStep(number, cost, execution)
             # Told before the sub-step starts: a body that goes on without asking for
             # the next one cannot have run more than this.

@@ -7,47 +7,40 @@ database, logs and events.
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 from asyncio import CancelledError
-from contextlib import suppress
+from typing import Any, TypeGuard, cast
 
+from dpflow.config import short_path
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    ContributionsError,
     DpflowError,
     DPStepFailed,
-    LedgerError,
-    PolicyError,
-    ReleaseError,
+    PublicContributionsError,
+    PublicError,
+    public_kind,
+    public_name,
 )
 
-#: Errors of dpflow that name only types and public facts, if dpflow's own code raises
-#: them in these places. The others may quote what the body computed, as `InvalidCost`
-#: does, and what the body itself raises may say anything.
-_PUBLIC = (ContributionsError, DPStepFailed, LedgerError, PolicyError, ReleaseError)
-_OUR_PLACES = (
-    "dpflow.guard.request",
-    "dpflow.guard.functions",
-    "dpflow.bounding.frames",
-    "dpflow.bounding.contributions",
-    "dpflow.mechanisms.in_steps",
-    "dpflow.guard.charge",
-    "dpflow.mechanisms.gradient_descent",
-    "dpflow.mechanisms.person_stores",
-    "dpflow.people.records",
-    "dpflow.people.store",
-    "dpflow.noise.containers",
-    "dpflow.noise.draws",
-    "dpflow.noise.refining",
-    "dpflow.mechanisms.rows",
-    "dpflow.mechanisms.sparse_vector",
-    "dpflow.prefect.loader",
-    "dpflow.guard.iterations",
-    "dpflow.guard.reserving",
+#: Errors whose texts hold declared names and numbers only. A subclass may say anything.
+_PUBLIC = (PublicError, PublicContributionsError)
+#: Python's own errors that are no `Exception`, the general one last.
+_ENDINGS = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    CancelledError,
+    BaseException,
 )
-
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
+_LARGEST_CODE = 255
+#: Where the code of others is installed.
+_INSTALLED = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")
+)
 
 
 def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
@@ -64,7 +57,7 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         termination) keeps its type, for that is what its receivers act on, and loses
         its text.
     """
-    if isinstance(error, BudgetRefused):
+    if issubclass(type(error), BudgetRefused):
         msg = (
             f"a step inside the body of DP step {step!r} on dataset {dataset!r} was "
             "refused (text withheld: it may hold private data). The step "
@@ -73,8 +66,9 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         )
         return _refused(error)(msg, dataset=dataset, step=step)
     hint = (
-        "The step was charged in full. To see the text where that is safe, set "
-        "`errors: keep` in the policy."
+        "The step was charged in full. Try it on the ledger of a test, at no cost: "
+        "the fixture dpflow_ledger (docs/how-to/test-a-pipeline.md). On made-up data, "
+        "`errors: keep` in the policy shows the text."
     )
     where = f"DP step {step!r} on dataset {dataset!r}"
     return _withheld(error, where, hint, dataset=dataset, step=step)
@@ -90,7 +84,7 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     Returns:
         As `shown`; nothing was charged.
     """
-    if isinstance(error, BudgetRefused):
+    if issubclass(type(error), BudgetRefused):
         msg = (
             f"a step inside private task {task!r} was refused (text withheld: it may "
             "hold private data). Ask for steps outside of it to see what would fit."
@@ -103,13 +97,44 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
 def _withheld(
     error: BaseException, where: str, hint: str, **facts: str
 ) -> BaseException:
-    """Return an error that says where it was and its type, or the error, emptied."""
-    told = _told(error)
-    if told is not None:
-        return told
-    name = type(error).__name__
-    msg = f"{name} in {where} (text withheld: it may hold private data). {hint}"
+    """Return an error that names its type and line, or what may be shown of it."""
+    name, line = public_name(type(error)), ""
+    try:
+        if is_public(error):
+            return _bare(error)
+        if not issubclass(type(error), Exception):
+            return _ending(error)
+        line = _line_of(error)
+    except BaseException:  # noqa: BLE001, S110 (whatever its class does)
+        pass
+    msg = f"{name} in {where}{line} (text withheld: it may hold private data). {hint}"
     return DPStepFailed(msg, **facts, error_type=name)
+
+
+def is_public(
+    error: BaseException,
+) -> TypeGuard[PublicError | PublicContributionsError]:
+    """Return whether the text of an error may leave a body."""
+    # A class that a body has made may claim to be equal.
+    return any(type(error) is kind for kind in _PUBLIC)
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the last line of the user's code that an error comes from, if any."""
+    found, trace = "", _own(error, "__traceback__")
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        # Text that was compiled in the body may name any file.
+        module, file = sys.modules.get(names.get("__name__", "")), code.co_filename
+        if (
+            module is not None
+            and getattr(module, "__file__", file) == file
+            and not module.__name__.startswith("dpflow.")
+            and not file.startswith(_INSTALLED)
+        ):
+            found = f" at {short_path(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 def shown_to_body(error: Exception, *, step: str) -> DpflowError:
@@ -124,92 +149,71 @@ def shown_to_body(error: Exception, *, step: str) -> DpflowError:
     Returns:
         An error of the same kind that tells its kind.
     """
-    kind = type(error) if isinstance(error, DpflowError) else DPStepFailed
+    kind: Any = type(error) if issubclass(type(error), DpflowError) else DPStepFailed
     if kind.__module__ != DpflowError.__module__:
         kind = DPStepFailed
-    name = type(error).__name__
+    name = public_name(type(error))
     msg = (
         f"{name}: a step inside the body of DP step {step!r} was not made (text "
         "withheld: it may hold private data). Ask for that step outside of the body to "
         "see what is wrong."
     )
-    return kind(msg, error_type=name)
+    return cast("DpflowError", kind(msg, error_type=name))
 
 
-def _refused(error: BudgetRefused) -> type[BudgetRefused]:
+def _refused(error: BaseException) -> type[BudgetRefused]:
     """Return the kind of a refusal, which is what tells whether budget is gone."""
-    return BudgetExhausted if isinstance(error, BudgetExhausted) else BudgetRefused
+    exhausted = issubclass(type(error), BudgetExhausted)
+    return BudgetExhausted if exhausted else BudgetRefused
 
 
-def _told(error: BaseException) -> BaseException | None:
-    """Return an error that is told by its type, or None if that is withheld too."""
-    if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
-        # A group cannot be emptied; at least one member ends the program.
-        members = (each for each in error.exceptions if not _is_plain(each))
-        return _told(next(members))
-    if not isinstance(error, Exception):
-        _empty(error)
-        return _bare(error)
-    if isinstance(error, _PUBLIC) and _is_ours(error):
-        return _bare(error)
-    return None
-
-
-def _is_ours(error: Exception) -> bool:
-    """Say whether dpflow's own code raised an error, where it says public facts."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
-    return any(f"{module}.".startswith(f"{place}.") for place in _OUR_PLACES)
-
-
-def _is_plain(error: BaseException) -> bool:
-    return isinstance(error, Exception)
-
-
-def _empty(error: BaseException) -> None:
-    """Take the text out of an error that is no `Exception`."""
-    if isinstance(error, SystemExit):
-        # Python prints a code that is no number, and then ends with 1.
-        error.code = error.code if isinstance(error.code, int | None) else 1
-        error.args = (error.code,)
-    elif not (isinstance(error, CancelledError) and _of_a_scope(error)):
+def _ending(error: BaseException) -> BaseException:
+    """Return a new error for what is no `Exception`, of a type that receivers know."""
+    if issubclass(type(error), BaseExceptionGroup):
+        # At least one member ends the program.
+        members = BaseExceptionGroup.exceptions.__get__(error)
+        return _ending(next(m for m in members if not issubclass(type(m), Exception)))
+    kind = public_kind(type(error))
+    if kind is type(error) and kind.__module__.startswith("prefect."):
+        # Prefect acts on what its own signals carry.
         error.args = ()
-    # What else an error carries can be in its text, too. Prefect acts on what its own
-    # signals carry.
-    kind = type(error)
-    if not kind.__module__.startswith("prefect."):
+        return _bare(error)
+    if kind.__module__.startswith("_pytest."):
+        # Its classes say that they are Python's own.
+        own = vars(sys.modules[kind.__module__]).values()
+        kind = next((each for each in own if each is type(error)), kind)
         # pytest reads what its own errors carry, and stops where it is missing.
-        tests = any(each.__module__.startswith("_pytest.") for each in kind.__mro__)
-        kept = dict.fromkeys(vars(error)) if tests else {}
-        vars(error).clear()
-        vars(error).update(kept)
-        with suppress(TypeError):  # classes made in C: those cannot be changed
-            error.__class__ = _silent(kind)
+        fresh: BaseException = kind("")
+        vars(fresh).update(dict.fromkeys(vars(fresh), ""))
+        return fresh
+    base = next(each for each in _ENDINGS if issubclass(kind, each))
+    if base is SystemExit:
+        code = _own(error, "code", SystemExit)
+        # Python prints a code that is no number, and then ends with 1.
+        plain = code is None or (type(code) is int and 0 <= code <= _LARGEST_CODE)
+        return SystemExit(code if plain else 1)
+    return base(_SCOPE) if base is CancelledError and _of_a_scope(error) else base()
 
 
-def _silent(kind: type[BaseException]) -> type[BaseException]:
-    """Return a kind of error of the same name that makes up no text of its own."""
-    if (kind.__str__, kind.__repr__) == (BaseException.__str__, BaseException.__repr__):
-        return kind
-    own = {"__module__": kind.__module__, "__str__": BaseException.__str__}
-    return type(kind.__name__, (kind,), {**own, "__repr__": BaseException.__repr__})
+def _of_a_scope(error: BaseException) -> bool:
+    """Return whether a cancellation, or one behind it, is that of a scope of anyio."""
+    behind: BaseException | None = error
+    while behind is not None and issubclass(type(behind), CancelledError):
+        text = next(iter(_own(behind, "args")), None)
+        if type(text) is str and text.startswith(_SCOPE):
+            return True
+        behind = _own(behind, "__context__")
+    return False
 
 
-def _of_a_scope(error: CancelledError) -> bool:
-    text = error.args[0] if error.args else None
-    return isinstance(text, str) and text.startswith(_SCOPE)
+def _own(error: BaseException, name: str, kind: type = BaseException) -> Any:
+    """Return an attribute as Python keeps it, whatever the error's class says."""
+    return vars(kind)[name].__get__(error)
 
 
 def _bare(error: BaseException) -> BaseException:
     """Take the errors behind an error, its notes and its frames away."""
-    earlier = error.__context__
     error.__cause__ = error.__context__ = error.__traceback__ = None
     if hasattr(error, "__notes__"):
         del error.__notes__
-    if isinstance(error, CancelledError) and isinstance(earlier, CancelledError):
-        # A scope looks for its own cancellation behind a later one, too.
-        _empty(earlier)
-        error.__context__ = _bare(earlier)
     return error

@@ -21,7 +21,8 @@ from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
     LedgerUnavailable,
-    ReleaseError,
+    PublicError,
+    public_name,
 )
 from dpflow.guard.call_frames import Held
 from dpflow.guard.late_settlements import Settlement
@@ -133,7 +134,7 @@ def owed(project: Project, request: Request) -> Iterator[None]:
 
 def _owe(project: Project, request: Request, error: BaseException) -> None:
     """Have a charge settled in full that nobody else would settle, if it was made."""
-    facts = {"error_type": type(error).__name__}
+    facts = {"error_type": public_name(type(error))}
     late = Settlement(outcome="failed", body=facts)
     project.unsettled.add(request.reservation, late)
 
@@ -363,14 +364,14 @@ def _check_patience(request: Request, answer: Busy, since: float) -> None:
             "made here. The step was not charged. Make the two releases one after "
             "another, outside of each other's bodies."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if answer.reservation in around:
         msg = (
             f"step {request.step!r} was called inside the body that is making the same "
             "release, and would wait for itself. Call a plain function there, or name "
             "what tells the two apart in release_key="
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     _waits.update(dict.fromkeys(around, answer.reservation))
     if time.monotonic() - since > _CLAIM_SECONDS:
         msg = (

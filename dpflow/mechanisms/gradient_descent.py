@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms.rows import Floats, Gradient, LayerRows, NormClip, OuterRows
 from dpflow.noise.draws import draw
 from dpflow.noise.sources import random_bytes
@@ -83,9 +83,9 @@ def _noise_of(cost: Cost, clip: NormClip) -> tuple[Gaussian, Fraction | None]:
         return noise, cost.sampling_rate
     msg = (
         "a step of gradient descent needs a Gaussian whose sensitivity is at least "
-        f"the clip {float(clip.norm):g}, or a PoissonSampledGaussian, got {cost!r}"
+        f"the clip, or a PoissonSampledGaussian, got {cost!r}"
     )
-    raise ReleaseError(msg)
+    raise PublicError(msg)
 
 
 def individual_sum(

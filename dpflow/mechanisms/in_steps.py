@@ -18,7 +18,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.guard.iterations import SubStep, iterations
 from dpflow.rounding import Number, exact_epsilon
@@ -315,13 +315,13 @@ def gradient_descent(
     individual = isinstance(execution.cost, IndividualBound)
     if individual != (sigma is not None) or individual != (steps is not None):
         msg = f"{who} takes sigma= and steps= under IndividualBound, and only there"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if not individual and sampling_rate != 1:
         msg = (
             f"{who} takes sampling_rate= under IndividualBound only; elsewhere declare "
             "PoissonSampledGaussian(sampling_rate=..., noise_multiplier=...)"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if sigma is not None and steps is not None:
         _check_relation(who, "add-or-remove")
         execution, bound = _claimed(who, IndividualBound)
@@ -380,7 +380,7 @@ def person_sum(
             drawn noise already, or if the values do not fit.
         LedgerError: If the store cannot be used; the step did not run.
     """
-    from dpflow.mechanisms.person_stores import person_store
+    from dpflow.mechanisms.person_stores import person_store, store_errors_shown
     from dpflow.mechanisms.person_sums import noisy_person_sum
     from dpflow.mechanisms.rows import NormClip
 
@@ -388,7 +388,7 @@ def person_sum(
     NormClip.to(norm)
     _check_relation("person_sum()", "add-or-remove")
     execution, _ = _claimed("person_sum()", PersonBudgets)
-    with execution.drawing(), person_store(execution) as store:
+    with execution.drawing(), store_errors_shown(), person_store(execution) as store:
         return noisy_person_sum(store, people, values, norm=norm, sigma=sigma)
 
 
@@ -397,10 +397,10 @@ def _check_doubled(who: str, cost: Gaussian, norm: Fraction) -> None:
     relations = {each.relation for each in current_execution(who).request.policies}
     if "replace-one" in relations and cost.sensitivity < 2 * norm:
         msg = (
-            f"{who} under replace-one changes by up to twice the norm {float(norm):g}; "
-            f"declare Gaussian(sensitivity={float(2 * norm):g}, ...)"
+            f"{who} under replace-one changes by up to twice the norm; declare "
+            "Gaussian(sensitivity=...) of twice the norm"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
 
 
 def _check_relation(who: str, relation: str) -> None:
@@ -411,7 +411,7 @@ def _check_relation(who: str, relation: str) -> None:
                 f"{who} is private for the relation {relation}; the policy of "
                 f"{policy.dataset!r} says {policy.relation}"
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
 
 
 def _claimed(
@@ -425,7 +425,7 @@ def _claimed(
             f"{asked_by} needs a step with cost={kind.__name__}(...) of its own kind; "
             f"step {execution.request.step!r} declared {cost!r}"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     execution.claim_draw(asked_by)
     return execution, cost
 

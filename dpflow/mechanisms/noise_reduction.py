@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from dpflow.accounting.costs.outcomes import OutputDP
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.draws import integer_laplace, whole_laplace
 from dpflow.noise.refining import coarsened
@@ -67,12 +67,12 @@ def refined(
     if not is_refinable(cost) or type(sensitivity) is not int or sensitivity < 1:
         msg = (
             "refined() needs cost=refinable(...) and a sensitivity that is a positive "
-            f"whole number; got {cost!r} and {sensitivity!r}"
+            f"whole number; the cost is {cost!r}"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if not values or not all(type(value) is int for value in values):
         msg = "refined() needs one or more ints; convert them with int(), and count"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     cells = dict(cost.cells)
     scales = [
         Fraction(float_up(sensitivity / cells[str(n)]))

@@ -13,7 +13,7 @@ from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.costs.noise import ExponentialMechanism
 from dpflow.accounting.costs.notions import ApproxDP, ApproxZCDP
 from dpflow.accounting.costs.top_k import TopK
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.noise.sources import EXACT
 from dpflow.rounding import Number
@@ -105,8 +105,8 @@ def private_groups(
     who = "private_groups()"
     replaced = _relation_of(current_execution(who)) == "replace-one"
     if type(max_groups) is not int or max_groups < 1:
-        msg = f"max_groups must be a whole number from 1, got {max_groups!r:.60}"
-        raise ReleaseError(msg)
+        msg = "max_groups must be a whole number from 1"
+        raise PublicError(msg)
     changed = max_groups * (2 if replaced else 1)
     execution = current_execution(who)
     cost: Any = execution.cost
@@ -181,7 +181,7 @@ def _claimed_parts(asked_by: str, kind: type[C], times: int) -> tuple[Execution,
             f"{asked_by} needs a step with cost={needed} here; step "
             f"{execution.request.step!r} declared {execution.cost!r}"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     execution.claim_draw(asked_by, EXACT)
     return execution, cost
 

@@ -18,7 +18,7 @@ from scipy import optimize, special  # type: ignore[import-untyped]
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutputDP
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError, ReleaseError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.draws import draw
 from dpflow.people.costs import clip_rows
@@ -64,11 +64,11 @@ class Recipe:
         low, high = Fraction(1, 10**6), Fraction(10**6)
         strength = exact(regularisation, name="regularisation", low=low, high=high)
         if type(train) is not int or not 1 <= train <= MOST_PEOPLE:
-            msg = f"train must be 1 to {MOST_PEOPLE} people, got {train!r}"
-            raise ReleaseError(msg)
+            msg = f"train must be 1 to {MOST_PEOPLE} people"
+            raise PublicError(msg)
         if not math.isfinite(threshold):
-            msg = f"the threshold must be a finite number, got {threshold!r}"
-            raise ReleaseError(msg)
+            msg = "the threshold must be a finite number"
+            raise PublicError(msg)
         return cls(train, strength, float(threshold))
 
     @property
@@ -156,7 +156,7 @@ def _epsilons(cost: OutputDP) -> tuple[Fraction, Fraction]:
             f"output_perturbation() needs cost=recoverable_model(...), with an epsilon "
             f"of {MODEL!r} that is no less than that of {NONE!r}; got {cost!r}"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     cells = dict(cost.cells)
     return cells[NONE], cells[MODEL]
 
@@ -168,11 +168,10 @@ def _checked(
     fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and 0 not in shapes[0]  # noqa: PLR2004
     if not fits or not recipe.train < shapes[1][0] <= recipe.train + MOST_PEOPLE:
         msg = (
-            f"output_perturbation() needs features[people, parameters] and labels"
-            f"[people] with some people beyond the {recipe.train} that it is fitted "
-            f"to, got shapes {shapes[0]} and {shapes[1]}"
+            "output_perturbation() needs features[people, parameters] and labels"
+            "[people] with some people beyond those of train= that it is fitted to"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     # A row that is no number has no norm; as zeros it says nothing.
     rows, _ = clip_rows(np.nan_to_num(np.asarray(features, np.float64)), norm=1)
     return np.nan_to_num(rows), np.where(np.asarray(labels) > 0, 1.0, -1.0)

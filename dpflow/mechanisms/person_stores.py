@@ -8,12 +8,14 @@ own, which its header names, and a store that is lost grants nothing ever again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
 from dpflow.config import Settings
-from dpflow.exceptions import LedgerCorrupt, LedgerMissing
+from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerMissing, PublicError
 from dpflow.guard.charge import Execution
 from dpflow.guard.person_budgets import people_folder
 from dpflow.ledger import Ledger
@@ -24,6 +26,20 @@ from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
 
 _NEVER_RAN = "void"
+
+
+@contextmanager
+def store_errors_shown() -> Iterator[None]:
+    """Let what is wrong with a store leave the body: its text names no person.
+
+    Raises:
+        PublicError: If the block raises an error of a ledger.
+    """
+    try:
+        yield
+    except LedgerError as error:
+        msg = f"{type(error).__name__}: {error.message}"
+        raise PublicError(msg) from None
 
 
 def person_store(execution: Execution) -> PersonStore:

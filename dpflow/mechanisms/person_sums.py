@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw
 from dpflow.people import PersonStore, gaussian_costs
@@ -46,11 +46,8 @@ def noisy_person_sum(
     clip = NormClip.to(norm)
     rows = np.ones(len(people)) if values is None else np.asarray(values, np.float64)
     if rows.ndim not in (1, 2) or len(rows) != len(people):
-        msg = (
-            f"values must be one number or one row of numbers for each of people, got "
-            f"the shape {rows.shape}"
-        )
-        raise ReleaseError(msg)
+        msg = "values must be one number or one row of numbers for each of people"
+        raise PublicError(msg)
     width = 1 if rows.ndim == 1 else rows.shape[1]
     ids, sums = _by_person(people, rows.reshape(len(rows), width))
     clipped = clip.apply(sums)

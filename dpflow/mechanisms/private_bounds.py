@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError, public_name
 from dpflow.noise.exact import choose
 from dpflow.rounding import Number, exact, float_down, real_or_nan
 
@@ -35,11 +35,11 @@ def quantiles_among(
     """Return a candidate near each quantile, each by a draw of its own."""
     fewest = 2
     if not fewest <= len(candidates) <= MOST_CANDIDATES:
-        msg = f"give 2 to {MOST_CANDIDATES} candidates, got {len(candidates)}"
-        raise ReleaseError(msg)
+        msg = f"give 2 to {MOST_CANDIDATES} candidates"
+        raise PublicError(msg)
     if type(max_rows) is not int or max_rows < 1:
-        msg = f"max_rows must be a whole number from 1, got {max_rows!r:.60}"
-        raise ReleaseError(msg)
+        msg = "max_rows must be a whole number from 1"
+        raise PublicError(msg)
     ordered = sorted(candidates, key=lambda each: exact(each, name="candidates"))
     cuts = [float_down(exact(each, name="candidates")) for each in ordered]
     shares = [_share(quantile) for quantile in quantiles]
@@ -98,7 +98,7 @@ def _share(quantile: Number) -> Fraction:
     share = exact(quantile, name="quantile", low=Fraction(0), high=Fraction(1))
     if share in (0, 1):
         msg = "a quantile lies between 0 and 1; nobody's own number is one of them"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     return share
 
 
@@ -115,7 +115,7 @@ def numbers_of(values: Iterable[Any]) -> Floats:
             "private_bounds() got a column of type object or text: text in it would "
             "count as zero. Make it a number first, or give a list of Decimals"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if hasattr(column, "to_numpy"):
         column = column.to_numpy()
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
@@ -123,9 +123,9 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     elif isinstance(column, (list, tuple)) or _holds_objects(column):
         found = np.fromiter((real_or_nan(each, _REAL) for each in column), np.float64)
     else:
-        name = type(values).__name__
+        name = public_name(type(values))
         msg = f"give a list or a column of numbers, not {name} of another type"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting.costs.noise import DiscreteGaussian
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.noise.draws import draw
 from dpflow.noise.exact import pick, toss
 from dpflow.rounding import bound_above, bound_below, float_up, to_real
@@ -123,7 +123,7 @@ def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
                 f"group, {LONGEST} people in a group would not be enough to tell of "
                 "it. Declare a larger epsilon, or let people count in fewer groups."
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         now = found[-1]
         rest = max(_ONE - now - added, 0)
         by_presence = (grown * now >> BITS) + added
@@ -148,7 +148,7 @@ def people_in(
     rows, names = _plain(people), _plain(groups)
     if len(rows) != len(names):
         msg = "give a person and a group for each row: as many of one as of the other"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     for person, name in zip(rows, names, strict=True):
         group = _group(name)
         if group is not None and _is_somebody(person):
@@ -173,7 +173,7 @@ def _plain(column: Any) -> list[Any]:
     kind = str(getattr(column, "dtype", getattr(column, "type", None))).lower()
     if kind.removeprefix("dictionary<values=").startswith(_TIMES):
         msg = "groups and people by time need a name: make it a date or a text first"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     listed = getattr(column, "tolist", None) or getattr(column, "to_list", None)
     return list(listed() if listed else column)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.draws import draw
 from dpflow.rounding import bound_above, float_up, to_real
@@ -57,11 +57,8 @@ class Bins:
             ReleaseError: If the base is not in (1, 1000], or the shift not in [0, 1).
         """
         if not 1.0001 <= base <= 1000 or not 0 <= shift < 1:  # noqa: PLR2004
-            msg = (
-                f"the bins need a base in [1.0001, 1000] and a shift in [0, 1), got "
-                f"{base!r} and {shift!r}"
-            )
-            raise ReleaseError(msg)
+            msg = "the bins need a base in [1.0001, 1000] and a shift in [0, 1)"
+            raise PublicError(msg)
         first = math.floor(math.log(_SMALLEST, base)) + shift
         edges: list[float] = []
         for number in count():
@@ -177,9 +174,9 @@ def interquartile_range(
     if numbers.ndim != 1 or numbers.size < FEWEST_PEOPLE:
         msg = (
             f"interquartile_range() needs one value for each of {FEWEST_PEOPLE} or "
-            f"more people, got the shape {numbers.shape}"
+            "more people"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     numbers = np.clip(np.nan_to_num(numbers), -_FARTHEST, _FARTHEST)
     chosen = 1 + 1 / math.log(numbers.size) if base is None else base
     # Half a bin further is half a bin back.

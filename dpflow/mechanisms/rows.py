@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.people.costs import clip_rows, squared_norms
 from dpflow.people.state import PrivateMask
 from dpflow.rounding import Number, exact_scale
@@ -183,7 +183,7 @@ class Factors:
                 "the other factor must have one row for each of the people of this "
                 "one, as a vector or a matrix"
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         return OuterRows(self, values)
 
 
@@ -223,7 +223,7 @@ class LayerRows:
     def __post_init__(self) -> None:
         if len({len(each.right) for each in self.layers}) != 1:
             msg = "all layers must have a row for each of the same people"
-            raise ReleaseError(msg)
+            raise PublicError(msg)
 
 
 #: What `NormClip.apply` takes.
@@ -325,4 +325,4 @@ def _check_people(shape: tuple[int, ...], fits: bool) -> None:  # noqa: FBT001
             "gradients must be an array with one row for each of 1 to "
             f"{MOST_PEOPLE} people: number[people, ...]"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)

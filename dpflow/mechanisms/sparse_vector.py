@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import SupportsFloat
 
 from dpflow.accounting.costs.sparse_vector import SparseVector
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError, public_name
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.containers import plain_number
 from dpflow.noise.draws import integer_laplace
@@ -99,15 +99,15 @@ def _levels(
 ) -> list[float]:
     if not len(queries):
         msg = "sparse_vector() needs one or more queries; there are none"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if not isinstance(thresholds, Sized):
         return [thresholds] * len(queries)
     if len(thresholds) != len(queries):
         msg = (
-            f"sparse_vector() got {len(queries)} queries and {len(thresholds)} "
-            "thresholds; give one threshold for all, or one for each."
+            "sparse_vector() got more or fewer thresholds than queries; give one "
+            "threshold for all, or one for each."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     return list(thresholds)
 
 
@@ -117,10 +117,11 @@ def _steps(cost: SparseVector, value: object, grid: int) -> int:
     # An int may be too large for isfinite().
     if number is None or (isinstance(number, float) and not math.isfinite(number)):
         msg = (
-            f"sparse_vector() got a query or threshold of type {type(value).__name__} "
-            "that is no finite number. Clip such values first."
+            "sparse_vector() got a query or threshold of type "
+            f"{public_name(type(value))} that is no finite number. "
+            "Clip such values first."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     return in_steps(number, cost.sensitivity, grid)
 
 

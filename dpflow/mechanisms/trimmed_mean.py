@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.propose_test_release import passing
 from dpflow.noise.draws import draw, integer_laplace
@@ -65,10 +65,10 @@ class Window:
         left_out = int(exact(share, name="trim", low=low, high=high) * people)
         if not 1 <= left_out <= (people - 1) // 2:
             msg = (
-                f"a trim of {share} leaves out {left_out} of {people} people at each "
-                "end; at least 1 must be left out, and 1 be left"
+                "a trim needs to leave out at least 1 person at each end, and to "
+                "leave 1 person in"
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         return cls(left_out, people - 1 - left_out)
 
     @property
@@ -156,7 +156,7 @@ def trimmed_mean(
     """
     if cost.tries != 1:
         msg = "a second try needs another bound: declare tries=1 and ask again"
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     proposed = exact_scale(bound, name="bound")
     ordered = np.sort(_steps(values, float(proposed)))
     people = len(ordered)
@@ -173,9 +173,9 @@ def _steps(values: NDArray[Any], bound: float) -> Whole:
     if numbers.ndim != 1 or not FEWEST_PEOPLE <= numbers.size <= MOST_PEOPLE:
         msg = (
             f"a trimmed mean needs one value for each of {FEWEST_PEOPLE} to "
-            f"{MOST_PEOPLE} people, got the shape {numbers.shape}"
+            f"{MOST_PEOPLE} people"
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     with np.errstate(over="ignore"):
         steps = np.floor(np.nan_to_num(numbers) / bound * GRID)
     return np.clip(steps, -_FARTHEST, _FARTHEST).astype(np.int64)

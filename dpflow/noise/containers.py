@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError, ReleaseError, public_kind
 from dpflow.libraries import bare_type, comes_from
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _take_list(values: Sequence[Any], whole: object = None) -> Parts:
     for item in _flat(values):
         number = _number(item)
         if number is None:
-            what = f"it holds an entry of type {_type_name(item)}"
+            what = f"it holds an entry of type {_name(public_kind(type(item)))}"
             raise refused(values if whole is None else whole, what, _todo(item))
         numbers.append(number)
     # One float makes all of them floats: which entries happened to be ints (a sum over
@@ -355,13 +355,16 @@ def _fits_float(dtype: Any) -> bool:
 
 def refused(value: object, what: str, todo: str) -> ReleaseError:
     """Build the error for a value; it names types only, for the value is private."""
-    name = _type_name(value)
+    name = _name(public_kind(type(value)))
     msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
-    return ReleaseError(msg, type_name=name)
+    return PublicError(msg, type_name=name)
 
 
 def _type_name(value: object) -> str:
-    kind = type(value)
+    return _name(type(value))
+
+
+def _name(kind: type) -> str:
     if kind.__module__ == "builtins":
         return kind.__name__
     return f"{kind.__module__.partition('.')[0]} {kind.__name__}"

@@ -28,7 +28,7 @@ from dpflow.accounting.costs.noise import (
     Gaussian,
     Laplace,
 )
-from dpflow.exceptions import ReleaseError, how_to_install
+from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.noise.containers import check_number, refused, take_apart
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
@@ -100,7 +100,7 @@ def sampler_for(cost: Cost) -> Sampler:
         "not a mechanism. Let the body draw its own noise and return the noisy value "
         "(the journal then says noise: self-declared), or declare Laplace or Gaussian."
     )
-    raise ReleaseError(msg, mechanism=name)
+    raise PublicError(msg, mechanism=name)
 
 
 sampler_for.register(Laplace, lambda cost: _continuous("laplace", cost.scale))
@@ -159,7 +159,7 @@ def _steps(scale: Fraction) -> float:
             f"integer noise of a scale of {rounded} steps cannot be drawn; at most "
             f"{LARGEST_STEPS}. Declare a larger epsilon or fewer answers."
         )
-        raise ReleaseError(msg, mechanism="discrete laplace")
+        raise PublicError(msg, mechanism="discrete laplace")
     return rounded
 
 
@@ -177,7 +177,7 @@ def _whole(mechanism: str, scale: Fraction) -> Sampler:
                 "Count in whole steps (cents, not dollars), or declare Laplace or "
                 "Gaussian."
             )
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         return _noisy(mechanism, rounded, list(numbers))
 
     return sample
@@ -192,7 +192,7 @@ def _continuous(mechanism: str, scale: Fraction) -> Sampler:
             f"{mechanism} noise of scale {rounded} cannot be drawn; "
             "declare a cost whose scale is a positive finite float."
         )
-        raise ReleaseError(msg, mechanism=mechanism)
+        raise PublicError(msg, mechanism=mechanism)
 
     def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
         return _noisy(mechanism, rounded, [float(number) for number in numbers])
@@ -213,7 +213,7 @@ def _invoke(measurement: Any, numbers: list[Any]) -> list[Any]:
     try:
         noisy: list[Any] = measurement(numbers)
     except Exception as error:  # noqa: BLE001
-        failure = type(error).__name__
+        failure = public_name(type(error))
     # Raised outside the handler: OpenDP's message may quote the value, and an error
     # raised inside would carry it along as its context.
     if failure is not None:
@@ -221,7 +221,7 @@ def _invoke(measurement: Any, numbers: list[Any]) -> list[Any]:
             f"OpenDP failed to draw noise ({failure}); its text is withheld because it "
             "may hold private data. The charge stands."
         )
-        raise ReleaseError(msg, error_type=failure)
+        raise PublicError(msg, error_type=failure)
     return noisy
 
 
@@ -270,5 +270,5 @@ def _opendp() -> tuple[Any, Any, Any, Any]:
             "release() draws noise through OpenDP, which is not installed; "
             f"{how_to_install('opendp')}"
         )
-        raise ReleaseError(msg) from None
+        raise PublicError(msg) from None
     return mod, domains, metrics, made

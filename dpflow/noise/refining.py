@@ -25,7 +25,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.refined import Refined, RefinedLaplace
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.noise.containers import one_number
 from dpflow.noise.draws import (
     LARGEST_STEPS,
@@ -84,7 +84,7 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
             f"release(within=...) refines noise, and {cost!r} has one. Declare "
             "cost=Refined(Gaussian(...), coarsest=...), or leave within= out."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
     if isinstance(cost, Refined):
         return stopping_rule(target, cost.spreads)
     # The noise that is drawn, which is a little more than the declared one.
@@ -134,7 +134,7 @@ def _steps_of(cost: RefinedLaplace) -> list[Fraction]:
     if scales[0] > LARGEST_STEPS:
         most = f"{float(LARGEST_STEPS / widened):g}"
         msg = f"{cost!r} draws too much noise; its largest scale is {most}"
-        raise ReleaseError(msg, mechanism=cost.mechanism)
+        raise PublicError(msg, mechanism=cost.mechanism)
     return scales
 
 
@@ -206,6 +206,6 @@ def _undecided(cost: Cost) -> Sampler:
             f"{cost.mechanism} is drawn until it is good enough: say when, as in "
             'release(value, within="10%") or release(value, within=25)'
         )
-        raise ReleaseError(msg, mechanism=cost.mechanism)
+        raise PublicError(msg, mechanism=cost.mechanism)
 
     return sample

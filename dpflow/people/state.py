@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualOdometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import InvalidCost, LedgerCorrupt, ReleaseError
+from dpflow.exceptions import InvalidCost, LedgerCorrupt, PublicError
 from dpflow.people.withheld import Withheld
 from dpflow.rounding import units_up
 
@@ -159,7 +159,7 @@ class PrivateTally(Withheld):
         """
         if os.getpid() != self._pid:
             msg = "this PrivateTally belongs to the process that made it; use it there"
-            raise ReleaseError(msg)
+            raise PublicError(msg)
         check_costs(costs, self._left.shape)
         active = np.empty(self._left.shape, np.bool_)
         work = np.empty(min(_BLOCK, self._left.size))

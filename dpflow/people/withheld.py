@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import PublicError, public_name
 
 
 class Withheld:
@@ -31,10 +31,10 @@ class Withheld:
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         msg = (
-            f"a {type(self).__name__} holds data about people: it cannot be copied, "
-            "stored, compared, counted or shown. Use it inside the step only."
+            f"a {public_name(type(self))} holds data about people: it cannot be "
+            "copied, stored, compared, counted or shown. Use it inside the step only."
         )
-        raise ReleaseError(msg)
+        raise PublicError(msg)
 
     __reduce__ = __reduce_ex__ = __getstate__ = __copy__ = __deepcopy__ = _refuse
     __iter__ = __len__ = __getitem__ = __contains__ = __reversed__ = _refuse

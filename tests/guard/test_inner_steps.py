@@ -29,6 +29,7 @@ from dpflow.exceptions import (
     DpflowError,
     DPStepFailed,
     LedgerUnavailable,
+    PublicError,
     ReleaseError,
     UnknownDataset,
 )
@@ -440,7 +441,7 @@ def test_a_substep_does_not_show_a_cost_that_the_body_made(tmp_path, monkeypatch
             each.release(1.0, cost=Laplace(sensitivity=31415926, epsilon="0.1"))
 
     error = caught(fit)
-    assert type(error) is ReleaseError
+    assert type(error) is PublicError
     assert "31415926" not in texts(error)
 
 

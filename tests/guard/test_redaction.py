@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import signal
 import traceback
 import types
@@ -15,7 +16,13 @@ import anyio
 import pytest
 
 from dpflow import Laplace, PureDP, guarded, spend
-from dpflow.exceptions import BudgetRefused, DPStepFailed
+from dpflow.exceptions import (
+    BudgetRefused,
+    ContributionsError,
+    DPStepFailed,
+    PublicError,
+    ReleaseError,
+)
 from dpflow.guard.project import current_project
 from tests.projects import (
     POLICY,
@@ -177,8 +184,10 @@ async def test_a_cancel_scope_still_recognises_its_own_cancellation(shop):
     assert spent() == "0.1"
 
 
-def test_cancellations_behind_a_cancellation_are_kept_without_text(shop):
-    """A cancel scope looks for its own one there; nothing else stays behind."""
+@pytest.mark.parametrize("of_a_scope", [True, False])
+def test_a_scopes_cancellation_is_kept_without_text(shop, of_a_scope):
+    """A cancel scope looks for its own one, here or behind; nothing else stays."""
+    scope = "Cancelled via cancel scope " if of_a_scope else "Cancelled by "
 
     @guarded(dataset="shop", cost=TENTH)
     def count():
@@ -186,12 +195,145 @@ def test_cancellations_behind_a_cancellation_are_kept_without_text(shop):
             try:
                 raise ValueError(read_private())
             except ValueError:
-                raise asyncio.CancelledError(read_private()) from None
+                raise asyncio.CancelledError(scope + read_private()) from None
         except asyncio.CancelledError:
             raise asyncio.CancelledError(read_private()) from None
 
     error = caught(count)
-    assert [type(each) for each in chain(error)] == [asyncio.CancelledError] * 2
+    assert [type(each) for each in chain(error)] == [asyncio.CancelledError]
+    assert error.args == ((scope,) if of_a_scope else ())
+
+
+def slotted(text):
+    """Make an error that is no `Exception`, whose own attribute is out of reach."""
+
+    class Slotted(BaseException):
+        __slots__ = ("text",)
+        args = property(lambda _: (text,))
+
+        def __str__(self):
+            return text
+
+    error = Slotted(text)
+    error.text = text
+    return error
+
+
+def unwritable(text):
+    """Make an error that raises another one where it is changed."""
+
+    class Unwritable(Exception):
+        def __setattr__(self, *_):
+            raise ValueError(text)
+
+        __class__ = __traceback__ = __context__ = property(__setattr__)
+
+    return Unwritable(text)
+
+
+def nameless(text):
+    """Make an error whose class raises where its name is read, and equals all."""
+
+    class Meta(type):
+        def __getattribute__(cls, _):
+            raise ValueError(text)
+
+        def __eq__(cls, _):
+            return True
+
+        __hash__ = type.__hash__
+
+    return Meta("Nameless", (Exception,), {})(text)
+
+
+def named(text):
+    """Make an error whose class is named after private data."""
+    return type(text, (KeyError,), {"__module__": __name__})(text)
+
+
+def named_ending(text):
+    """Make the same of what is no `Exception`."""
+    return type(text, (KeyboardInterrupt,), {"__module__": "builtins"})(text)
+
+
+def of_a_scope(text):
+    """Make what looks like a cancellation by a scope of anyio."""
+    return asyncio.CancelledError("Cancelled via cancel scope " + text)
+
+
+def public_subclass(text):
+    """Make an error of a class that derives from the public ones."""
+    return type("PublicError", (PublicError,), {"__module__": "dpflow.exceptions"})(
+        text
+    )
+
+
+def endless(text):
+    """Make a group that holds nothing to raise."""
+
+    class Endless(BaseExceptionGroup):
+        exceptions = property(lambda _: 1 / 0)
+
+    return Endless(text, [KeyboardInterrupt(text)])
+
+
+HOSTILE = {
+    slotted: (BaseException, "BaseException"),
+    unwritable: (DPStepFailed, "Exception"),
+    nameless: (DPStepFailed, "Exception"),
+    named: (DPStepFailed, "KeyError"),
+    named_ending: (KeyboardInterrupt, "KeyboardInterrupt"),
+    of_a_scope: (asyncio.CancelledError, "CancelledError"),
+    public_subclass: (DPStepFailed, "PublicError"),
+    endless: (KeyboardInterrupt, "BaseExceptionGroup"),
+    ReleaseError: (DPStepFailed, "ReleaseError"),
+    ContributionsError: (DPStepFailed, "ContributionsError"),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+def test_a_hostile_class_gets_nothing_out(shop, caplog, make):
+    """Neither in what the caller gets nor in the ledger, whatever the class does."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        raise make(read_private())
+
+    error = caught(count)
+    kind, name = HOSTILE[make]
+    assert (type(error), outcome()["error_type"]) == (kind, name)
+    assert list(chain(error)) == [error]
+    assert CANARY not in told(error) + caplog.text + type(error).__name__
+    assert CANARY.encode() not in ledger_bytes(shop)
+    assert spent() == "0.1"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_error_names_the_line_of_the_users_code(shop, own):
+    """The deepest one of the user's file, also below another library; never a text."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        if own:
+            return {}[read_private()]
+        return json.loads(read_private())
+
+    line = count.__wrapped__.__code__.co_firstlineno + (3 if own else 4)
+    error = caught(count)
+    assert f"{Path(__file__).name}:{line} (text withheld" in error.message
+    assert "dpflow_ledger" in error.message
+    assert CANARY not in told(error)
+
+
+def test_code_that_was_made_of_text_has_no_line(shop):
+    """Its file could be named after private data."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        exec(compile("1 / 0", read_private(), "exec"), {"__name__": __name__})
+
+    error = caught(count)
+    assert f"{Path(__file__).name}:" in error.message
     assert CANARY not in told(error)
 
 

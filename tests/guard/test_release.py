@@ -125,7 +125,7 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
     step(release)(1)
     kept, refused, ran, own, guarantee = run_python(WITHOUT, folder=shop)
     assert isinstance(kept, int)
-    assert refused.startswith("ReleaseError: ")
+    assert refused.startswith("PublicError: ")
     assert "opendp" in refused
     assert "install" in refused
     assert (ran, own, guarantee) == ([], 1, 1)

@@ -96,7 +96,7 @@ def test_the_noise_is_the_declared_one() -> None:
 def test_a_cost_that_does_not_cover_the_clip_is_refused() -> None:
     """A sensitivity below the clip, or another mechanism."""
     for cost in (Gaussian(sensitivity=1, sigma=9), PureDP(epsilon=1)):
-        with pytest.raises(ReleaseError, match=r"at least the clip 1\.5"):
+        with pytest.raises(ReleaseError, match="at least the clip"):
             noisy_gradient(cost, np.zeros((2, 2)), clip=NormClip.to("1.5"))
 
 
@@ -251,7 +251,7 @@ def test_replace_one_needs_twice_the_clip(
     policy = policy.replace("{epsilon: 50}", "{epsilon: 50, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy.replace("basic", "concentrated"))
     single = Gaussian(sensitivity=1, sigma=10)
-    with pytest.raises(ReleaseError, match="twice the norm 1"):
+    with pytest.raises(ReleaseError, match="twice the norm"):
         descend(EarlyStopping(single, stops=(2,)))
     double = Gaussian(sensitivity=2, sigma=10)
     assert descend(EarlyStopping(double, stops=(2,))).shape == (2,)

@@ -252,7 +252,7 @@ def test_shapes_must_fit() -> None:
     rows, labels = people(10)
     recipe = Recipe.of(10, 1, 1.0)
     for bad in ((rows, labels), (rows[0], labels), (rows, labels[:5])):
-        with pytest.raises(ReleaseError, match="beyond the 10"):
+        with pytest.raises(ReleaseError, match="beyond those of train="):
             recovered_model(COST, *bad, recipe)
 
 

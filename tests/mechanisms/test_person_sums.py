@@ -22,8 +22,7 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
-    LedgerMissing,
+    PublicError,
     ReleaseError,
     UnsupportedCost,
 )
@@ -256,7 +255,7 @@ def test_a_store_that_is_gone_grants_nothing(folder: Path) -> None:
     customers(0, ["a"])
     away = folder / "away"
     shutil.move(folder / ".dpflow" / "people", away)
-    with pytest.raises(LedgerMissing, match="--new-term"):
+    with pytest.raises(PublicError, match=r"LedgerMissing: .*--new-term"):
         customers(1, ["a"])
     shutil.rmtree(folder / ".dpflow" / "people")
     shutil.move(away, folder / ".dpflow" / "people")
@@ -271,7 +270,7 @@ def test_a_store_from_a_backup_is_refused(folder: Path) -> None:
     customers(1, ["a"])
     customers(2, ["a"])
     path.write_bytes(old)
-    with pytest.raises(LedgerCorrupt, match="old backup"):
+    with pytest.raises(PublicError, match=r"LedgerCorrupt: .*old backup"):
         customers(3, ["a"])
 
 
@@ -285,7 +284,7 @@ def test_a_store_that_no_charge_paid_is_refused(folder: Path, monkeypatch) -> No
     create_store(
         path, bound=RULE.opening(), witness=witness, reservation="nobody"
     ).close()
-    with pytest.raises(LedgerCorrupt, match="knows no charge nobody"):
+    with pytest.raises(PublicError, match=r"LedgerCorrupt: .*knows no charge nobody"):
         customers(1, ["a"])
 
 

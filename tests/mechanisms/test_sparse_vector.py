@@ -354,7 +354,7 @@ def test_queries_and_thresholds_must_fit() -> None:
     """There are some, and as many of each."""
     with pytest.raises(ReleaseError, match="there are none"):
         sparse_vector(SURE, [])
-    with pytest.raises(ReleaseError, match="2 queries and 3 thresholds"):
+    with pytest.raises(ReleaseError, match="more or fewer thresholds"):
         sparse_vector(SURE, [1, 2], [1, 2, 3])
 
 
