@@ -28,6 +28,7 @@ from prefect.exceptions import (
 )
 from prefect.settings import (
     PREFECT_LOGGING_LOG_PRINTS,
+    PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
     get_current_settings,
     temporary_settings,
@@ -330,9 +331,10 @@ def _parts(whole: Any) -> Iterator[Any]:
 def nothing_stored() -> Iterator[None]:
     """Keep tasks and flows that are called in this block from storing or logging.
 
-    A task that a step's body calls returns and prints data that was not released. It
-    would inherit the step's `persist_result`, the flow's `log_prints`, or a setting's;
-    what it says itself counts.
+    No record of a logger reaches Prefect's database from this block. A task that a
+    step's body calls returns and prints data that was not released. It would inherit
+    the step's `persist_result`, the flow's `log_prints`, or a setting's; what it says
+    itself counts.
     """
     settings = get_current_settings()
     task, flow = TaskRunContext.get(), FlowRunContext.get()
@@ -342,6 +344,8 @@ def nothing_stored() -> Iterator[None]:
         off[PREFECT_TASKS_DEFAULT_PERSIST_RESULT] = False
     if settings.logging.log_prints:
         off[PREFECT_LOGGING_LOG_PRINTS] = False
+    if settings.logging.to_api.enabled:
+        off[PREFECT_LOGGING_TO_API_ENABLED] = False
     with ExitStack() as stack:
         if off:
             stack.enter_context(temporary_settings(off))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import multiprocessing
 import os
 import threading
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from prefect import task
+from prefect import get_run_logger, task
+from prefect.logging import handlers
+from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from dpflow import (
     EarlyStopping,
@@ -371,3 +374,27 @@ filter: concentrated
     with pytest.raises(ReleaseError, match="one row for each"):
         state.result()
     assert "31415" not in state.message
+
+
+def test_no_log_of_a_body_reaches_prefects_database(project, monkeypatch):
+    """Neither of its run logger nor of a library's; what the flow logs does."""
+    sent = []
+    monkeypatch.setattr(handlers, "emit_api_log", lambda log: sent.append(str(log)))
+    library = logging.getLogger("library")
+    monkeypatch.setattr(library, "handlers", [handlers.APILogHandler()])
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def count() -> int:
+        get_run_logger().warning("canary-27182")
+        library.warning("canary-27182")
+        return 1
+
+    @dp_flow(name="report")
+    def report():
+        library.warning("of the flow")
+        return count()
+
+    with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: True}):
+        assert report() == 1
+    assert "of the flow" in "".join(sent)
+    assert "canary-27182" not in "".join(sent)
