@@ -24,7 +24,7 @@ from uuid import UUID
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.plain import as_plain_date
-from dpflow.ledger.records import digest
+from dpflow.ledger.records import TEXT, digest
 
 #: Types whose text tells each value from every other of the type.
 _PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, Fraction)
@@ -74,6 +74,9 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
         if "{" in (form or ""):
             check_calendars(f"{{{field}:{filled}}}")
         texts.append(_text(field, value, filled))
+    if not TEXT.fullmatch("".join(texts)):
+        msg = "an argument holds NUL or half a surrogate pair: take that character out"
+        raise Untold(msg)
     return "".join(texts)
 
 

@@ -18,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 # NUL and lone surrogates are kept differently by each database, or not at all.
 _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
-_TEXT = re.compile(r"[^\0\ud800-\udfff]*")
+TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
 def digest(text: str) -> str:
@@ -87,7 +87,7 @@ class Request:
         _check("reservation", self.reservation, _ID)
         _check("owner", self.owner, _ID)
         _check("step", self.step, _NAME)
-        _check("key_text", self.key_text, _TEXT)
+        _check("key_text", self.key_text, TEXT)
         for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
         if (self.covers is None) == bool(self.planned):

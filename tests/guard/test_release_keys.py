@@ -190,6 +190,17 @@ def test_what_no_text_tells_is_refused_before_anything_is_charged(
     assert before == rows(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_a_text_that_no_ledger_keeps_is_refused_in_words_of_the_step(shop, text):
+    """The message names the keyword that the author wrote."""
+    count, _ = counting(release_key="sum/{ids}")
+    before = rows(shop)
+    with pytest.raises(ConfigurationError, match=r"release_key .* NUL") as refused:
+        count(text)
+    assert "key_text" not in refused.value.message
+    assert before == rows(shop)
+
+
 def test_objects_at_one_address_are_no_one_release(shop):
     """As they were: most were answered with the release of one that was gone."""
     count, ran = counting(release_key="sum/{ids}")
