@@ -8,8 +8,6 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from dpflow.ledger.grants import Grant
-
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
@@ -43,7 +41,7 @@ MEMBERS = {
 WHOLE = make_policy(
     "d", unit="customer-week", partition="{by: week}", lifetime="{epsilon: 2}"
 )
-#: Its source may be carved, and has two names.
+#: Its source has two names.
 SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
 POPULATION = Population(
     population="p",
@@ -113,7 +111,7 @@ class Play:
         self.repairs = 0
         deeds = [self.reserve] * 8 + [self.end] * 5
         deeds += [self.preflight, self.die] * 3 + [self.seal, self.close] * 2
-        deeds += [self.again, self.amend, self.prior, self.apply, self.carve]
+        deeds += [self.again, self.amend, self.prior, self.apply]
         self.deeds: list[Callable[[], object]] = [
             *deeds,
             *(self.forget, self.repair, self.checkpoint),
@@ -280,27 +278,6 @@ class Play:
             cost=cost,
             step=step,
         )
-
-    def carve(self) -> None:
-        """Grant a part of a budget."""
-        if self.policies["e"].source is None:
-            return
-        cost = ApproxDP(epsilon=self.random.choice(["0.1", "0.7"]), delta=0)
-        grant = Grant(
-            source="visits",
-            unit="customer",
-            relation="add-or-remove",
-            epsilon=str(cost.epsilon),
-            delta="0",
-            giver="x",
-            taker="y",
-            environment=None,
-            because="x",
-            at=str(self.random.random()),
-        )
-        request = self.by_hand("e", cost, "carved for another ledger")
-        words = {"because": "x", "evidence": grant.digest, **self.facts()}
-        self.ask(Prior(request=request, grant=grant, **words))
 
     def close(self) -> None:
         """Freeze a book, or thaw it."""

@@ -62,18 +62,6 @@ def test_every_storage_answers_alike(seed: int, store: type[Any]) -> None:
     assert plain(play.storage.stored()) == plain(twin.storage.stored())
 
 
-def test_the_histories_meet_every_answer() -> None:
-    """Not grants only: replays, conflicts, refusals, deaths and repairs come, too."""
-    plays = [once(seed, InMemory) for seed in range(HISTORIES)]
-    assert {name for play in plays for name, _ in play.answers} >= {
-        *("Granted", "Replayed", "Busy", "BudgetRefused", "BudgetExhausted"),
-        *("ReservationConflict", "UnsupportedCost", "PolicyChanged", "Applied"),
-        *("ConfigurationError", "LedgerUnavailable", "bool", "tuple", "NoneType"),
-    }
-    kinds = {entry.kind for play in plays for entry in play.storage.written}
-    assert kinds == {*journal.KINDS}
-
-
 class Forgetting(Noting):
     """A transaction that forgets what was changed of releases that were there."""
 

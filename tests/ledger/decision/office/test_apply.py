@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import Gaussian
+from dpflow import Gaussian, OutputDP
 from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
@@ -15,7 +15,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import End, Keys, Pen
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.office_records import Applied, Wish
 from dpflow.ledger.provenance import system_user
@@ -75,17 +74,11 @@ def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
     ledger: Ledger,
 ) -> None:
     """Tallies of zero are no proof; a charge that was not voided is one."""
-    plan = "{theorem: plan, accountant: basic, steps: [%s]}"
-    step = "{cost: {mechanism: PureDP, epsilon: 0.1}, times: 3}"
-    policy = make_policy(filter=plan % step)
-    ledger.void(granted(ledger, policies=[policy]), reason="test")
+    policy = make_policy(filter="output")
+    cost = OutputDP({"none": 0, "some": "0.1"})
+    ledger.void(granted(ledger, cost, policies=[policy]), reason="test")
     assert [view.charged for view in views.terms(ledger, "a")] == [False]
-    found = granted(ledger, policies=[policy])
-    with ledger.storage.write() as transaction:
-        state = transaction.load(Keys(charges=(found,)))
-        pen = Pen(state, End(charge=found, kind="settle", **ledger.label()))
-        pen.write("a", "settle", {"a#1": (0,)}, {"outcome": "completed"}, charge=found)
-        transaction.store(pen.changes, pen.entries, {})
+    ledger.settle(granted(ledger, cost, policies=[policy]), reported="none")
     assert sums(ledger) == (0, 0)
     assert [view.charged for view in views.terms(ledger, "a")] == [True]
 
