@@ -30,6 +30,12 @@ _Details = Annotated[
     bool,
     typer.Option("--details", help="Show every account, and what limits each run."),
 ]
+_Next = Annotated[
+    int | None,
+    typer.Option(
+        "--next", metavar="N", min=1, max=1000, help="List the next N runs instead."
+    ),
+]
 _PartsFrom = Annotated[
     str | None,
     typer.Option(
@@ -51,6 +57,7 @@ _Written = Annotated[
 def status(
     dataset: AnyDataset = None,
     *,
+    upcoming: _Next = None,
     details: _Details = False,
     parts_from: _PartsFrom = None,
     all_parts: _AllParts = False,
@@ -77,6 +84,9 @@ def status(
     parts = ALL_PARTS if all_parts else PAGE_OF_PARTS._replace(first=parts_from)
     with project_ledger() as (found, ledger):
         record = status_of(found, ledger, dataset, parts)
+        if upcoming is not None:
+            _print_next(found, record, upcoming, as_json=as_json)
+            return
         if as_json:
             say_json(record.as_json())
             return
@@ -109,6 +119,41 @@ def _print(found: Settings, record: Status, *, details: bool) -> None:
         say("", none + (pins if unpinned else ""))
     if known:
         _print_meaning(known, details=details)
+
+
+def _print_next(found: Settings, record: Status, count: int, *, as_json: bool) -> None:
+    """List the next runs of each dataset, and in one line what is refused."""
+    from rich.text import Text
+
+    from dpflow.cli.tables import cell, new_table
+    from dpflow.forecast.coming import coming_runs
+
+    coming = {
+        each.standing.dataset: coming_runs(
+            each.ahead, each.standing.pinned["flows"], count, root=found.root
+        )
+        for each in record.datasets
+        # An earlier term has no further runs.
+        if each.standing.pinned is not None
+    }
+    if as_json:
+        rows = [{"dataset": name, **known.as_json()} for name, known in coming.items()]
+        say_json({"ledger": record.as_json()["ledger"], "datasets": rows})
+        return
+    for name, known in coming.items():
+        say(Text(plain(name), style="bold cyan"))
+        if known.runs:
+            table = new_table("date", "flow", "run", numbers=("run",))
+            for run in known.runs:
+                table.add_row(*map(cell, run))
+            say("", table, "")
+        if known.refused:
+            say(plain(f"Refused: {'; '.join(known.refused)}."))
+        if known.undated:
+            flows = ", ".join(known.undated)
+            say(plain(f"No day is known of {flows}: schedule it in prefect.yaml."))
+    if not coming:
+        say(*_no_policies(found))
 
 
 def _no_policies(found: Settings) -> list[str]:

@@ -52,8 +52,7 @@ class Outlook:
         runs_left: Further runs like this one that all gates admit; None: without end.
         per_run: What one run costs, in words.
         limited_by: The gate that refuses first, in words; None if none ever does.
-        every: How often the flow runs; None if that is not known.
-        source: Where that is known from: "release keys", "schedule" or "given".
+        schedule: When the flow runs; None if that is not known.
         exhausted_on: The day of the first run that is refused; None if not known.
         account: Id of the account that `used` and `ahead` are of, or "".
         used: The share of its budget that is used now.
@@ -72,8 +71,7 @@ class Outlook:
     runs_left: int | None
     per_run: str
     limited_by: str | None
-    every: Every | None = None
-    source: str = ""
+    schedule: Schedule | None = None
     exhausted_on: date | None = None
     account: str = ""
     used: float = 0.0
@@ -83,6 +81,16 @@ class Outlook:
     complete: bool = True
     single: bool = False
     older: bool = False
+
+    @property
+    def every(self) -> Every | None:
+        """The interval between two runs, if known."""
+        return None if self.schedule is None else self.schedule.every
+
+    @property
+    def source(self) -> str:
+        """The source of the schedule: "release keys", "schedule", "given" or ""."""
+        return "" if self.schedule is None else self.schedule.source
 
     @property
     def points(self) -> tuple[tuple[date, float], ...]:
@@ -239,8 +247,7 @@ def outlook_of(
         limited_by="policy, which lets in other flows only"
         if closed
         else _gate(limiting),
-        every=None if schedule is None else schedule.every,
-        source="" if schedule is None else schedule.source,
+        schedule=schedule,
         exhausted_on=ends,
         account="" if budget is None else budget.account.id,
         used=(budget and budget.used_after(0)) or 0.0,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.forecast.coming import coming_runs
+from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.views.parts import Parts
 from tests.cli.support import (
     CDNOW,
@@ -391,3 +395,69 @@ def test_many_parts_are_read_a_page_at_a_time(
     assert "--parts-from north" in run_fine("status", "events", "--parts-from", "south")
     (data,) = run_json("status", "events", "--all-parts")["datasets"]
     assert data["parts"] == {"known": 3, "read": 3, "following": None}
+
+
+# Next runs
+
+
+MONDAYS = """\
+deployments:
+  - entrypoint: report.py:report
+    schedules: [{cron: "0 6 * * 1", timezone: UTC}]
+"""
+
+
+def test_the_next_runs_have_days_and_what_is_refused_is_one_line(shop: Shop) -> None:
+    """Days follow the release keys, and only runs that fit are listed."""
+    for week in range(13, 18):
+        shop.charge(key=f"revenue/1997-W{week}")
+    (data,) = run_json("status", "cdnow", "--next", "3")["datasets"]
+    assert [(run["date"], run["number"]) for run in data["runs"]] == [
+        ("1997-04-28", 1),
+        ("1997-05-05", 2),
+        ("1997-05-12", 3),
+    ]
+    assert data["refused"] == data["undated"] == []
+    text = run_fine("status", "cdnow", "--next", "20")
+    assert "1997-07-21  weekly-report   13" in text
+    refused = "Refused: weekly-report from 1997-07-28 on (share of weekly-report)."
+    assert refused in text.splitlines()
+    for _ in range(13):
+        shop.charge()
+    text = run_fine("status", "cdnow", "--next", "20")
+    assert text.splitlines() == [
+        "cdnow",
+        "Refused: weekly-report now (share of weekly-report).",
+    ]
+
+
+def test_a_deployment_says_the_days_before_release_keys_do(shop: Shop) -> None:
+    """A flow that has not run has days, too; without a deployment it has none."""
+    text = run_fine("status", "cdnow", "--next", "2")
+    assert "No day is known of weekly-report: schedule it in prefect.yaml." in text
+    (shop.root / "prefect.yaml").write_text(MONDAYS)
+    (shop.root / "report.py").write_text(
+        "@dp_flow(name='weekly-report')\ndef report(): ...\n"
+    )
+    for week in (None, *range(13, 18)):
+        if week is not None:
+            shop.charge(key=f"revenue/1997-W{week}")
+        ahead = coming_runs(
+            outlooks(shop.ledger(), "cdnow"),
+            ["weekly-report"],
+            2,
+            root=shop.root,
+            today=date(2027, 1, 3),
+        )
+        days = [date(2027, 1, 4), date(2027, 1, 11)]
+        assert [day for day, _, _ in ahead.runs] == days
+    run_fine("policy", "apply", "cdnow")
+    assert len(run_json("status", "--next", "2")["datasets"]) == 2
+
+
+def test_an_ended_term_has_no_next_runs(shop: Shop) -> None:
+    """Each dataset is listed once."""
+    shop.write(CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n")
+    shop.charge()
+    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    assert run_fine("status", "cdnow", "--next", "2").count("cdnow") == 1

@@ -7,7 +7,9 @@ from datetime import date
 
 import pytest
 
-from dpflow.forecast import Outlook, budget_line
+from dpflow.forecast import Every, Outlook, Schedule, budget_line
+
+SCHEDULE = Schedule(Every(seconds=604_800), date(2026, 1, 5), "schedule")
 
 
 def made(flow: str, *ahead: tuple[date, float, int], **fields: object) -> Outlook:
@@ -18,7 +20,7 @@ def made(flow: str, *ahead: tuple[date, float, int], **fields: object) -> Outloo
         runs_left=len(ahead),
         per_run="",
         limited_by=None,
-        source="schedule",
+        schedule=SCHEDULE,
         account="d#1",
         used=0.1,
         ahead=ahead,
@@ -45,7 +47,7 @@ def test_flows_add_up():
 
 def test_days_of_release_keys_are_not_those_of_the_clock():
     """A backfill of 1997 is not drawn among charges of today."""
-    keyed = replace(WEEKLY, source="release keys")
+    keyed = replace(WEEKLY, schedule=replace(SCHEDULE, source="release keys"))
     assert not budget_line([keyed]).clock
     assert budget_line([keyed, MONTHLY]) is None
 

@@ -11,29 +11,21 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterDeploymentId,
-)
-from prefect.client.schemas.schedules import (
-    CronSchedule,
-    IntervalSchedule,
-    RRuleSchedule,
 )
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from typer.testing import CliRunner
 
 from dpflow.cli import app
-from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
-from dpflow.prefect.schedules import served_schedules
 from tests.prefect.support import charges
 
 NAME = "report/every-second"
@@ -239,50 +231,3 @@ def test_an_unknown_deployment_cannot_be_resumed(make_project) -> None:
     result = CliRunner().invoke(app, ["resume", "report/nowhere"])
     assert result.exit_code == 1
     assert "prefect deployment ls" in result.stderr
-
-
-def test_the_days_of_deployments_are_read_from_the_server() -> None:
-    """One active schedule tells them, an interval from its anchor; two do not."""
-    weekly, daily = CronSchedule(cron="0 6 * * 1"), IntervalSchedule(interval=DAY)
-    yearly = RRuleSchedule(rrule="FREQ=YEARLY")
-    tuesdays = IntervalSchedule(
-        interval=7 * DAY, anchor_date=datetime(2026, 1, 6, tzinfo=UTC)
-    )
-    known = {
-        "weekly-told": [(weekly, True), (daily, False)],
-        "daily-told": [(daily, True)],
-        "twice": [(weekly, True), (daily, True)],
-        "yearly-told": [(yearly, True)],
-        "anchored-told": [(tuesdays, True)],
-        "stopped": [(weekly, True)],
-    }
-    with get_client(sync_client=True) as client:
-        for name, schedules in known.items():
-            flow_id = client.create_flow_from_name(name)
-            client.create_deployment(
-                flow_id,
-                name,
-                paused=name == "stopped",
-                schedules=[
-                    DeploymentScheduleCreate(schedule=each, active=active)
-                    for each, active in schedules
-                ],
-            )
-    told = served_schedules(date(2027, 1, 1))
-    found = {name: told[name] for name in known if name in told}
-    assert {name: (each.every.text, each.first) for name, each in found.items()} == {
-        "weekly-told": ("7 days", date(2027, 1, 4)),
-        "daily-told": ("1 day", date(2027, 1, 1)),
-        "yearly-told": ("12 months", date(2027, 1, 1)),
-        "anchored-told": ("7 days", date(2027, 1, 5)),
-    }
-
-
-def test_a_server_that_does_not_answer_is_told() -> None:
-    """With what to check."""
-    nobody = {PREFECT_API_URL: "http://127.0.0.1:9/api"}
-    with (
-        temporary_settings(nobody),
-        pytest.raises(ConfigurationError, match="--served"),
-    ):
-        served_schedules(date(2027, 1, 1))
