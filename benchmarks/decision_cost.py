@@ -60,10 +60,8 @@ FILTERS: list[tuple[str, dict[str, Any], Any, float]] = [
 ODOMETERS: list[tuple[str, dict[str, Any], Any, float]] = [
     ("basic", {}, PURE, SCALAR_MOST),
     ("renyi", {}, GAUSSIAN, SCALAR_MOST),
-    ("renyi", {"orders": ORDERS_64, "rule": "grid"}, GAUSSIAN, ORDERS_MOST),
     ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
     ("renyi-doubling", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
-    ("best", {}, GAUSSIAN, ORDERS_MOST),
 ]
 
 

@@ -93,7 +93,6 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("odometer", "individual"): {"order": _ORDER},
     ("odometer", "renyi"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
-    ("odometer", "linear"): _SPLIT,
     ("odometer", "mixture"): _SPLIT,
     ("odometer", "stitched"): _SPLIT,
 }
@@ -113,11 +112,9 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "renyi-doubling": (renyi_divergence,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),
-    "linear": (approx_zcdp,),
     "mixture": (approx_zcdp,),
     "stitched": (approx_zcdp,),
     "portfolio": (residue_pair, renyi_divergence, approx_zcdp, approx_dp),
-    "best": (renyi_divergence, probabilistic_dp),
 }
 
 _DEFINITION = "By definition."

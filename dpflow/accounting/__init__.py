@@ -37,9 +37,7 @@ FILTERS: dict[str, str] = {
 }
 ODOMETERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicOdometer",
-    "best": "dpflow.accounting.rules.portfolio:BestOdometer",
     "individual": "dpflow.accounting.rules.individual:IndividualOdometer",
-    "linear": "dpflow.accounting.rules.time_uniform:LinearOdometer",
     "mixture": "dpflow.accounting.rules.time_uniform:MixtureOdometer",
     "renyi": "dpflow.accounting.rules.renyi_mixture:make_renyi_odometer",
     "renyi-doubling": "dpflow.accounting.rules.renyi_doubling:RenyiDoublingOdometer",

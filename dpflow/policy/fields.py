@@ -170,7 +170,8 @@ class TheoremChoice(BaseModel):
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
-        own = names - self.given.keys() - {"delta"}
+        # The members of a portfolio are pinned, and not for a policy to choose.
+        own = names - self.given.keys() - {"delta", "members"}
         problems = []
         for option, value in self.options.items():
             if option in self.given:

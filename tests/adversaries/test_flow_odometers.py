@@ -24,9 +24,7 @@ OF_B, OF_A = Fraction(6), Fraction(1, 1000)
 ODOMETERS = [
     ("basic", {}),
     ("renyi", {"order": 32}),
-    ("linear", {"target": "0.5"}),
     ("mixture", {"rho": "0.001"}),
-    ("best", {"halt_at_epsilon": 1}),
 ]
 DELTA = "0.001"
 

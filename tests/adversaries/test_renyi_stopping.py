@@ -1,4 +1,4 @@
-"""Adversaries against the Renyi odometers and `best`, played out exactly.
+"""Adversaries against the Renyi odometers, played out exactly.
 
 The stopping-time adversary repeats one randomized response until its loss exceeds the
 reading. The choosing adversary also picks the size of each step from the outputs so
@@ -53,11 +53,9 @@ def readings_of(rule: Odometer, epsilon: Fraction, steps: int) -> list[float]:
 RULES = [
     ("renyi", {"order": 8}, 0.8),
     ("renyi", {"order": 3}, 0.9),
-    ("renyi", {"orders": ORDERS, "rule": "grid"}, 0.4),
     ("renyi", {"orders": ORDERS}, 0.7),
     ("renyi-doubling", {"orders": ORDERS}, 0.03),
     ("renyi-doubling", {"orders": [4]}, 0.08),
-    ("best", {"halt_at_epsilon": 3}, 0.7),
 ]
 SETTINGS = [("0.5", 1000, "0.05"), ("0.1", 2000, "0.05"), ("0.1", 2000, "0.01")]
 

@@ -24,7 +24,7 @@ from dpflow.accounting import Odometer, make_odometer
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.rules.time_uniform import LinearOdometer
+from dpflow.accounting.rules.time_uniform import MixtureOdometer
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.sizes import spread
@@ -150,13 +150,12 @@ def test_the_reference_mistake_at_a_thousand_steps():
 SHIPPED_VALUES = [
     ("stitched", {"v0": "0.0001"}, 0.0003866098124628631),
     ("mixture", {"rho": "0.1"}, 0.003538937264952336),
-    ("linear", {"target": 1}, 0.006088285226108071),
 ]
 
 
 @pytest.mark.parametrize(("name", "options", "stated"), SHIPPED_VALUES)
 def test_the_corrected_forms_reach_the_stated_probabilities(name, options, stated):
-    """With their drift, the three published odometers stay below delta, as stated."""
+    """With their drift, both published odometers stay below delta, as stated."""
     odometer = make_odometer(name, delta="0.01", form="pure", **options)
     step = PureDP(epsilon="0.01")
     low, high = crossing(Fraction("0.01"), readings_of(odometer, step, 10_000))
@@ -170,7 +169,6 @@ def shipped(delta: str, variance: str) -> list[Odometer]:
         make_odometer(name, delta=delta, form=form, **options)
         for form in ("pure", "concentrated")
         for name, options in (
-            ("linear", {"target": variance}),
             ("mixture", {"rho": variance}),
             ("mixture", {"rho": variance, "sides": "two"}),
             ("stitched", {"v0": variance}),
@@ -270,7 +268,7 @@ def test_no_adaptive_choice_of_steps_beats_an_odometer(delta):
             assert found * (1 + ROUNDING) <= float(delta), odometer
 
 
-class AdvancedAsOdometer(LinearOdometer):
+class AdvancedAsOdometer(MixtureOdometer):
     """The mistake again: V/2 + sqrt(2 V log(1/delta)) at whatever V turns out."""
 
     def _width(self, variance: int) -> int:
@@ -284,7 +282,7 @@ def test_the_best_adaptive_adversary_beats_a_mistake():
     The last case passes while the steps are all equal: choosing their size matters.
     """
     for size, steps, delta in (("0.02", 100, "0.05"), ("0.3", 100, "0.1")):
-        wrong = AdvancedAsOdometer(delta=delta, target=1, form="pure")
+        wrong = AdvancedAsOdometer(delta=delta, rho=1, form="pure")
         found = best_adaptive(wrong, Fraction(size), steps)
         assert found > 1.1 * float(delta)
     _, fixed = crossing(Fraction(size), readings_of(wrong, PureDP(epsilon=size), steps))
@@ -323,10 +321,9 @@ def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
     odometers = [
         make_odometer(name, form=form, **room, **{option: variance})
         for form in ("pure", "concentrated")
-        for name, option in (("linear", "target"), ("mixture", "rho"))
+        for name, option in (("mixture", "rho"), ("stitched", "v0"))
     ]
     odometers += [
-        make_odometer("stitched", v0=variance, **room),
         make_odometer("rogers", delta=str(float(delta)), beta=variance),
         make_odometer("basic", delta=str(float(delta))),
     ]
@@ -375,7 +372,7 @@ def test_published_odometers_fail_for_probabilistic_steps():
         assert low > 0.999
     step = ProbabilisticDP(epsilon=epsilon, delta=own)
     for shipped_one in (
-        make_odometer("linear", delta="0.05", delta_loss="0.01", target="0.00004"),
+        make_odometer("mixture", delta="0.05", delta_loss="0.01", rho="0.00004"),
         make_odometer("rogers", delta="0.1", beta="0.00004"),
         make_odometer("basic", delta="0.04"),
     ):

@@ -111,6 +111,7 @@ REFUSED_THEOREMS = [
     ("filter", "{theorem: 3}", 6, "filter.theorem: should be text", "theorem: "),
     ("filter", "{orders: [2]}", 6, "filter.theorem: this field is missing", "Add it"),
     ("filter", "3", 6, "filter must be a theorem, got 3", "{theorem: NAME"),
+    ("filter", "{theorem: portfolio, members: []}", 6, "option 'members'", "no opt"),
     ("filter", "{theorem: basic, x: 1}", 6, "no option 'x'", "It has no options"),
     (
         "filter",

@@ -33,7 +33,8 @@ class StitchedOdometer(TimeUniformOdometer):
     eq. (11). W is max(V, v0): the boundary of its first epoch is a line that holds from
     zero on, so the reading is defined below v0 too.
 
-    Assumes: as `linear`. v0 is a constant, not the first step's epsilon squared.
+    Assumes: as `mixture`, one-sided. v0 is a constant, not the first step's
+    epsilon squared.
 
     Rounding: prices up; the boundary in floats, widened by a relative 1e-12.
 

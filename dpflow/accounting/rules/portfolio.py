@@ -1,4 +1,4 @@
-"""Several theorems side by side: the filter `portfolio` and the odometer `best`."""
+"""Several filters of one budget: `portfolio` admits what one of them admits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import (
     Filter,
-    Odometer,
-    Rule,
     ThresholdFilter,
     price_or_error,
     priced,
@@ -40,17 +38,6 @@ RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(131, 132), Fraction(3, 5)
 #: Gaussians explodes at high orders.
 LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
 
-#: How the default members of `best` share delta: tuned, mixture, basic.
-TUNED_SHARE, MIXTURE_SHARE = Fraction(7, 10), Fraction(28, 100)
-_BEST_ORDERS = ("1.5", "2", "3", "4", "6", "8", "12", "16", "24", "32", "64", "128")
-
-#: Filters and odometers that are no members: their tallies are not a step's price, or
-#: they are made of members themselves.
-_NO_MEMBERS = ("best", "individual", "plan", "portfolio")
-_MOST_MEMBERS = 16
-
-Member = str | Mapping[str, Any]
-
 
 class PortfolioFilter(Filter):
     """Admit while at least one member admits all steps so far and the new one.
@@ -73,14 +60,14 @@ class PortfolioFilter(Filter):
     Args:
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
-        members: Filters as names or mappings: `theorem`, their part `delta` (default
-            0) and their options. Default: `residue` with 0.66 of delta (0.005 for
-            deltas of steps), `renyi` with 0.23, mostly at order 8 if its own is above,
-            `concentrated` with 0.01 (0.004 for deltas of steps), and `basic` with 0.1,
-            all for deltas of steps.
+        members: Members as `parameters` writes them, for a pinned rule; no option of a
+            policy. Default: `residue` with 0.66 of delta (0.005 for deltas of steps),
+            `renyi` with 0.23, mostly at order 8 if its own is above, `concentrated`
+            with 0.01 (0.004 for deltas of steps), and `basic` with 0.1, all for deltas
+            of steps.
 
     Raises:
-        InvalidCost: If a member cannot be made, or the parts exceed delta.
+        InvalidCost: If a member cannot be made, or their deltas exceed delta.
     """
 
     theorem = "portfolio"
@@ -90,19 +77,23 @@ class PortfolioFilter(Filter):
         *,
         epsilon: Number,
         delta: Number,
-        members: Sequence[Member] | None = None,
+        members: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta)
-        if members is None:
-            self.members = default_members(self.epsilon, self.delta)
-        else:
-            options = [member_options(member, Fraction(0)) for member in members]
-            check_split([exact_delta(o["delta"]) for o in options], self.delta)
-            self.members = tuple(
-                theorems.make_filter(epsilon=self.epsilon, **o) for o in options
+        self.members = (
+            default_members(self.epsilon, self.delta)
+            if members is None
+            else tuple(theorems.make_filter(epsilon=epsilon, **m) for m in members)
+        )
+        parts = sum((member.delta for member in self.members), Fraction(0))
+        if parts > self.delta:
+            msg = (
+                f"the members' deltas sum to {short_up(parts)}, more than the "
+                f"{number_text(self.delta)} there is: each needs a part of its own."
             )
-        self.components, self._cuts = layout_of(self.members)
+            raise InvalidCost(msg, name="members", value=None, high=self.delta)
+        self.components, self._cuts = _layout_of(self.members)
         self.steady = all(member.steady for member in self.members)
         self._steady_price = lru_cache(maxsize=1024)(self._solved_price)
         # A threshold costs least to look at.
@@ -126,13 +117,19 @@ class PortfolioFilter(Filter):
         return self._all_prices(cost, self.zero() if used is None else used)
 
     def _all_prices(self, cost: Cost, used: Tally) -> Tally:
-        amounts, reasons = prices_of(
-            self.members,
-            lambda i: self._own_price(i, cost, used),
-        )
+        amounts: list[int] = []
+        reasons: list[str] = []
+        for i, member in enumerate(self.members):
+            try:
+                amounts += self._own_price(i, cost, used).amounts
+            except UnsupportedCost as error:
+                reasons.append(f"{member.theorem}: {error.message}")
+                amounts += (*(0,) * len(member.components), 1)
         if len(reasons) == len(self.members):
-            raise uncovered_error(cost, self.theorem, reasons)
-        return Tally(amounts)
+            msg = f"no member of the portfolio has a sound price for {cost!r}. "
+            msg += " ".join(reasons)
+            raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
+        return Tally(tuple(amounts))
 
     def _own_price(self, index: int, cost: Cost, used: Tally) -> Tally:
         member = self.members[index]
@@ -216,82 +213,6 @@ class PortfolioFilter(Filter):
         }
 
 
-class BestOdometer(Odometer):
-    """Read the smallest of the members' readings.
-
-    Source: Union bound over the members: the loss exceeds some member's reading at
-    some time with probability at most the sum of their deltas.
-
-    Assumes: what every member assumes of the steps that it covers. Members, options
-    and the split of delta are fixed in advance. A member that has no price for a step
-    reads infinity from then on; the others go on.
-
-    Rounding: the members' own.
-
-    Checked by: tests/accounting/rules/test_portfolio.py, tests/adversaries.
-
-    Args:
-        delta: Probability with which the bound may fail, in (0, 1).
-        members: Odometers as names or mappings: `theorem`, their part `delta`
-            (default 0) and their options. Default: `renyi` tuned for
-            `halt_at_epsilon` with 0.7 of delta, the mixture of `renyi` over twelve
-            orders with 0.28, and `basic` with the rest.
-        halt_at_epsilon: Reading for which members' constants that are not given are
-            tuned.
-
-    Raises:
-        InvalidCost: If a member cannot be made, or the parts exceed delta.
-    """
-
-    theorem = "best"
-    made_from = ("delta", "members")
-
-    def __init__(
-        self,
-        *,
-        delta: Number,
-        members: Sequence[Member] | None = None,
-        halt_at_epsilon: Number | None = None,
-    ) -> None:
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        if members is None:
-            members = _default_odometers(self.delta)
-        options = [member_options(member, Fraction(0)) for member in members]
-        check_split([exact_delta(o["delta"]) for o in options], self.delta)
-        self.members = tuple(
-            theorems.make_odometer(halt_at_epsilon=halt_at_epsilon, **o)
-            for o in options
-        )
-        names, self._cuts = layout_of(self.members)
-        self.components = (*names, "uncovered")
-
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the step's price of every member, or one uncovered step for it."""
-        amounts, reasons = prices_of(
-            self.members, lambda i: self.members[i].price(cost)
-        )
-        if len(reasons) == len(self.members):
-            raise uncovered_error(cost, self.theorem, reasons)
-        return Tally((*amounts, 0))
-
-    def read(self, tally: Tally) -> float:
-        """Return the bound on the loss so far."""
-        if tally.amounts[-1]:
-            return float("inf")
-        return min(
-            member.read(Tally(tally.amounts[start:end]))
-            for member, (start, end) in zip(self.members, self._cuts, strict=True)
-        )
-
-    def named(self, tally: Tally) -> dict[str, str]:
-        """Return the members' tallies as exact decimal text."""
-        own: list[str] = []
-        for member, (start, end) in zip(self.members, self._cuts, strict=True):
-            own += member.named(Tally(tally.amounts[start:end])).values()
-        own.append(str(tally.amounts[-1]))
-        return dict(zip(self.components, own, strict=True))
-
-
 def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     """Return the filters that `portfolio` uses unless told otherwise.
 
@@ -331,102 +252,18 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     return (residue, renyi, *others)
 
 
-def _default_odometers(delta: Fraction) -> list[Member]:
-    rest = delta * (1 - TUNED_SHARE - MIXTURE_SHARE)
-    return [
-        {"theorem": "renyi", "delta": TUNED_SHARE * delta},
-        {
-            "theorem": "renyi",
-            "delta": MIXTURE_SHARE * delta,
-            "orders": list(_BEST_ORDERS),
-        },
-        {"theorem": "basic", "delta": rest},
-    ]
-
-
 def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:
     """Return a filter's price followed by its count of uncovered steps, zero."""
     return Tally((*member.price(cost, used).amounts, 0))
 
 
-# Members: their options, components and prices
-
-
-def member_options(member: object, delta: Fraction) -> dict[str, Any]:
-    """Return a member's options, with its theorem and its part of delta."""
-    options: dict[str, Any] = {"delta": delta}
-    if isinstance(member, str):
-        options["theorem"] = member
-    elif isinstance(member, Mapping) and "theorem" in member:
-        options.update(member)
-    else:
-        msg = f"a member is a theorem's name or a mapping with one, got {member!r}"
-        raise InvalidCost(msg, name="members", value=repr(member))
-    if options["theorem"] in _NO_MEMBERS:
-        msg = f"{options['theorem']!r} cannot be a member of a portfolio"
-        raise InvalidCost(msg, name="members", value=options["theorem"])
-    forbidden = {"epsilon", "halt_at_epsilon"} & set(options)
-    if forbidden:
-        msg = f"a member has no {forbidden.pop()} of its own; all share one"
-        raise InvalidCost(msg, name="members", value=options["theorem"])
-    return options
-
-
-def check_split(parts: Sequence[Fraction], delta: Fraction) -> None:
-    """Refuse too many members, and parts that exceed delta.
-
-    Raises:
-        InvalidCost: If it is so.
-    """
-    if not 0 < len(parts) <= _MOST_MEMBERS:
-        msg = f"members must be 1 to {_MOST_MEMBERS} theorems, got {len(parts)}"
-        raise InvalidCost(msg, name="members", value=len(parts))
-    if sum(parts) > delta:
-        msg = (
-            f"the members' deltas sum to {short_up(sum(parts, Fraction(0)))}, more "
-            f"than the {number_text(delta)} there is: each needs a part of its own."
-        )
-        raise InvalidCost(msg, name="members", value=None, high=delta)
-
-
-def layout_of(
-    members: Sequence[Rule],
+def _layout_of(
+    members: Sequence[Filter],
 ) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """Return the names of all components, and where each member's start and end."""
-    names: list[list[str]] = []
-    for i, member in enumerate(members):
-        twins = [m for m in members[:i] if m.theorem == member.theorem]
-        label = f"{member.theorem}#{len(twins) + 1}" if twins else member.theorem
-        own = [*member.components]
-        if not isinstance(member, Odometer):
-            own.append("uncovered")
-        names.append([f"{label}/{name}" for name in own])
+    names = [
+        [f"{member.theorem}/{name}" for name in (*member.components, "uncovered")]
+        for member in members
+    ]
     ends = accumulate((len(own) for own in names), initial=0)
-    flat = tuple(name for own in names for name in own)
-    return flat, list(pairwise(ends))
-
-
-def prices_of(
-    members: Sequence[Rule], price: Callable[[int], Tally]
-) -> tuple[tuple[int, ...], list[str]]:
-    """Return all members' amounts, and why some have no price."""
-    amounts: list[int] = []
-    reasons: list[str] = []
-    for i, member in enumerate(members):
-        try:
-            amounts += price(i).amounts
-        except UnsupportedCost as error:
-            reasons.append(f"{member.theorem}: {error.message}")
-            own = len(member.components) - isinstance(member, Odometer)
-            amounts += (*(0,) * own, 1)
-    return tuple(amounts), reasons
-
-
-def uncovered_error(cost: Cost, theorem: str, reasons: list[str]) -> UnsupportedCost:
-    """Return the error of a step that no member has a price for."""
-    return UnsupportedCost(
-        f"no member of the {theorem} has a sound price for {cost!r}. "
-        + " ".join(reasons),
-        theorem=theorem,
-        mechanism=cost.mechanism,
-    )
+    return tuple(name for own in names for name in own), list(pairwise(ends))

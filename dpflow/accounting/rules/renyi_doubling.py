@@ -37,7 +37,7 @@ class RenyiDoublingOdometer(Odometer):
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; the orders are fixed in advance. One-sided. Never below the
-    grid of `renyi_mixture` under the same assumptions: kept for comparison.
+    mixture of `renyi` under the same assumptions: kept for comparison.
 
     Rounding: prices, readings and the filters' sizes up.
 

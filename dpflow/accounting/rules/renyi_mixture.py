@@ -14,8 +14,7 @@ soon as it is at L = epsilon, Markov's inequality bounds the probability of L > 
 by delta. That is stronger than (epsilon, delta)-DP and admits less. With a single
 order the two are the tight and the classic conversion of that order.
 
-Odometer: Ville's inequality bounds by delta the probability that N, or N of any single
-order at its share w(a) delta, ever reaches 1/delta
+Odometer: Ville's inequality bounds by delta the probability that N ever reaches 1/delta
 (docs/derivations/renyi.md#ville-odometer).
 """
 
@@ -44,7 +43,6 @@ from dpflow.rounding import (
     exact,
     exact_delta,
     exact_epsilon,
-    float_of_units,
     float_up,
     from_units,
     number_from_text,
@@ -53,7 +51,6 @@ from dpflow.rounding import (
     units_up,
 )
 
-RULES = ("mixture", "grid")
 MOST_ORDERS = 256
 
 #: Digits of a share used, and the powers of two searched, in powers of two.
@@ -130,22 +127,32 @@ class RenyiMixtureFilter(SettlesCells, Filter):
         return scaled_share(self, tally)
 
 
-class _SeveralOrders(SettlesCells, Odometer):
-    """What the odometers with several orders share.
+class RenyiMixtureOdometer(SettlesCells, Odometer):
+    """Read the U at which the weighted mean over the orders reaches 1 / delta.
+
+    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for the
+    weighted mean. U solves sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which
+    is never above the reading of any single order at its share of delta.
+
+    Assumes: each step has finite Renyi divergences of all the orders given the
+    outputs before it; orders and weights are fixed in advance. One-sided.
+
+    Rounding: prices and readings up; the root is approached from above in floats that
+    are guarded outward by more than their error (`exponentials`).
+
+    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).
         orders: The orders, each above 1, no two equal.
         weights: A positive weight for each order, summing to at most 1. Default:
             equal ones.
-        rule: "mixture" (default, never above the other) or "grid".
         halt_at_epsilon: Accepted as by all odometers; orders that are given need no
             tuning.
     """
 
     theorem = "renyi"
-    made_from = ("delta", "orders", "weights", "rule")
-    rule: str
+    made_from = ("delta", "orders", "weights")
 
     def __init__(
         self,
@@ -171,58 +178,12 @@ class _SeveralOrders(SettlesCells, Odometer):
         """Return the divergence at each order."""
         return Tally((*(units_up(divergence(order)) for order in self.orders), 0))
 
-    def _grid(self, amounts: tuple[int, ...]) -> int:
-        """Return the smallest reading of a single order at its share of delta."""
-        return min(a + b for a, b in zip(amounts, self._idle, strict=True))
-
-
-class RenyiGridOdometer(_SeveralOrders):
-    """Read the smallest R(a) + log(1 / (w(a) delta)) / (a - 1) over the orders.
-
-    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for each order,
-    at its share of delta.
-
-    Assumes: each step has finite Renyi divergences of all the orders given the
-    outputs before it; orders and weights are fixed in advance. One-sided.
-
-    Rounding: prices and readings up.
-
-    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
-    """
-
-    rule = "grid"
-
     def read(self, tally: Tally) -> float:
         """Return the bound on the loss so far."""
         *amounts, uncovered = tally.amounts
         if uncovered:
             return float("inf")
-        return float_of_units(self._grid(tuple(amounts)))
-
-
-class RenyiMixtureOdometer(_SeveralOrders):
-    """Read the U at which the weighted mean over the orders reaches 1 / delta.
-
-    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for the
-    weighted mean. U solves sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which
-    is never above the reading of the grid.
-
-    Assumes: as `RenyiGridOdometer`.
-
-    Rounding: prices and readings up; the root is approached from above in floats that
-    are guarded outward by more than their error (`exponentials`).
-
-    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
-    """
-
-    rule = "mixture"
-
-    def read(self, tally: Tally) -> float:
-        """Return the bound on the loss so far."""
-        *amounts, uncovered = tally.amounts
-        if uncovered:
-            return float("inf")
-        above = self._grid(tuple(amounts))
+        above = min(a + b for a, b in zip(amounts, self._idle, strict=True))
         terms = self._sum.at([above - amount for amount in amounts])
         return float_up(from_units(above) - Fraction(terms.room_below(self._limit)))
 
@@ -364,19 +325,16 @@ def make_renyi_odometer(
     delta: Number,
     order: Number | None = None,
     orders: list[Number] | None = None,
-    rule: str = "mixture",
     weights: list[Number] | None = None,
     halt_at_epsilon: Number | None = None,
-) -> RenyiOdometer | RenyiGridOdometer | RenyiMixtureOdometer:
+) -> RenyiOdometer | RenyiMixtureOdometer:
     """Make the odometer of one order, or of several if `orders` is given."""
-    one_of("rule", rule, RULES)
     common: dict[str, Any] = {"delta": delta, "halt_at_epsilon": halt_at_epsilon}
     if orders is None:
         _only_with_orders(weights=weights)
         return RenyiOdometer(**common, order=order)
     _not_with_orders(order=order)
-    kind = RenyiGridOdometer if rule == "grid" else RenyiMixtureOdometer
-    return kind(**common, orders=orders, weights=weights)
+    return RenyiMixtureOdometer(**common, orders=orders, weights=weights)
 
 
 def _only_with_orders(**options: object) -> None:

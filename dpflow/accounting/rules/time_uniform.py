@@ -1,6 +1,6 @@
-"""Odometers from time-uniform concentration: linear, mixture and stitched.
+"""Odometers from time-uniform concentration: mixture and stitched.
 
-All three bound the loss L by a drift plus a boundary w(V) that a martingale of
+Both bound the loss L by a drift plus a boundary w(V) that a martingale of
 variance process V crosses at any time with probability at most delta_loss. They differ
 in the boundary alone (docs/derivations/time-uniform.md).
 
@@ -14,11 +14,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import ProbabilisticDP
-from dpflow.accounting.curves.conversions import concentrated_budget
 from dpflow.accounting.curves.notions import loss_unbounded, probabilistic_dp
 from dpflow.accounting.curves.prices import approx_zcdp
 from dpflow.accounting.rules.concentrated import one_of
@@ -59,7 +57,7 @@ def widened(value: float) -> float:
 
 
 class TimeUniformOdometer(Odometer):
-    """What the three share: prices, drift, and the deltas of steps.
+    """What both share: prices, drift, and the deltas of steps.
 
     In the form "concentrated" the tally holds R, the sum of the rhos: the drift is R
     and V is 2 R. That covers concentrated steps (Gaussians) and is tighter for pure
@@ -112,65 +110,6 @@ class TimeUniformOdometer(Odometer):
         """Return the boundary at a variance, both in units, rounded up."""
 
 
-class LinearOdometer(TimeUniformOdometer):
-    """Read drift + (t V + 2 log(1 / delta_loss) / t) / 2, where t tunes it at a target.
-
-    Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 3 (i); t is
-    sqrt(2 log(1 / delta_loss) / target). At V = target it reads what the `whitehouse`
-    filter allows: docs/derivations/time-uniform.md#linear-odometer.
-
-    Assumes: each step is (epsilon_i, 0)-DP, (epsilon_i, delta_i)-probabilistic DP, or
-    in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
-    are fixed in advance. One-sided.
-
-    Rounding: prices and readings up, to 36 decimals.
-
-    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
-
-    Args:
-        delta: Probability with which the bound may fail, in (0, 1).
-        target: V (or 2 R) at which the reading is smallest. Default: the one at which
-            it reads `halt_at_epsilon`.
-        delta_loss: The part of delta for the loss; the rest is for steps with a delta.
-            Default: all of it.
-        form: "concentrated" (default) or "pure".
-        halt_at_epsilon: Reading to tune for.
-    """
-
-    theorem = "linear"
-    made_from = ("delta", "delta_loss", "form", "target")
-
-    def __init__(
-        self,
-        *,
-        delta: Number,
-        target: Number | None = None,
-        delta_loss: Number | None = None,
-        form: str = "concentrated",
-        halt_at_epsilon: Number | None = None,
-    ) -> None:
-        super().__init__(delta, delta_loss, form)
-        if target is None:
-            epsilon = target_epsilon(self.theorem, "target", halt_at_epsilon)
-            target = readable(
-                2 * concentrated_budget(epsilon, self.delta_loss, tight=False)
-            )
-        self.target: Fraction = exact_rho(target, name="target")
-        self._slope = units_up(bound_above(self._half_slope))
-        self._idle = units_up(bound_above(self._intercept))
-
-    def _half_slope(self, mp: Any) -> Any:
-        log = -mp.log(to_real(mp, self.delta_loss))
-        return mp.sqrt(log / (2 * to_real(mp, self.target)))
-
-    def _intercept(self, mp: Any) -> Any:
-        log = -mp.log(to_real(mp, self.delta_loss))
-        return mp.sqrt(log * to_real(mp, self.target) / 2)
-
-    def _width(self, variance: int) -> int:
-        return -(-self._slope * variance // UNITS) + self._idle
-
-
 class MixtureOdometer(TimeUniformOdometer):
     """Read drift + sqrt(2 (V + rho) log(1 + sqrt((V + rho) / rho) / (2 delta_loss))).
 
@@ -182,7 +121,9 @@ class MixtureOdometer(TimeUniformOdometer):
     no such centre, so there each side gets half of delta_loss, which is 1 + inside the
     logarithm: docs/derivations/time-uniform.md#two-sided-mixture.
 
-    Assumes: as `linear`; two-sided, no step has a delta.
+    Assumes: each step is (epsilon_i, 0)-DP, (epsilon_i, delta_i)-probabilistic DP, or
+    in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
+    are fixed in advance. Two-sided, no step has a delta.
 
     Rounding: prices up; the boundary in floats, widened by a relative 1e-12.
 

@@ -397,7 +397,7 @@ def test_numbers_that_make_no_mechanism(make):
 
 FILTERS = ["basic", "rogers", "whitehouse", "gaussian", "concentrated", "portfolio"]
 ODOMETERS = {"basic": {}, "rogers": {"beta": 1}, "mixture": {"rho": 1}}
-ODOMETERS |= {"linear": {"target": 1}, "stitched": {"v0": 1}, "renyi": {"order": 8}}
+ODOMETERS |= {"stitched": {"v0": 1}, "renyi": {"order": 8}}
 
 
 @pytest.mark.parametrize("scale", ["1e-6", "1e-5", "9e-5", "1e-4"])

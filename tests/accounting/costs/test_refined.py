@@ -31,7 +31,7 @@ def rules() -> dict[str, Rule]:
         for name in ("gaussian", "concentrated", "renyi", "portfolio", "whitehouse")
     }
     made["orders"] = make_filter("renyi", **BUDGET, orders=[4, 16, 64])
-    for name in ("renyi", "linear", "mixture", "stitched", "renyi-doubling", "best"):
+    for name in ("renyi", "mixture", "stitched", "renyi-doubling"):
         rule = make_odometer(name, delta="1e-6", halt_at_epsilon=3)
         made[f"{name} odometer"] = rule
     return made

@@ -1,4 +1,4 @@
-"""linear, mixture, stitched and basic odometers against the paper and intervals."""
+"""mixture, stitched and basic odometers against the paper and intervals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DELTAS = st.one_of(
 )
 VARIANCES = st.one_of(powers(-18, 8), st.just(Fraction(0)))
 FORMS = st.sampled_from(["pure", "concentrated"])
-NAMES = {"linear": "target", "mixture": "rho", "stitched": "v0"}
+NAMES = {"mixture": "rho", "stitched": "v0"}
 
 
 def ball(value: Fraction | float | str) -> arb:
@@ -49,12 +49,6 @@ def ball(value: Fraction | float | str) -> arb:
     ctx.prec = 300
     exact = Fraction(value)
     return arb(fmpq(exact.numerator, exact.denominator))
-
-
-def linear(v, y, delta) -> arb:
-    """Return the linear boundary."""
-    log = -ball(delta).log()
-    return (2 * log / ball(y)).sqrt() * ball(v) / 2 + (2 * log * ball(y)).sqrt() / 2
 
 
 def mixture(v, rho, delta) -> arb:
@@ -82,10 +76,6 @@ def tally_at(variance: Fraction, form: str) -> Tally:
 
 
 VECTORS = [
-    ("linear", {"target": 1}, "0.01", "2.65954349372725064920821128584"),
-    ("linear", {"target": 1}, "0.1", "2.94108697336631258824656674696"),
-    ("linear", {"target": 1}, "1", "5.7565217697569319786301213581"),
-    ("linear", {"target": 1}, "10", "33.9108697336631258824656674696"),
     ("mixture", {"rho": 1}, "0.01", "5.15448811790693351266863228704"),
     ("mixture", {"rho": 1}, "0.1", "5.43275439002242358303652189818"),
     ("mixture", {"rho": 1}, "1", "7.84001045827507355423941635632"),
@@ -126,7 +116,6 @@ def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
     v, drift = (amount, amount / 2) if form == "pure" else (2 * amount, amount)
     half = delta / 2
     cases = [
-        ("linear", {"target": constant}, linear(v, constant, delta)),
         ("mixture", {"rho": constant}, mixture(v, constant, delta)),
         ("stitched", {"v0": constant}, stitched(v, constant, delta)),
         (
@@ -149,11 +138,11 @@ def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
 @given(epsilon=powers(-9, 3))
 def test_prices_lie_just_above_the_truth(epsilon):
     """Squares are exact up to a unit; concentrated rates are rounded up."""
-    pure = make_odometer("linear", delta="1e-6", target=1, form="pure")
+    pure = make_odometer("mixture", delta="1e-6", rho=1, form="pure")
     square = pure.price(PureDP(epsilon=epsilon)).amounts
     assert 0 <= square[0] - epsilon**2 * UNITS < 1
     assert square[1:] == (0, 0)
-    rate = make_odometer("linear", delta="1e-6", target=1)
+    rate = make_odometer("mixture", delta="1e-6", rho=1)
     for cost, truth in (
         (PureDP(epsilon=epsilon), ball(epsilon) * (ball(epsilon) / 2).tanh()),
         (
@@ -165,20 +154,6 @@ def test_prices_lie_just_above_the_truth(epsilon):
         price = ball(Fraction(rate.price(cost).amounts[0], UNITS))
         assert not price < truth
         assert price <= truth * (1 + ball("1e-9")) + ball(Fraction(1, UNITS))
-
-
-def test_linear_and_renyi_are_the_same_bound():
-    """For concentrated steps, `linear` is the Renyi odometer of order 1 + slope."""
-    cost, order = Gaussian(sensitivity=1, sigma=20), Fraction(9)
-    target = 2 * Fraction(math.log(1e6)) / (order - 1) ** 2
-    linear_one = make_odometer("linear", delta="1e-6", target=target)
-    renyi = make_odometer("renyi", delta="1e-6", order=order)
-    for steps in (0, 1, 100):
-        readings = [
-            rule.read(Tally(tuple(steps * a for a in rule.price(cost).amounts)))
-            for rule in (linear_one, renyi)
-        ]
-        assert abs(readings[0] / readings[1] - 1) < 1e-12
 
 
 @settings(max_examples=scaled(8), deadline=None)
@@ -202,14 +177,6 @@ def test_tuned_constants_are_close_to_the_best(epsilon, delta, form):
             assert other.read(tally_at(low, form)) >= best * (
                 0.95 if delta > 0.001 else 0.999
             )
-
-
-def test_linear_reads_the_target_where_the_filter_halts():
-    """Tuned at epsilon, `linear` reads epsilon where `whitehouse` would halt."""
-    odometer = make_odometer("linear", delta="1e-6", form="pure", halt_at_epsilon=1)
-    budget = tally_at(Fraction("0.034937809538246756"), "pure")
-    assert odometer.read(budget) * (1 + 1e-9) >= 1
-    assert odometer.read(budget) < 1 + 1e-9
 
 
 COVERED = [
@@ -309,17 +276,15 @@ def test_basic_reads_the_sum():
 
 
 WRONG = [
-    ("linear", {}, "needs target=, or halt_at_epsilon="),
     ("mixture", {}, "needs rho=, or halt_at_epsilon="),
     ("stitched", {}, "needs v0=, or halt_at_epsilon="),
-    ("linear", {"target": 0}, "target must lie in"),
     ("mixture", {"rho": -1}, "rho must lie in"),
     ("stitched", {"v0": "nan"}, "v0 must be a finite number"),
     ("stitched", {"v0": True}, "v0 must be a finite number"),
     ("mixture", {"rho": 1, "sides": 2}, "sides must be one of one, two"),
-    ("linear", {"target": 1, "form": "zcdp"}, "form must be one of"),
-    ("linear", {"target": 1, "delta_loss": "1e-5"}, "exceeds delta"),
-    ("linear", {"target": 1, "delta": 0}, "delta must be"),
+    ("mixture", {"rho": 1, "form": "zcdp"}, "form must be one of"),
+    ("mixture", {"rho": 1, "delta_loss": "1e-5"}, "exceeds delta"),
+    ("mixture", {"rho": 1, "delta": 0}, "delta must be"),
     ("mixture", {"halt_at_epsilon": 0}, "halt_at_epsilon must lie in"),
     ("basic", {"halt_at_epsilon": 0}, "halt_at_epsilon must lie in"),
     ("basic", {"order": 8}, "does not take these options"),

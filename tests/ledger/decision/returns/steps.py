@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,7 @@ from tests.ledger.support import granted, make_policy, read
 BUDGET = "{epsilon: 1, delta: 1e-3}"
 RESIDUE = make_policy(budget=BUDGET, filter="residue")
 RULE = make_filter("residue", epsilon=1, delta="1e-3")
-MEMBERS = [
-    {"theorem": "residue", "delta": "5e-4"},
-    {"theorem": "renyi", "delta": "5e-4", "order": 12},
-]
-PORTFOLIO = make_policy(
-    budget=BUDGET, filter=json.dumps({"theorem": "portfolio", "members": MEMBERS})
-)
+PORTFOLIO = make_policy(budget=BUDGET, filter="portfolio")
 STEP, KEY = PureDP(epsilon="0.1"), "0" * 64
 LOOP = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 5))
 

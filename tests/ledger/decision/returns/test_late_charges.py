@@ -139,7 +139,7 @@ def test_members_of_a_portfolio_are_charged_late_by_their_own_rules(
     alone = rule.price(STEP) + rule.price(PureDP(epsilon="0.11"))
     found = sums(place)[0].amounts
     assert found[0] > 3 * alone.amounts[0] > 0
-    assert found[-2] == alone.amounts[-2] > 0
+    assert found[-3] == alone.amounts[-3] > 0
 
 
 def test_what_was_spent_before_is_late_where_something_is_charged(

@@ -137,12 +137,13 @@ def test_the_members_of_a_portfolio_return_what_each_may(
     ledger.settle(granted(ledger, "0.1", **here))
     ledger.settle(loop, reported=2)
     ledger.void(first, reason="not started")
-    residue = make_filter("residue", epsilon=1, delta="5e-4")
-    renyi = make_filter("renyi", epsilon=1, delta="5e-4", order=12)
-    own = in_turn(STEP, LOOP, STEP, rule=residue).amounts
-    other = in_turn(STEP, Repeated(LOOP.step, 2), rule=renyi).amounts
-    assert sums(place)[0].amounts == (*own, 0, *other, 0)
-    assert sums(place)[1] == Tally((0,) * 5)
+    rule = PORTFOLIO.dataset_filter()
+    residue, *others = (own for own, _ in rule.covering(rule.zero()))
+    posted = [*in_turn(STEP, LOOP, STEP, rule=residue).amounts, 0]
+    for member in others:
+        posted += [*in_turn(STEP, Repeated(LOOP.step, 2), rule=member).amounts, 0]
+    assert residue.theorem == "residue"
+    assert sums(place) == (Tally(tuple(posted)), rule.zero())
 
 
 # Histories
