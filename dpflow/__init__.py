@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dpflow.accounting.costs.top_k import TopK
     from dpflow.accounting.rules.individual import PersonBudgets
     from dpflow.accuracy.estimate import Estimate
-    from dpflow.bounding.contributions import Clip, Contributions, bound_contributions
+    from dpflow.bounding.contributions import Clip, Contributions
     from dpflow.exceptions import (
         BudgetExhausted,
         BudgetRefused,
@@ -101,7 +101,6 @@ _PLACES = {
     "from_opendp": f"{_COSTS}.adapters",
     "Clip": "dpflow.bounding.contributions",
     "Contributions": "dpflow.bounding.contributions",
-    "bound_contributions": "dpflow.bounding.contributions",
     "ApproxDP": f"{_COSTS}.notions",
     "BudgetExhausted": _ERRORS,
     "BudgetRefused": _ERRORS,
@@ -179,7 +178,6 @@ __all__ = [
     "SparseVector",
     "TopK",
     "__version__",
-    "bound_contributions",
     "dp_flow",
     "dp_task",
     "forecast",

@@ -16,16 +16,15 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from dpflow.bounding import lazy
 from dpflow.exceptions import (
     ConfigurationError,
     ContributionsError,
     PublicContributionsError,
-    ReleaseError,
 )
-from dpflow.guard.charge import Execution, current_execution, inherited_execution
+from dpflow.guard.charge import inherited_execution
 from dpflow.rounding import Number, exact, number_text
 
 Frame = TypeVar("Frame")
@@ -227,7 +226,7 @@ class Contributions:
                 has the names that were declared outside, or that the calling code
                 spells out; others may be made of data.
         """
-        _relation(self.relation)
+        _check_relation(self.relation)
         try:
             return self._bounded(frame)
         except ContributionsError as error:
@@ -296,92 +295,24 @@ class Contributions:
         return whole * limit**2 + rest**2
 
 
-def bound_contributions(
-    frame: Frame,
-    *,
-    unit: str | Sequence[str],
-    max_rows: int,
-    clip: Mapping[str, Clip] | None = None,
-    relation: Relation | None = None,
-    by: str | Sequence[str] = (),
-    max_rows_per_group: int | None = None,
-    order_by: str | Sequence[str] = (),
-    seed: str | None = SEED,
-) -> tuple[Frame, Contributions]:
-    """Bound what each person contributes to a frame, and say what that bounds.
-
-    Args:
-        frame: A pandas or polars DataFrame, or a lazy table.
-        unit: Column that names the privacy unit, or several that do together.
-        max_rows: Rows that are kept of each person.
-        clip: How columns are clipped that are to be summed.
-        relation: The policy's neighbouring relation. Default: the running step's.
-        by: Columns that name a row's group.
-        max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: Keep a person's first rows by these columns.
-        seed: Without `order_by`, choose a person's rows by a hash with this key; None
-            keeps the first in the frame's order.
-
-    Returns:
-        The bounded frame, and its `Contributions`, which tell sensitivities.
-
-    Raises:
-        ConfigurationError: If the bounds cannot be used, the frame lacks a column, or
-            the running step's policies say another relation.
-
-    Example:
-        >>> frame, limits = bound_contributions(
-        ...     orders, unit="customer", max_rows=5, clip={"amount": Clip(0, 200)},
-        ...     relation="add-or-remove")
-        >>> limits.sum("amount")
-        Fraction(1000, 1)
-    """
-    limits = Contributions(
-        unit=_names(unit),
-        max_rows=max_rows,
-        relation=_relation(relation),
-        clip=dict(clip or {}),
-        by=_names(by),
-        max_rows_per_group=max_rows_per_group,
-        order_by=_names(order_by),
-        seed=seed,
-    )
-    return limits.bound(frame), limits
-
-
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _relation(given: Relation | None) -> Relation:
-    """Return the relation, which the policies of a running step have to agree with."""
-    said = _running_relations()
-    if given is None and not said:
-        msg = "say relation=, as the policy does: there is no running step to ask"
-        raise PublicContributionsError(msg)
-    if not said:
-        # A thread of a body has not been called by it, but its rows are of its data.
-        inherited = inherited_execution()
-        said = set() if inherited is None else _relations(inherited)
+def _check_relation(given: Relation) -> None:
+    """Refuse another relation than that of the policies of the running step.
+
+    A thread of a body counts as the body: its rows are of the step's data.
+    """
+    execution = inherited_execution()
+    if execution is None:
+        return
+    relations = {policy.relation for policy in execution.request.policies}
     # Where people may be replaced and added, being replaced changes more.
-    needed: Any = "replace-one" if "replace-one" in said else "add-or-remove"
-    if given in ("add-or-remove", "replace-one") and said and given != needed:
+    needed = "replace-one" if "replace-one" in relations else "add-or-remove"
+    if given != needed:
         msg = f"relation={given!r}, but the policies of the running step say {needed}"
         raise PublicContributionsError(msg)
-    chosen: Relation = given or needed
-    return chosen
-
-
-def _running_relations() -> set[str]:
-    """Return the relations of the policies of the running step, if one runs."""
-    try:
-        return _relations(current_execution("bound_contributions()"))
-    except ReleaseError:
-        return set()
-
-
-def _relations(execution: Execution) -> set[str]:
-    return {policy.relation for policy in execution.request.policies}
 
 
 def _texts(constants: Iterable[object]) -> Iterator[str]:

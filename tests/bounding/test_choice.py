@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpflow import Contributions, bound_contributions
+from dpflow import Contributions
 from tests.projects import ROOT, run_python
 
 DAYS = 7
@@ -94,9 +94,7 @@ def test_an_order_comes_before_the_default_choice() -> None:
     frame = pd.DataFrame({"person": ["a"] * 9, "at": range(9, 0, -1)})
     ordered = limits(rows=2, order_by=("at",)).bound(frame)
     assert ordered["at"].tolist() == [2, 1]
-    first, _ = bound_contributions(
-        frame, unit="person", max_rows=2, relation="add-or-remove", seed=None
-    )
+    first = limits(rows=2, seed=None).bound(frame)
     assert first["at"].tolist() == [9, 8]
 
 

@@ -15,11 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dpflow import (
-    Clip,
-    Contributions,
-    bound_contributions,
-)
+from dpflow import Clip, Contributions
 from tests.bounding.frames import LIBRARIES, limits, table
 from tests.sizes import scaled
 
@@ -327,13 +323,13 @@ def test_a_column_may_have_any_name():
 def test_the_grid_turns_dollars_into_cents(library):
     """Sums of the integers are exact, where those of floats are not."""
     frame = LIBRARIES[library]({"person": [1, 2, 3], "paid": [0.1, 0.2, 19.999]})
-    bound, bounds = bound_contributions(
-        frame,
-        unit="person",
+    bounds = Contributions(
+        unit=("person",),
         max_rows=1,
         clip={"paid": Clip(0, 10, grid="0.01")},
         relation="add-or-remove",
     )
+    bound = bounds.bound(frame)
     assert bound["paid"].to_list() == [10, 20, 1000]
     assert str(bound["paid"].dtype).lower() == "int64"
     assert bounds.sum("paid") == 1000
@@ -373,9 +369,10 @@ def test_a_hashed_choice_is_the_same_whoever_else_is_there():
 def test_a_unit_of_two_columns_is_a_pair():
     """A user and a week together, for the unit user-week."""
     frame = pd.DataFrame({"user": [1, 1, 1, 2], "week": [1, 1, 2, 1]})
-    bound, _ = bound_contributions(
-        frame, unit=("user", "week"), max_rows=1, relation="add-or-remove", seed=None
+    bounds = Contributions(
+        unit=("user", "week"), max_rows=1, relation="add-or-remove", seed=None
     )
+    bound = bounds.bound(frame)
     assert bound.index.tolist() == [0, 2, 3]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pandas as pd
 import polars as pl
@@ -12,10 +11,7 @@ import pytest
 from dpflow import (
     Clip,
     Contributions,
-    Laplace,
-    bound_contributions,
     guarded,
-    release,
     spend,
 )
 from dpflow.exceptions import (
@@ -39,32 +35,11 @@ from tests.projects import (
 RELATIONS = ("add-or-remove", "replace-one")
 
 
-# In a step
-
-
-def test_a_step_declares_what_it_bounds(tmp_path, monkeypatch):
-    """The cost needs no data; inside, the relation is the policy's."""
-    make_project(tmp_path, monkeypatch)
-    bounds = limits("add-or-remove")
-    frame = table([("ann", "x", 2.0, 0)])
-
-    @guarded(
-        dataset="shop", cost=Laplace(sensitivity=bounds.sum("amount"), epsilon="0.1")
-    )
-    def revenue():
-        found, inside = bound_contributions(frame, unit="person", max_rows=2)
-        assert inside.relation == "add-or-remove"
-        with pytest.raises(ConfigurationError, match="running step say add-or-remove"):
-            bound_contributions(
-                frame, unit="person", max_rows=2, relation="replace-one"
-            )
-        return release(len(found))
-
-    assert isinstance(revenue(), int)
-
-
 def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkeypatch):
-    """The cost was declared from them, and would be too small."""
+    """The cost was declared from them, and would be too small.
+
+    A thread of the body inherits the step: what it bounds is of the step's data.
+    """
     policy = POLICY.replace("add-or-remove", "replace-one")
     make_project(tmp_path, monkeypatch, policy)
     added, replaced = (limits(relation) for relation in RELATIONS)
@@ -77,11 +52,12 @@ def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkey
     ):
         added.bound(frame)
 
+    @guarded(dataset="shop", cost=TENTH)
+    async def count():
+        return await asyncio.to_thread(added.bound, frame)
 
-def test_outside_a_step_the_relation_is_said():
-    """It is never guessed."""
-    with pytest.raises(ConfigurationError, match="say relation="):
-        bound_contributions(table([]), unit="person", max_rows=1)
+    with pytest.raises(ContributionsError, match="say replace-one"):
+        asyncio.run(count())
 
 
 # Bad input
@@ -163,17 +139,19 @@ def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
     )
 
     def spelled():
-        return bound_contributions(frame, unit=("tailnumber",), max_rows=1)
-
-    def told_relation():
-        return bound_contributions(
-            frame, unit="person", max_rows=1, relation="replace-one"
+        limits = Contributions(
+            unit=("tailnumber",), max_rows=1, relation="add-or-remove"
         )
+        return limits.bound(frame)
+
+    def another_relation():
+        limits = Contributions(unit=("person",), max_rows=1, relation="replace-one")
+        return limits.bound(frame)
 
     for body, text in (
         (lambda: declared.bound(frame), "tailnumber"),
         (spelled, "tailnumber"),
-        (told_relation, "the policies of the running step say add-or-remove"),
+        (another_relation, "the policies of the running step say add-or-remove"),
     ):
         step = guarded(dataset="shop", cost=TENTH, name="count")(body)
         with pytest.raises(ContributionsError, match=text) as found:
@@ -190,12 +168,12 @@ def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
     frame = pl.DataFrame({"person": ["ann"], "kind": words, secret: [1]})
 
     def bound(**names):
-        given = {"unit": "person", "max_rows": 1, **names}
-        return lambda: bound_contributions(frame, **given)
+        given = {"unit": ("person",), "max_rows": 1, "relation": "add-or-remove"}
+        return lambda: Contributions(**given | names).bound(frame)
 
     for body in (
-        bound(unit=secret * 3),
-        bound(unit="absent"),
+        bound(unit=(secret * 3,)),
+        bound(unit=("absent",)),
         bound(clip={"kind": Clip(0, 1)}),
         bound(order_by=(secret * 2,)),
         bound(max_rows=secret),
@@ -214,22 +192,6 @@ def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
     )
     with pytest.raises(ContributionsError, match="'kind' is of type enum;"):
         guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
-
-
-def test_a_thread_of_a_body_is_asked_for_its_relation(tmp_path, monkeypatch):
-    """It inherits the step, and what it bounds is of the step's data."""
-    make_project(tmp_path, monkeypatch)
-    frame = pd.DataFrame({"person": ["ann"]})
-    wrong = partial(
-        bound_contributions, frame, unit="person", max_rows=1, relation="replace-one"
-    )
-
-    @guarded(dataset="shop", cost=TENTH)
-    async def count():
-        return await asyncio.to_thread(wrong)
-
-    with pytest.raises(ContributionsError, match="say add-or-remove"):
-        asyncio.run(count())
 
 
 def test_an_order_that_could_fail_by_a_value_is_refused():
