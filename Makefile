@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign data schema clean
+.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -107,8 +107,16 @@ campaign: $(VENV)/dev.installed slow
 	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
 	@echo "== All other searches, $(SEARCH_SCALE) times as large as at each push"
 	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(BIN)/python -m pytest -q $(SEARCHES)
-	@echo "== Mutants of the ledger"
-	$(BIN)/python -m tests.hunts.mutants
+	$(MAKE) mutants
+
+# Which mutants: all, or names with a star at the end.
+MUTANTS ?=
+
+mutants: $(VENV)/dev.installed
+	@echo "== Mutants of the ledger; those that no test notices are listed at the end"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
+	$(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
 
 data: | $(BIN)/python
 	@echo "== Installing the Adult data of the flows (28 MB, once)"
