@@ -23,7 +23,7 @@ from dpflow.ledger.views.words import (
     spent_and_budget,
 )
 from dpflow.notebook import plain, shown_key
-from dpflow.policy.guarantees import period_of
+from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
 
@@ -86,7 +86,11 @@ def cell(value: object, style: str = "") -> Text:
 def flows_table(flows: Sequence[FlowOverview], unit: str) -> Table:
     """Show whether each flow runs, what it has lost at most, and how far it goes."""
     # One of several units: a person has lost more than a person-hour.
-    lost = f"lost at most, a {unit}" if period_of(unit) else "lost at most"
+    lost = (
+        f"lost at most, a {unit}"
+        if unit.rpartition("-")[2] in TIMES
+        else "lost at most"
+    )
     numbers = (lost, "runs left", "refused from")
     table = new_table("flow", "state", *numbers, numbers=numbers)
     for each in flows:

@@ -100,7 +100,7 @@ def advice(
     """
     return [
         *_large_epsilon(policy),
-        *_large_delta(policy, policy.people if people is None else people),
+        *_large_delta(policy, policy.check.people if people is None else people),
         *_renewal(policy, terms),
         *_unpriced(policy, workload),
         *_too_large(policy, workload),

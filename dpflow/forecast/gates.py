@@ -8,10 +8,9 @@ from typing import Any
 from dpflow.forecast.counts import Workload
 from dpflow.forecast.loads import Load, load_of
 from dpflow.ledger.decision.admit import check_holds
-from dpflow.ledger.decision.announced import announced_gate, longer_gates
+from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.decision.kept import of_flow
-from dpflow.ledger.rows import PERIODS
 from dpflow.policy.pinned import TIMES
 
 Pinned = Mapping[str, Any]
@@ -64,8 +63,6 @@ def _gates(
         if "whole" in pinned:
             yield from _standing(pinned, "dataset", "", accounts)
         yield from _in_parts(pinned, flow, accounts)
-        # As if none ended: how many runs fit until then.
-        yield from ((gate, False) for gate in _longer(pinned, accounts))
     if population is not None:
         yield from _standing(population, "population", "", accounts)
 
@@ -116,11 +113,3 @@ def _in_parts(
             yield fresh, renewed
         else:
             yield from ((gate, False) for gate in standing)
-
-
-def _longer(pinned: Pinned, accounts: Mapping[str, Gate]) -> Iterator[Gate]:
-    """Yield the newest account of each period longer than the parts, or a fresh one."""
-    for fresh in longer_gates(pinned):
-        known = [a for a in accounts.values() if a.kind == "partition"]
-        same = [a for a in known if f"each {PERIODS.get(len(a.name))}" == fresh.name]
-        yield max(same, key=lambda gate: gate.name, default=fresh)

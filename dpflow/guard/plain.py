@@ -49,7 +49,7 @@ def guarded(
     on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
-    version: str | None = None,
+    data_version: str | None = None,
     cell: CellLike | None = None,
     noise: NoiseLike = "release",
     name: str | None = None,
@@ -74,7 +74,7 @@ def guarded(
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
-        version: Version of the data; default: the policy's.
+        data_version: Version of the data; default: the policy's.
         cell: For costs with cells, such as `OutputDP`: a function of what the body
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
@@ -108,7 +108,7 @@ def guarded(
             on_change=on_change,
             partitions=partitions,
             fresh=fresh,
-            version=version,
+            data_version=data_version,
             cell=cell,
             noise=noise,
             name=name,

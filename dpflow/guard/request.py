@@ -309,15 +309,21 @@ def owner_of(project: Project) -> str:
 
 def _version(step: Step, policy: Policy) -> str:
     """Return the data's version; with private arguments it must be said."""
-    said = "version" in policy.model_fields_set
-    if step.private and step.release_key is None and step.version is None and not said:
+    said = "data_version" in policy.model_fields_set
+    if (
+        step.private
+        and step.release_key is None
+        and step.data_version is None
+        and not said
+    ):
         msg = (
             f"step {step.name!r} takes private data as an argument, so a replay could "
-            "serve one version's answer for another. Say version= on the task or "
-            f"version: in the policy of {policy.dataset!r}, or give a release_key."
+            "serve one version's answer for another. Say data_version= on the task "
+            f"or data_version: in the policy of {policy.dataset!r}, or give a "
+            "release_key."
         )
         raise ConfigurationError(msg)
-    return step.version or policy.version
+    return step.data_version or policy.data_version
 
 
 def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:

@@ -56,7 +56,7 @@ class Step:
             depend.
         on_change: Whether a release that was made at another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
-        version: Version of the data, where the policy's does not do.
+        data_version: Version of the data, where the policy's does not do.
         inner: Whether it is a block inside the body of another step.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
@@ -78,7 +78,7 @@ class Step:
     on_change: OnChange = "replay"
     partitions: PartitionsLike | None = None
     fresh: bool = False
-    version: str | None = None
+    data_version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
     source: str = ""
@@ -248,7 +248,7 @@ def define_step(
     on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
-    version: str | None = None,
+    data_version: str | None = None,
     cell: CellLike | None = None,
     noise: NoiseLike = "release",
     name: str | None = None,
@@ -284,7 +284,7 @@ def define_step(
         on_change=on_change,
         partitions=_checked_partitions(title, partitions),
         fresh=checked_flag(fresh, "fresh"),
-        version=_optional_text(version, "version"),
+        data_version=_optional_text(data_version, "data_version"),
         cell=_checked_cell(title, cost, cell),
         noise=_checked_noise(title, noise),
         source=_source(function),

@@ -319,9 +319,8 @@ def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
         kept = (f"kept/{name}" for name, share in policy.flows.items() if share.keep)
         return ("", *of_flow, *kept)
     parts = [f"partition/{name}" for name in request.partitions]
-    longer = [f"partition/{name}" for name in policy.longer_parts(request.partitions)]
     inside = [f"{part}/{each}" for part in parts for each in of_flow]
-    return ("", *parts, *longer, *inside)
+    return ("", *parts, *inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

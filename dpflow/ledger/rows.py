@@ -278,10 +278,6 @@ def epoch_of(rows: Rows) -> int:
     return found.number if isinstance(found, Epoch) else 0
 
 
-#: A period by the length of its names, of which it has one shape.
-PERIODS = {13: "hour", 10: "day", 8: "week", 7: "month"}
-
-
 #: Kinds of gates that a flow adds, in the order in which they are asked.
 OF_FLOW = ("flow", "odometer")
 
@@ -289,10 +285,6 @@ OF_FLOW = ("flow", "odometer")
 def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     """Return what a term says of an account's gate; None if it asks for none."""
     place = f"{kind}/{name}" if kind in OF_FLOW else kind
-    if kind == "partition":
-        # One of its own, if it is of a longer period.
-        longer = f"partition/{PERIODS.get(len(name))}"
-        place = longer if longer in gates else place
     if place not in gates and kind == "odometer":
         place = kind
     if kind == "kept":
@@ -316,8 +308,6 @@ def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
         halt = share.get("halt_at_epsilon")
         return None if numbers is None else ({"role": "odometer", **numbers}, halt)
     numbers = share.get("filter") if kind == "flow" else pinned["filter"]
-    if kind == "partition":
-        numbers = pinned.get("periods", {}).get(name, numbers)
     if kind == "dataset":
         # All partitions by time together have a cap of their own, if any.
         numbers = pinned.get("whole") or numbers

@@ -116,9 +116,6 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
         flows[name] = {**share, "filter": lowered, "odometer": before["odometer"]}
     if "whole" in file:
         file["whole"] = _lowered(pinned["whole"], file["lifetime"])
-    if "periods" in file:
-        # None of them is changed in place.
-        file["periods"] = pinned["periods"]
     return with_derived_runs(
         {
             **file,

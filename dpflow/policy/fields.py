@@ -31,7 +31,6 @@ from dpflow.policy.types import (
     Delta,
     Epsilon,
     Name,
-    Unit,
     Weight,
     did_you_mean,
     problem,
@@ -94,13 +93,25 @@ class Budget(Record):
     )
 
 
-class Guarantee(Budget):
-    """The most that all releases of one term together may lose of one unit."""
+class Check(Record):
+    """Public facts for `dpflow policy check`; no part of the guarantee."""
 
-    unit: Unit = Field(
-        description="Whom it protects: the person, or what they did in one period.",
-        examples=["user-day", "user-month", "user"],
+    people: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**12,
+        strict=True,
+        description="Approximate number of privacy units; delta should be well below "
+        "1 / people.",
+        examples=[23570],
     )
+
+
+CHECK: Any = Field(
+    default=Check(),
+    description="Public facts for `dpflow policy check`; no part of the guarantee.",
+    examples=[{"people": 23570}],
+)
 
 
 class TheoremChoice(BaseModel):

@@ -6,11 +6,9 @@ that a mistake shows before the first step and not in the middle of a flow.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -26,17 +24,17 @@ from dpflow.accounting import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.fields import (
+    CHECK,
     Budget,
+    Check,
     FilterChoice,
     FlowShare,
-    Guarantee,
     OdometerChoice,
     OnExhausted,
     Sourced,
     idle_problem,
     rule_problem,
 )
-from dpflow.policy.guarantees import fields_of, guarantee_problems, longer
 from dpflow.policy.kept_runs import with_derived_runs
 from dpflow.policy.limits import lifetime_problems, partition_problems, share_problems
 from dpflow.policy.partition import Partition
@@ -51,7 +49,6 @@ from dpflow.policy.pinned import (
 )
 from dpflow.policy.types import (
     FLOW_PATTERN,
-    PEOPLE,
     Alerts,
     Name,
     Relation,
@@ -85,7 +82,6 @@ class Policy(Sourced):
         description="Whom the guarantee protects.",
         examples=["customer", "user-week"],
     )
-    people: int | None = PEOPLE
     relation: Relation = Field(
         description="How two datasets that differ in one unit differ. "
         "Sensitivities must be declared for this relation.",
@@ -126,18 +122,6 @@ class Policy(Sourced):
         description="People who are in several datasets; its file caps them together.",
         examples=["customers"],
     )
-    guarantees: tuple[Guarantee, ...] = Field(
-        default=(),
-        description="Several at once, such as a person's day, month and life, in "
-        "place of `unit`, `budget`, `partition` and `lifetime`. A step is charged to "
-        "all of them or to none.",
-        examples=[
-            [
-                {"unit": "user-day", "epsilon": 1, "delta": "1e-6"},
-                {"unit": "user", "epsilon": 9, "delta": "1e-6"},
-            ]
-        ],
-    )
     lifetime: Budget | None = Field(
         default=None,
         description="The most that all terms of the dataset together may lose. "
@@ -160,18 +144,12 @@ class Policy(Sourced):
         description="What happens when a budget is exhausted.",
         examples=[{"flow": "halt", "schedule": "pause"}],
     )
-    version: Text = Field(
+    data_version: Text = Field(
         default="1",
         description="Version of the data; a new one lets releases be made anew.",
         examples=["1", "2026-11"],
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _said_by_guarantees(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or "guarantees" not in data:
-            return data
-        return {**fields_of(data["guarantees"]), **data}
+    check: Check = CHECK
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -189,25 +167,6 @@ class Policy(Sourced):
         if self.partition is None or not self.partition.by_time or not self.lifetime:
             return None
         return self._filter(self.lifetime.epsilon, self.lifetime.delta)
-
-    def longer_filters(self) -> dict[str, Filter]:
-        """Make the filter of each period that is longer than the partitions."""
-        return {
-            period: self._filter(each.epsilon, each.delta)
-            for period, each in longer(self.guarantees, self.unit).items()
-        }
-
-    def longer_parts(self, partitions: Iterable[str]) -> dict[str, int]:
-        """Return the longer periods with an account, each with its count of partitions.
-
-        Names that no partition can have are in none.
-        """
-        part = self.partition
-        if part is None:
-            return {}
-        fit = [name for name in partitions if part.fits(name)]
-        periods = longer(self.guarantees, self.unit)
-        return Counter(part.around(name, period) for period in periods for name in fit)
 
     @property
     def promised(self) -> Budget:
@@ -276,7 +235,6 @@ class Policy(Sourced):
         if odometer_problem:
             yield odometer_problem
         yield from lifetime_problems(self.budget, self.lifetime)
-        yield from self._guarantee_problems(filter_problem)
         if self.partition is not None:
             yield from partition_problems(self.partition, self.unit, self.relation)
         if not filter_problem and (
@@ -294,19 +252,6 @@ class Policy(Sourced):
                 yield from self._filter_problems(flow, place)
             if share.halt_at_epsilon is not None and not odometer_problem:
                 yield from self._halt_problems(flow, share.halt_at_epsilon, place)
-
-    def _guarantee_problems(self, filter_problem: object) -> Iterator[InitErrorDetails]:
-        yield from guarantee_problems(
-            self.guarantees,
-            unit=self.unit,
-            partition=self.partition,
-            budget=self.budget,
-            lifetime=self.lifetime,
-        )
-        for each in () if filter_problem else self.guarantees:
-            make = partial(self._filter, each.epsilon, each.delta)
-            if broken := rule_problem(make, "guarantees"):
-                yield broken
 
     def _related(self, rule: Rule | None) -> Rule | None:
         """Refuse a theorem that does not hold under the policy's relation."""
@@ -367,12 +312,10 @@ class Policy(Sourced):
 
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
-        whole, periods = self.whole_filter(), self.longer_filters()
-        between = {name: parameters(rule) for name, rule in periods.items()}
+        whole = self.whole_filter()
         return with_derived_runs(
             {
                 **self._kept_as_declared(),
-                **({"periods": between} if between else {}),
                 **({} if whole is None else {"whole": parameters(whole)}),
                 "filter": parameters(self.dataset_filter()),
                 "odometer": parameters(self.flow_odometer(None)),
@@ -393,9 +336,6 @@ class Policy(Sourced):
             found["lifetime"] = declared_budget(self.lifetime)
         if self.partition is not None:
             found["partition"] = self.partition.model_dump(exclude_none=True)
-        between = longer(self.guarantees, self.unit)
-        if between:
-            found["periods"] = {k: declared_budget(v) for k, v in between.items()}
         for name in ("population", "source"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)

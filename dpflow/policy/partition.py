@@ -33,8 +33,6 @@ _READ: dict[str, Callable[[str], object]] = {
     "week": lambda name: date.fromisocalendar(int(name[:4]), int(name[6:]), 1),
     "month": lambda name: date.fromisoformat(f"{name}-01"),
 }
-#: Which longer periods a period lies in as a whole: a week may be in two months.
-LONGER = {"hour": ("day", "week", "month"), "day": ("week", "month")}
 #: Zones whose periods are taken where the policy says none: as they always were.
 DEFAULT_ZONE = "UTC"
 
@@ -88,14 +86,6 @@ class Partition(Record):
     def by_time(self) -> bool:
         """Whether one person may be in several partitions, one for each period."""
         return self.by in _SHAPES
-
-    def around(self, name: str, period: str) -> str:
-        """Return the name of the longer period that a partition lies in."""
-        day = name[: len(_SHAPES["day"])]
-        if period == "week":
-            year, week, _ = date.fromisoformat(day).isocalendar()
-            return f"{year:04d}-W{week:02d}"
-        return name[: len(_SHAPES[period])]
 
     def check_name(self, name: str, dataset: str) -> None:
         """Refuse a name that no partition of the dataset can have.

@@ -173,12 +173,6 @@ def guarantee_in_words(
         parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
         parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
-        person = pinned["unit"].removesuffix(f"-{pinned['partition']['by']}")
-        parts += [
-            f"Every {person}-{period}: what one {person} did in one {period} is kept "
-            f"within {budget_text(budget)}."
-            for period, budget in pinned.get("periods", {}).items()
-        ]
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."

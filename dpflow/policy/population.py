@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from dpflow.policy.fields import Budget, FilterChoice, Record
+from dpflow.policy.fields import CHECK, Budget, Check, FilterChoice, Record
 from dpflow.policy.model import Policy
-from dpflow.policy.types import PEOPLE, Name, Relation, Unit
+from dpflow.policy.types import Name, Relation, Unit
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
@@ -36,7 +36,6 @@ class Population(Record):
         description="Whom the guarantee protects, in all datasets together.",
         examples=["customer"],
     )
-    people: int | None = PEOPLE
     relation: Relation = Field(
         description="How two populations that differ in one unit differ.",
     )
@@ -53,17 +52,18 @@ class Population(Record):
         description="The most that all terms of the population together may lose.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
+    check: Check = CHECK
 
     def as_policy(self) -> Policy:
         """Return the policy that the ledger keeps for it, under a name of its own."""
         return Policy(
             dataset=f"{PREFIX}{self.population}",
             unit=self.unit,
-            people=self.people,
             relation=self.relation,
             budget=self.budget,
             filter=self.filter,
             lifetime=self.lifetime,
+            check=self.check,
             other_flows="allow",
         )
 

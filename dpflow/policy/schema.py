@@ -16,10 +16,6 @@ def policy_schema() -> dict[str, Any]:
     """
     schema = Policy.model_json_schema(mode="validation")
     _drop_null(schema)
-    # Guarantees say what these do.
-    said = ["unit", "budget"]
-    schema["required"] = [name for name in schema["required"] if name not in said]
-    schema["anyOf"] = [{"required": said}, {"required": ["guarantees"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,

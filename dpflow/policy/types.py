@@ -228,13 +228,3 @@ Relation = Annotated[
     Literal["add-or-remove", "replace-one"],
     Field(title="Neighbouring relation", examples=["add-or-remove"]),
 ]
-#: About how many people there are; it warns of a delta that is too large for them.
-PEOPLE: Any = Field(
-    default=None,
-    ge=1,
-    le=10**12,
-    strict=True,
-    description="About how many privacy units there are, for `dpflow policy check`: "
-    "delta should be well below 1 / people. No part of the guarantee.",
-    examples=[23570],
-)

@@ -77,6 +77,7 @@ class DPTask(MaterializingTask[P, R]):
             assets: Sequence[str | Asset] | None = None,
             *,
             fresh: bool = False,
+            data_version: str | None = None,
             **options: Unpack[TaskOptions],
         ) -> DPTask[P, R]:
             """Return the task with other options, guard and declaration kept."""
@@ -129,22 +130,24 @@ class DPTask(MaterializingTask[P, R]):
         def with_options(self, assets: Any = None, **options: Any) -> DPTask[P, R]:
             """Return the task with other options, guard and declaration kept.
 
-            `fresh=True` asks for a new draw, at a charge of its own; `version` says
-            that the data is another.
+            `fresh=True` asks for a new draw, at a charge of its own;
+            `data_version` says that the data is another.
             """
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
+            version = options.pop("data_version", None)
             check_known(self.step, options)
             if options or assets is not None:
                 check_outside("with_options()")
-            version = self.step.version
-            if options.get("version") is not None:
-                version = checked_text(options["version"], "version")
+            if version is None:
+                version = self.step.data_version
+            else:
+                version = checked_text(version, "data_version")
             task = super().with_options(assets, **options)
             task.__class__ = type(self)
             task.step, task.task_key = self.step, self.task_key
-            if (fresh, version) != (self.step.fresh, self.step.version):
-                task.step = replace(self.step, fresh=fresh, version=version)
+            if (fresh, version) != (self.step.fresh, self.step.data_version):
+                task.step = replace(self.step, fresh=fresh, data_version=version)
                 task.fn = _guard(task.step, self.fn.__wrapped__)
                 # Prefect keeps the instance of a bound method on the function.
                 vars(task.fn).update(vars(self.fn))
@@ -201,6 +204,7 @@ def dp_task(
     on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
+    data_version: str | None = None,
     cell: CellLike | None = None,
     noise: NoiseLike = "release",
     assets: Sequence[str | Asset] = (),
@@ -231,6 +235,7 @@ def dp_task(
             "{week}", or a function of its public arguments that returns names.
         fresh: Draw anew, at a charge of its own, even where a release could be
             replayed; the new one takes its place.
+        data_version: Version of the data; default: the policy's.
         cell: For costs with cells, such as `OutputDP`: a function of what the body
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
@@ -241,8 +246,7 @@ def dp_task(
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
-            attempt is a charge of its own. `version` is the version of the data,
-            where the policy's does not do. `log_prints` defaults to False, whatever
+            attempt is a charge of its own. `log_prints` defaults to False, whatever
             the flow says: a body prints what was not released. With `private` it
             cannot be True.
 
@@ -275,7 +279,7 @@ def dp_task(
             on_change=on_change,
             partitions=partitions,
             fresh=fresh,
-            version=task_options.get("version"),
+            data_version=data_version,
             cell=cell,
             noise=noise,
             name=task_options.get("name"),

@@ -37,7 +37,7 @@ def identifier(flow: str) -> str:
 
 def policy_text(wishes: Wishes) -> str:
     """Return the first policy."""
-    people = "" if wishes.people is None else f"people: {wishes.people}\n"
+    people = "" if wishes.people is None else f"check: {{people: {wishes.people}}}\n"
     return _POLICY.format(
         dataset=_scalar(wishes.dataset),
         source=_scalar(f"{wishes.dataset}-{secrets.token_hex(4)}"),

@@ -148,7 +148,7 @@ def test_a_cost_function_gets_the_public_arguments_only(shop):
         seen.append(arguments)
         return TENTH
 
-    @guarded(dataset="shop", cost=cost, private=("frame",), version="1")
+    @guarded(dataset="shop", cost=cost, private=("frame",), data_version="1")
     def count(frame, week, city="Bonn"):
         return 1
 

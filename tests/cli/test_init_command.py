@@ -55,7 +55,7 @@ def test_it_makes_all_that_a_project_needs(empty: Shop) -> None:
     assert "Every loyal customer (add-or-remove)" in data["guarantee"]
     assert "weak" not in run_fine("policy", "check", "--strict")
     policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
-    assert (policy["people"], policy["flows"]) == (4000, {"weekly report": {}})
+    assert (policy["check"]["people"], policy["flows"]) == (4000, {"weekly report": {}})
     assert ".dpflow/" in (empty.root / ".gitignore").read_text().splitlines()
     assert "Nothing was charged yet" in run_fine("status")
 

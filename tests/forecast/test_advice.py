@@ -65,8 +65,10 @@ def test_people_are_the_policys_unless_they_are_given():
     assert codes(GOOD.replace("1e-6", "1e-4")) == []
     assert codes(GOOD.replace("1e-6", "1.01e-4")) == ["large-delta"]
     assert codes(large, people=1001) == ["large-delta"]
-    assert codes(large.replace("unit", "people: 1001\nunit")) == ["large-delta"]
-    assert codes(large.replace("unit", "people: 1001\nunit"), people=900) == []
+    assert codes(large.replace("unit", "check: {people: 1001}\nunit")) == [
+        "large-delta"
+    ]
+    assert codes(large.replace("unit", "check: {people: 1001}\nunit"), people=900) == []
 
 
 def test_gaussians_under_basic_are_warned_of():
@@ -146,7 +148,7 @@ def test_a_plan_declares_its_workload():
 
 def test_people_are_no_part_of_the_guarantee():
     """Counting them anew asks for no new term."""
-    more = parse_policy(GOOD.replace("unit", "people: 1001\nunit"))
+    more = parse_policy(GOOD.replace("unit", "check: {people: 1001}\nunit"))
     assert more.pinned() == parse_policy(GOOD).pinned()
     assert more.declared() == parse_policy(GOOD).declared()
 
@@ -155,10 +157,10 @@ def test_people_are_no_part_of_the_guarantee():
 def test_a_number_of_people_that_cannot_be_is_refused(people):
     """With the line."""
     with pytest.raises(PolicyError, match="people"):
-        parse_policy(GOOD.replace("unit", f"people: {people}\nunit"))
+        parse_policy(GOOD.replace("unit", f"check: {{people: {people}}}\nunit"))
 
 
 def test_a_population_may_say_how_many_people_it_has():
     """Its file is checked as a dataset's is."""
-    text = GOOD.replace("dataset: d", "population: all\npeople: 1001")
+    text = GOOD.replace("dataset: d", "population: all\ncheck: {people: 1001}")
     assert codes(text.replace("1e-6", "1e-2")) == ["large-delta"]

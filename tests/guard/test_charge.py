@@ -247,7 +247,7 @@ def replayed(step):
 
 def test_within_one_flow_run_the_same_call_is_replayed(shop):
     """Its key is made of run, step, version, cost and public arguments."""
-    step, body, ran = counting(version="1")
+    step, body, ran = counting(data_version="1")
     assert run(step, body, ("x", 1), {}, place()) == 1
     assert run(step, body, ("y",), {"week": 1}, place()) == 1
     assert run(step, body, ("x", 2), {}, place()) == 2
@@ -292,7 +292,7 @@ def test_private_data_needs_a_version_to_be_replayed(shop):
     """Else one version's answer could be served for another."""
     step, body, ran = counting()
     before = rows(shop)
-    with pytest.raises(ConfigurationError, match="Say version= on the task"):
+    with pytest.raises(ConfigurationError, match="Say data_version= on the task"):
         run(step, body, ("x", 1), {}, place())
     assert ran == []
     assert before == rows(shop)
@@ -301,7 +301,7 @@ def test_private_data_needs_a_version_to_be_replayed(shop):
 def test_another_version_is_another_release(shop):
     """The digest differs by version, and by nothing private."""
     for version in ("1", "2", "2"):
-        step, body, _ = counting(version=version)
+        step, body, _ = counting(data_version=version)
         run(step, body, (version, 1), {}, place())
     keys = {row[0] for row in rows(shop)["release"]}
     assert len(keys) == 2
@@ -310,7 +310,7 @@ def test_another_version_is_another_release(shop):
 
 def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
     """A version in the policy is one for every step."""
-    make_project(tmp_path, monkeypatch, POLICY + "version: '2026-11'\n")
+    make_project(tmp_path, monkeypatch, POLICY + "data_version: '2026-11'\n")
     step, body, ran = counting()
     for frame in ("x", "y"):
         run(step, body, (frame, 1), {}, place())
@@ -342,7 +342,7 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
 def test_the_nearest_flow_that_the_policy_names_is_charged(tmp_path, monkeypatch):
     """Else the root flow is."""
     make_project(tmp_path, monkeypatch, POLICY + "flows: {middle: {epsilon: 0.5}}\n")
-    step, body, _ = counting(version="1")
+    step, body, _ = counting(data_version="1")
     flows = [EnclosingFlow(name=n, run=n) for n in ("inner", "middle", "root")]
     run(step, body, ("x", 1), {}, Place(flows=tuple(flows)))
     assert account(kind="flow").name == "middle"

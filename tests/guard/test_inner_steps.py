@@ -171,7 +171,7 @@ ROUTES = {
     "defined-name": lambda x: defined(x, name=x),
     "defined-dataset": lambda x: defined(x, dataset=x),
     "defined-flow": lambda x: defined(x, flow=x),
-    "defined-version": lambda x: defined(x, version=x, release_key="k"),
+    "defined-version": lambda x: defined(x, data_version=x, release_key="k"),
     "defined-private": lambda x: defined(x, private=(x,)),
     "defined-key": lambda x: defined(x, release_key=x),
     "defined-template": lambda x: defined(x, release_key="{" + x + "}"),
@@ -238,7 +238,7 @@ def by_two(act):
         charge.release(1.0)
 
 
-@guarded(dataset="shop", cost=NOISY, private=("act",), version="1")
+@guarded(dataset="shop", cost=NOISY, private=("act",), data_version="1")
 def innermost(act):
     """Stand between."""
     act(read_private())

@@ -285,13 +285,13 @@ def test_a_new_version_of_the_data_is_released_anew(shop):
             release_key="x",
             ignore=("ran", "version"),
             name="n",
-            version=version,
+            data_version=version,
         )(lambda: ran.append(version))
 
     step()()
     step("2")()
     step("2")()
-    rewrite_policy(shop, "unit:", "version: '2'\nunit:")
+    rewrite_policy(shop, "unit:", "data_version: '2'\nunit:")
     step()()
     assert ran == [None, "2"]
 

@@ -24,7 +24,7 @@ def keyed():
         return 1
 
     declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",)}
-    return define_step(count, version="1", **declared), count
+    return define_step(count, data_version="1", **declared), count
 
 
 PRIVATE = ("private-canary-2718281828", 57721566490)

@@ -119,7 +119,7 @@ def test_a_dataset_is_named_once():
 
 def test_bind_returns_the_public_arguments_by_name():
     """Defaults are included, private arguments and instances are not."""
-    declared = step(private=("frame",), version="1")
+    declared = step(private=("frame",), data_version="1")
     assert declared.bind(("x", 1), {}) == {"week": 1, "city": "Bonn"}
     assert declared.bind((), {"frame": "x", "week": 1, "city": "Ulm"}) == {
         "week": 1,
@@ -150,7 +150,7 @@ def test_private_names_a_parameter():
 @pytest.mark.parametrize("version", ["", 2, 1.5, float("nan"), True])
 def test_a_version_is_text(version):
     """An empty one does not silently mean the policy's."""
-    assert "version= takes a text" in refused(version=version)
+    assert "data_version= takes a text" in refused(data_version=version)
 
 
 # Costs

@@ -40,7 +40,7 @@ POLICY = """
 dataset: shop
 unit: customer
 relation: add-or-remove
-version: "1"
+data_version: "1"
 budget: {epsilon: 1, delta: 1e-6}
 filter: {theorem: individual, measure: gaussian}
 """
@@ -247,7 +247,7 @@ def test_a_store_that_forgets_is_caught(tmp_path: Path, monkeypatch) -> None:
 
 # What goes wrong
 
-SHARE = "flows: {report: {epsilon: 0.5, delta: 1e-7}}\nversion:"
+SHARE = "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:"
 
 
 def test_a_store_that_is_gone_grants_nothing(folder: Path) -> None:
@@ -320,8 +320,8 @@ def test_a_body_that_does_not_ask_people_is_refused(folder: Path) -> None:
     [
         ("{theorem: individual, measure: gaussian}", "gaussian", "filter: gaussian"),
         (
-            "version:",
-            "flows: {report: {epsilon: 0.5, delta: 1e-7}}\nversion:",
+            "data_version:",
+            "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:",
             "share of its own",
         ),
         ("customer\n", "customer-week\npartition: {by: week}\n", "divided"),

@@ -54,7 +54,7 @@ def verdict(before: Policy, after: Policy, charged: Collection[str] = ()) -> str
         {"odometer": '{theorem: renyi, delta: "0.000001"}'},
         {"flows": "{weekly: {halt_at_epsilon: 3.0, epsilon: 2.0, delta: 0.5e-6}}"},
         {"other_flows": "refuse"},
-        {"alerts": "[0.9]", "errors": "keep", "version": '"2"'},
+        {"alerts": "[0.9]", "errors": "keep", "data_version": '"2"'},
     ],
 )
 def test_one_guarantee_has_one_declaration(fields: dict[str, str]) -> None:

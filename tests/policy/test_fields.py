@@ -61,7 +61,12 @@ REFUSED_FIELDS = [
     (edited("pause", "stop"), 13, "should be 'pause' or 'keep'", "schedule: pause"),
     (edited("{flow: halt, schedule: pause}", "halt"), 13, "should be a mapping", "fl"),
     (edited("{epsilon: 3, delta: 1e-6}", "3"), 5, "budget: should be a mapping", "3"),
-    (EXAMPLE + "version: 2\n", 14, "version: should be text, got 2", '`version: "1"`'),
+    (
+        EXAMPLE + "data_version: 2\n",
+        14,
+        "data_version: should be text",
+        '`data_version: "1"`',
+    ),
     (edited("other_flows: refuse", "other_flows: no"), 10, "'refuse' or 'allow'", "fo"),
     (share("3"), 9, "flows.weekly-report: should be a mapping", "Correct the value"),
     (edited("weekly-report:", '"a&b":'), 9, "flow 'a&b' is not", "none of %&<>"),

@@ -39,7 +39,7 @@ def test_example_of_the_design_parses() -> None:
     assert (Decimal("0.5"), Decimal("0.8"), Decimal("0.95")) == policy.alerts
     assert policy.errors == "redact"
     assert policy.on_exhausted.schedule == "pause"
-    assert policy.version == "1"
+    assert policy.data_version == "1"
 
 
 def test_defaults_of_a_short_policy() -> None:

@@ -234,7 +234,7 @@ def test_the_order_of_flows_does_not_matter() -> None:
 def test_what_no_guarantee_rests_on_is_not_pinned() -> None:
     """Alerts, errors, exhaustion and version may change at any time."""
     text = edited("[0.5, 0.8, 0.95]", "[0.9]", edited("redact", "keep"))
-    text = edited("pause", "keep", text) + 'version: "2"\n'
+    text = edited("pause", "keep", text) + 'data_version: "2"\n'
     assert parse_policy(text).differences(parse_policy(EXAMPLE).pinned()) == []
 
 

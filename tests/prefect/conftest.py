@@ -60,7 +60,7 @@ POLICY = """
 dataset: shop
 unit: customer
 relation: add-or-remove
-version: "1"
+data_version: "1"
 budget: {epsilon: 1}
 filter: basic
 flows:

@@ -23,7 +23,7 @@ POLICY = """
 dataset: shop
 unit: customer
 relation: add-or-remove
-version: "1"
+data_version: "1"
 budget: {epsilon: 30}
 filter: basic
 alerts: [0.005, 0.05]
@@ -83,7 +83,7 @@ ROUTES = {
     "guarded": lambda x: guarded(dataset="shop", cost=TENTH, name=x)(lambda: 1)(),
     "renamed": lambda x: KEYED.with_options(name=x)(1),
     "renamed-run": lambda x: KEYED.with_options(task_run_name=x)(1),
-    "version": lambda x: KEYED.with_options(version=x)(1),
+    "version": lambda x: KEYED.with_options(data_version=x)(1),
     "assets": lambda x: KEYED.with_options(assets=[f"dpflow://shop/{x}"])(1),
     "block": block,
     "dataset": lambda x: inner(dataset=x)(1),

@@ -210,13 +210,13 @@ def test_with_options_takes_no_option_that_it_would_ignore(options):
 def test_with_options_checks_the_version(version):
     """As the declaration does; None leaves it as it is."""
 
-    @dp_task(dataset="shop", cost=TENTH, version="1")
+    @dp_task(dataset="shop", cost=TENTH, data_version="1")
     def customers() -> int:
         return 1
 
-    with pytest.raises(ConfigurationError, match="version= takes a text"):
-        customers.with_options(version=version)
-    assert customers.with_options(version=None).step.version == "1"
+    with pytest.raises(ConfigurationError, match="data_version= takes a text"):
+        customers.with_options(data_version=version)
+    assert customers.with_options(data_version=None).step.data_version == "1"
 
 
 @pytest.mark.parametrize("options", [{"fresh": True}, {"name": "n"}])
@@ -289,7 +289,7 @@ def test_cost_may_depend_on_public_arguments(project):
         dataset="shop",
         cost=lambda precision: PureDP(epsilon=precision),
         private=("frame",),
-        version="1",
+        data_version="1",
     )
     def customers(frame: list[int], precision: str) -> int:
         return 1

@@ -22,11 +22,9 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule and halt of every gate of a copy, with solved thresholds.
 
     By "dataset", "partition", "population", "odometer" for flows that are not named,
-    "flow/NAME" and "odometer/NAME" for those that are, and "partition/PERIOD" for
-    periods longer than the partitions.
+    "flow/NAME" and "odometer/NAME" for those that are.
     """
     places = [("dataset", ""), ("partition", ""), ("population", ""), ("odometer", "")]
-    places += [("partition", period) for period in pinned.get("periods", ())]
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
     return {
         f"{kind}/{name}" if name else kind: _gate_text(asked_for(pinned, kind, name))
@@ -66,13 +64,7 @@ def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
         population = str(pinned["dataset"]).startswith(PREFIX)
         first = ("population" if population else "dataset", "")
     found = (announced_gate(pinned, *place) for place in (first, *places))
-    return [*longer_gates(pinned), *(gate for gate in found if gate is not None)]
-
-
-def longer_gates(pinned: Mapping[str, Any]) -> list[Gate]:
-    """Return the gates of periods that are longer than the partitions."""
-    found = (announced_gate(pinned, "partition", p) for p in pinned.get("periods", ()))
-    return [gate._replace(name=f"each {gate.name}") for gate in found if gate]
+    return [gate for gate in found if gate is not None]
 
 
 def _gate_text(asked: Asked | None) -> dict[str, Any] | None:

@@ -380,9 +380,6 @@ def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None
         if step.flow is not None and not closed:
             for kind in OF_FLOW:
                 yield _empty(term, f"{base}{part}/{kind}/{step.flow}")
-    # What a person did in a longer period is in each of its parts.
-    for name, units in policy.longer_parts(step.partitions).items():
-        yield _empty(term, f"{base}/partition/{name}", units)
 
 
 def _parts(step: _Step, policy: Policy) -> list[str]:

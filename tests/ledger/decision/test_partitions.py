@@ -290,7 +290,7 @@ def test_replacing_within_a_partition_is_allowed() -> None:
 def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
     """Never an epsilon of a week passed off as that of a person."""
     assert "without a limit" in WEEKS.guarantee_sentence()
-    assert "a user is kept within (epsilon = 2, delta = 0)" in (
+    assert "one user is kept within (epsilon = 2, delta = 0)" in (
         CAPPED.guarantee_sentence()
     )
     assert "belong to one region for ever" in REGIONS.guarantee_sentence()

@@ -106,10 +106,14 @@ def loud(frame: list[int]) -> int:
 @pytest.mark.parametrize("said", [True, None])
 def test_a_step_with_private_arguments_prints_nothing_to_prefect(said):
     """Refused when defined, and when its options change; None is what the flow says."""
-    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), version="1")
+    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), data_version="1")
     with pytest.raises(ConfigurationError, match="log_prints= sends what the body"):
         dp_task(
-            dataset="shop", cost=TENTH, private=("frame",), version="1", log_prints=said
+            dataset="shop",
+            cost=TENTH,
+            private=("frame",),
+            data_version="1",
+            log_prints=said,
         )(loud)
     with pytest.raises(ConfigurationError, match="log_prints= sends what the body"):
         private(loud).with_options(log_prints=said)

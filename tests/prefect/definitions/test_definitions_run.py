@@ -54,7 +54,7 @@ def test_a_flow_and_a_loader_work_without_parentheses(project):
 
 def test_what_the_flow_logs_of_prints_leaves_its_steps_out(project, caplog):
     """`log_prints` of a flow: its own prints are logged, those of the step are not."""
-    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), version="1")
+    private = dp_task(dataset="shop", cost=TENTH, private=("frame",), data_version="1")
     counted = private(loud)
 
     @task

@@ -29,7 +29,7 @@ def count(week: str, scale: float = 1.0) -> int:
     return value
 
 
-@dp_task(dataset=("shop", "web"), cost=COST, private=("frame",), version="1")
+@dp_task(dataset=("shop", "web"), cost=COST, private=("frame",), data_version="1")
 async def mean(frame: list[float]) -> float:
     """Stand for an async step."""
     return sum(frame)

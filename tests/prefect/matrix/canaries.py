@@ -94,14 +94,16 @@ def _count(frame: Any, week: str) -> str:
 _ASSETS: list[Any] = [Asset(key="dpflow://shop/canary")]
 count = dp_task(
     cost=TENTH,
-    version="1",
+    data_version="1",
     task_run_name=f"{PUBLIC}-{{week}}",
     result_storage_key=f"{PUBLIC}-{{parameters[week]}}",
     assets=_ASSETS,
     **PRIVATE,
 )(_count)
 kept = dp_task(cost=TENTH, release_key="kept/{week}", name="kept", **PRIVATE)(_count)
-large = dp_task(cost=PureDP(epsilon=99), version="1", name="large", **PRIVATE)(_count)
+large = dp_task(cost=PureDP(epsilon=99), data_version="1", name="large", **PRIVATE)(
+    _count
+)
 
 
 def _fail_late(frame: Any) -> None:
@@ -145,8 +147,10 @@ async def _fail_later(frame: Any, kind: str) -> None:
     _fail(frame, kind)
 
 
-failing = dp_task(cost=TENTH, version="1", name="failing", **PRIVATE)(_fail)
-failing_later = dp_task(cost=TENTH, version="1", name="later", **PRIVATE)(_fail_later)
+failing = dp_task(cost=TENTH, data_version="1", name="failing", **PRIVATE)(_fail)
+failing_later = dp_task(cost=TENTH, data_version="1", name="later", **PRIVATE)(
+    _fail_later
+)
 
 
 @task

@@ -29,7 +29,7 @@ PRIVATE: Any = {
     "dataset": "shop",
     "cost": PureDP(epsilon="0.1"),
     "private": ("frame",),
-    "version": "1",
+    "data_version": "1",
 }
 KEPT = "Prefect keeps the parameters of flows"
 
@@ -477,11 +477,13 @@ def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, load):
 
 
 def test_a_new_version_is_a_new_release(project):
-    """`with_options(version=)` says that the data is another."""
+    """`with_options(data_version=)` says that the data is another."""
 
     @flow(name="report")
     def report():
-        return [count.with_options(version=v)(FRAME) for v in ("1", "2", "2", None)]
+        return [
+            count.with_options(data_version=v)(FRAME) for v in ("1", "2", "2", None)
+        ]
 
     assert report() == [1, 2, 2, 1]
     assert charges(project) == 2

@@ -299,7 +299,7 @@ def test_a_policy_edited_before_any_charge_is_fine(
         make_policy(budget="{epsilon: 1.0}"),
         make_policy(alerts="[0.1]"),
         make_policy(errors="keep"),
-        make_policy(version='"2"'),
+        make_policy(data_version='"2"'),
         make_policy(on_exhausted="{schedule: pause}"),
     ],
 )
