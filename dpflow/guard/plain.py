@@ -20,7 +20,7 @@ from dpflow.guard.call_frames import entering_frame
 from dpflow.guard.charge import Execution, admit, arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.request import ask, checked_flow, current_place
-from dpflow.guard.reserving import Blocking, at_once, check_outside, step_around
+from dpflow.guard.reserving import Blocking, at_once, check_outside
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -144,8 +144,7 @@ def spend(
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case.
-        step: Name of the step in the journal. A block inside the body of another step
-            is named after that one: its name could be made of private data.
+        step: Name of the step in the journal.
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one.
         partitions: Names of the partitions that it reads.
@@ -170,26 +169,16 @@ def spend(
     def block() -> None:
         """Stand for the block, which has no arguments."""
 
-    name, outer = checked_text(step, "step"), step_around()
-    if outer is not None:
-        # Its own name may be made of what the body around it has read.
-        name = f"{outer.step}/inner"
-        if flow not in (None, outer.flow):
-            msg = (
-                f"a block inside the body of DP step {outer.step!r} is of that step's "
-                "flow; leave flow= away"
-            )
-            raise ConfigurationError(msg)
     defined = define_step(
         block,
         dataset=dataset,
         cost=cost,
         partitions=partitions,
         noise=noise,
-        name=name,
+        name=checked_text(step, "step"),
     )
     # No arguments tell one block from another: each is drawn anew.
-    defined = replace(defined, replays=False, inner=outer is not None)
+    defined = replace(defined, replays=False)
     place = current_place(checked_flow(flow))
     project, request = ask(defined, {}, place)
     admitted = admit(project, request, place, Blocking(), own=noise == OWN)

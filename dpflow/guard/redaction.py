@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 import sysconfig
 from asyncio import CancelledError
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from dpflow.config import short_path
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    DpflowError,
     DPStepFailed,
     PublicContributionsError,
     PublicError,
@@ -52,19 +51,10 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
         dataset: Name of its dataset.
 
     Returns:
-        A `DPStepFailed` for every `Exception` but dpflow's own public ones. A refusal
-        stays one, so that nobody tries it again. What is no `Exception` (a timeout, a
-        termination) keeps its type, for that is what its receivers act on, and loses
-        its text.
+        A `DPStepFailed` for every `Exception` but dpflow's own public ones. What is no
+        `Exception` (a timeout, a termination) keeps its type, for that is what its
+        receivers act on, and loses its text.
     """
-    if issubclass(type(error), BudgetRefused):
-        msg = (
-            f"a step inside the body of DP step {step!r} on dataset {dataset!r} was "
-            "refused (text withheld: it may hold private data). The step "
-            f"{step!r} itself was charged in full. Ask for steps outside of bodies: "
-            "then a refusal comes before anything is charged, and says what would fit."
-        )
-        return _refused(error)(msg, dataset=dataset, step=step)
     hint = (
         "The step was charged in full. Try it on the ledger of a test, at no cost: "
         "the fixture dpflow_ledger (docs/how-to/test-a-pipeline.md). On made-up data, "
@@ -135,30 +125,6 @@ def _line_of(error: BaseException) -> str:
             found = f" at {short_path(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
-
-
-def shown_to_body(error: Exception, *, step: str) -> DpflowError:
-    """Return what a body may see of an error of a step that it asked for.
-
-    The body may raise it, log it, or be a Prefect task whose state keeps it.
-
-    Args:
-        error: What is wrong with the step inside.
-        step: Name of the step around it.
-
-    Returns:
-        An error of the same kind that tells its kind.
-    """
-    kind: Any = type(error) if issubclass(type(error), DpflowError) else DPStepFailed
-    if kind.__module__ != DpflowError.__module__:
-        kind = DPStepFailed
-    name = public_name(type(error))
-    msg = (
-        f"{name}: a step inside the body of DP step {step!r} was not made (text "
-        "withheld: it may hold private data). Ask for that step outside of the body to "
-        "see what is wrong."
-    )
-    return cast("DpflowError", kind(msg, error_type=name))
 
 
 def _refused(error: BaseException) -> type[BudgetRefused]:

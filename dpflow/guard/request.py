@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -24,15 +24,13 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, project_of_step
-from dpflow.guard.redaction import shown_to_body
-from dpflow.guard.release_keys import DIGEST_SIGNS
-from dpflow.guard.reserving import step_around
+from dpflow.guard.reserving import refuse_inside
 from dpflow.guard.step import Step, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.types import unstorable_type
 from dpflow.ledger.decision.terms import agrees
-from dpflow.ledger.records import Granted, Request, cost_text, described
+from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.ledger.views.terms import newest_term
 from dpflow.noise.sources import OWN
@@ -167,44 +165,7 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
     """
-    outer = step_around()
-    if outer is None:
-        return _asked(step, public, place)
-    try:
-        project, request = _asked(step, public, place)
-        return project, _without_texts(step, request, outer)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the body has read data)
-        told = shown_to_body(error, step=outer.step)
-    # Raised in the block above it would carry the original as its context.
-    raise told
-
-
-def _without_texts(step: Step, request: Request, outer: Request) -> Request:
-    """Take out of a request what the body around it may have made of private data.
-
-    Its step was defined outside, or is a block that is named after the one around it.
-    Which dataset it reads, and the numbers of its cost, are declared to be public.
-
-    Raises:
-        ConfigurationError: If it names a partition that is not public already, or the
-            cells of its cost may have been named in the body.
-    """
-    computed = step.inner or not isinstance(step.cost, Cost)
-    if computed and '"cells":' in cost_text(request.cost):
-        msg = "a step inside a body names the cells of its cost where it is defined"
-        raise ConfigurationError(msg)
-    written = step.written_partitions()
-    if not set(request.partitions) <= {*written, *outer.partitions}:
-        msg = "a step inside a body reads the partitions of the step around it"
-        raise ConfigurationError(msg)
-    if request.release_key is None or not step.computes_key():
-        return request
-    return replace(request, key_text=request.release_key[:DIGEST_SIGNS])
-
-
-def _asked(
-    step: Step, public: Mapping[str, Any], place: Place
-) -> tuple[Project, Request]:
+    refuse_inside()
     project = project_of_step(step.name, step.body, step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     flow = charged_flow(policies, place)

@@ -27,7 +27,6 @@ from dpflow.exceptions import (
 from dpflow.guard.call_frames import Held
 from dpflow.guard.late_settlements import Settlement
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import shown_to_body
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import is_replaced
@@ -38,10 +37,7 @@ R = TypeVar("R")
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
-
 _CLAIM_SECONDS = 3600.0
-#: By the charge of a body of this process, the charge for whose release it waits.
-_waits: dict[str, str] = {}
 _POLL_SECONDS = 0.1
 
 
@@ -83,12 +79,33 @@ def _bodies_around() -> Iterator[Body]:
         yield from (body for body in reversed(before) if body.home != here)
 
 
-def step_around() -> Request | None:
-    """Return what the nearest step around asked, if texts made here are withheld."""
+def current_body() -> Request | None:
+    """Return the request of the nearest body that this call comes from, if any.
+
+    Threads and tasks that copied the body's context count; plain threads and other
+    processes do not.
+    """
     if not running and not inherited.get():
         return None
-    withheld = (body.request for body in _bodies_around() if body.redact)
-    return next(withheld, None)
+    return next((body.request for body in _bodies_around()), None)
+
+
+def refuse_inside() -> None:
+    """Refuse a step inside the body of another one.
+
+    Raises:
+        PublicError: In the body of a step. The error names the outer step only, for
+            the inner step's name could be made of private data.
+    """
+    outer = current_body()
+    if outer is not None:
+        msg = (
+            f"the body of DP step {outer.step!r} called another DP step, which was "
+            "refused and not charged. A body has read private data, and a second step "
+            "would show it by its name, cost or error. Call the two steps one after "
+            "another, and pass the released value from one to the other."
+        )
+        raise PublicError(msg)
 
 
 def check_outside(what: str) -> None:
@@ -98,9 +115,9 @@ def check_outside(what: str) -> None:
         what: The declaration, for the message.
 
     Raises:
-        ConfigurationError: Within the body of a step whose texts are withheld.
+        ConfigurationError: Within the body of a step.
     """
-    outer = step_around()
+    outer = current_body()
     if outer is not None:
         msg = (
             f"{what} was called inside the body of DP step {outer.step!r}, where names "
@@ -176,15 +193,11 @@ async def reserve(
         await wait.prepare(project, request)
     since = time.monotonic()
     project.unsettled.soon()
-    try:
-        while isinstance(answer := await wait.ask(project, request), Busy):
-            late = functools.partial(project.unsettled.settle, answer.reservation)
-            if not await wait.call(late):
-                _check_patience(request, answer, since)
-                await wait.pause(_POLL_SECONDS)
-    finally:
-        for body in _bodies_around():
-            _waits.pop(body.request.reservation, None)
+    while isinstance(answer := await wait.ask(project, request), Busy):
+        late = functools.partial(project.unsettled.settle, answer.reservation)
+        if not await wait.call(late):
+            _check_patience(request, since)
+            await wait.pause(_POLL_SECONDS)
     return _told(request, answer)
 
 
@@ -271,22 +284,14 @@ def at_once(body: Coroutine[Any, Any, R]) -> R:
 
 
 def _answer(project: Project, request: Request) -> Answer:
-    """Ask the ledger once; a charge whose answer is lost is settled later.
-
-    A body is told the kind of an error only: it raises what it gets.
-    """
+    """Ask the ledger once; a charge whose answer is lost is settled later."""
     try:
         return project.ledger.reserve(request)
     except Exception as error:
-        outer = step_around()
         # Who waited for a lock in vain has sent nothing.
         if isinstance(error, LedgerUnavailable) and "waited" not in error.details:
             _owe(project, request, error)
-        if outer is None:
-            raise
-        told = shown_to_body(error, step=outer.step)
-    # Raised in the block above it would carry the original as its context.
-    raise told
+        raise
 
 
 def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
@@ -349,30 +354,8 @@ class _Question:
             _owe(self._project, self._request, error)
 
 
-def _check_patience(request: Request, answer: Busy, since: float) -> None:
-    """Refuse to wait for a release that waits for this step, or for too long."""
-    around = {body.request.reservation for body in _bodies_around()}
-    awaited = [answer.reservation]
-    while awaited[-1] not in around and (after := _waits.get(awaited[-1])):
-        if after in awaited:
-            break
-        awaited.append(after)
-    if len(awaited) > 1 and awaited[-1] in around:
-        msg = (
-            f"step {request.step!r} and the step around it wait for each other: the "
-            "body that is making this release has called for the release that is being "
-            "made here. The step was not charged. Make the two releases one after "
-            "another, outside of each other's bodies."
-        )
-        raise PublicError(msg)
-    if answer.reservation in around:
-        msg = (
-            f"step {request.step!r} was called inside the body that is making the same "
-            "release, and would wait for itself. Call a plain function there, or name "
-            "what tells the two apart in release_key="
-        )
-        raise PublicError(msg)
-    _waits.update(dict.fromkeys(around, answer.reservation))
+def _check_patience(request: Request, since: float) -> None:
+    """Refuse to wait for too long for the release of another run."""
     if time.monotonic() - since > _CLAIM_SECONDS:
         msg = (
             f"another run has been making the release of step {request.step!r} for "

@@ -57,7 +57,6 @@ class Step:
         on_change: Whether a release that was made at another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         data_version: Version of the data, where the policy's does not do.
-        inner: Whether it is a block inside the body of another step.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
@@ -83,7 +82,6 @@ class Step:
     noise: NoiseLike = "release"
     source: str = ""
     replays: bool = True
-    inner: bool = False
     body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,19 +196,6 @@ class Step:
         texts = self._read_template("release_key", key, identify, asked, key, values)
         digests = {name: digest(name, text) for name, text in texts.items()}
         return {**dict.fromkeys(names), **digests}
-
-    def computes_key(self) -> bool:
-        """Say whether its release key is made of arguments."""
-        return any(template_fields(self.release_key or ""))
-
-    def written_partitions(self) -> tuple[str, ...]:
-        """Return the partitions that its definition names, whatever the arguments."""
-        if self.inner or self.partitions is None or callable(self.partitions):
-            return ()
-        names = (
-            [self.partitions] if isinstance(self.partitions, str) else self.partitions
-        )
-        return tuple(fill(name, {}) for name in names if not any(template_fields(name)))
 
     def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
         """Fill a template with the public arguments."""

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from datetime import date, time
 from decimal import Decimal
 from pathlib import PurePath
@@ -33,13 +33,11 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
-from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import BaseAnnotation
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.release_keys import template_fields
-from dpflow.guard.reserving import check_outside, step_around
 from dpflow.guard.step import HIDDEN, Step, check_template
 
 R = TypeVar("R")
@@ -120,29 +118,6 @@ def check_options(step: Step, task: Task[..., Any]) -> None:
             "cache_policy= makes a key that Prefect keeps of the arguments, as an "
             "unsalted digest. Use release_key=: the ledger replays the release",
         )
-
-
-def check_inside(step: Step, task: Task[..., Any], *, submitted: bool = False) -> None:
-    """Refuse a call inside a body of which Prefect would keep an argument.
-
-    The body has read private data, so that each of its arguments may be some.
-
-    Args:
-        step: What the author declared.
-        task: The task with its options.
-        submitted: Whether another thread or process is to run it.
-
-    Raises:
-        ConfigurationError: If names or keys are made of arguments, or what runs the
-            task would not know that it is inside a body.
-    """
-    if step_around() is None:
-        return
-    check_options(replace(step, private=frozenset(step.signature.parameters)), task)
-    context = FlowRunContext.get()
-    runner = None if context is None else context.task_runner
-    if submitted and not isinstance(runner, ThreadPoolTaskRunner):
-        check_outside(".submit() to another process")
 
 
 def _check_storage_key(step: Step, template: str | None) -> None:

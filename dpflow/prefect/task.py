@@ -27,7 +27,7 @@ from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.project import bind_step
-from dpflow.guard.reserving import check_outside
+from dpflow.guard.reserving import check_outside, refuse_inside
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -42,7 +42,6 @@ from dpflow.guard.step import (
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.privacy import (
     check_flow_parameters,
-    check_inside,
     check_known,
     check_options,
     checked_call,
@@ -95,7 +94,7 @@ class DPTask(MaterializingTask[P, R]):
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Return the value or raise the refusal, unless `return_state` is set."""
-            check_inside(self.step, self)
+            refuse_inside()
             _refuse_cover(self)
             checked_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
@@ -107,7 +106,7 @@ class DPTask(MaterializingTask[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
-            check_inside(self.step, self, submitted=True)
+            refuse_inside()
             self.sent = os.getpid(), settings().root
             # Other processes would see copies of the arguments.
             check_flow_parameters(
@@ -117,7 +116,7 @@ class DPTask(MaterializingTask[P, R]):
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            check_inside(self.step, self, submitted=True)
+            refuse_inside()
             self.sent = os.getpid(), settings().root
             check_flow_parameters(
                 self.step, checked_call(self, self.step.signature, args, kwargs)

@@ -151,20 +151,6 @@ def test_a_flow_that_is_no_name_is_refused_when_defined(flow):
         guarded(dataset="shop", cost=TENTH, flow=flow)(lambda: 1)
 
 
-def test_nested_steps_pay_each_for_itself(shop):
-    """The noise of an inner step is not the outer one's, before and after it."""
-    inner = guarded(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
-
-    @guarded(dataset="shop", cost=NOISY)
-    def outer():
-        inner()
-        return release(2.0)
-
-    outer()
-    assert kinds() == ["reserve", "reserve", "settle", "settle"]
-    assert [entry.body.get("noise") for entry in journal()[-2:]] == ["opendp"] * 2
-
-
 # Replays
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from dpflow import Laplace, PureDP, guarded, spend
+from dpflow import Laplace, guarded, spend
 from dpflow.exceptions import (
-    BudgetRefused,
     ContributionsError,
     DPStepFailed,
     PublicError,
@@ -378,23 +377,6 @@ def test_the_original_error_is_not_kept_alive(shop):
     gc.collect()
     assert seen[0]() is None
     assert error.error_type == "CarefullyNamedError"
-
-
-def test_a_refusal_passes_without_what_is_behind_it(shop):
-    """A refused inner step stays a refusal and loses the body's own error."""
-    inner = guarded(dataset="shop", cost=PureDP(epsilon=5), name="inner")(lambda: 1)
-
-    @guarded(dataset="shop", cost=TENTH)
-    def outer():
-        try:
-            raise ValueError(read_private())
-        except ValueError:
-            inner()
-
-    error = caught(outer)
-    assert type(error) is BudgetRefused
-    assert error.step == "outer"
-    assert CANARY not in told(error)
 
 
 def test_dpflow_errors_that_quote_a_number_are_redacted_too(shop):

@@ -14,7 +14,6 @@ from dpflow.exceptions import (
     DPStepFailed,
     LedgerError,
     LedgerUnavailable,
-    ReleaseError,
 )
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger
@@ -403,31 +402,3 @@ async def test_a_cancellation_that_meets_the_answer_gives_the_charge_back(shop):
     assert await kinds_at_last() == ["reserve", "void"]
     assert held() == "0"
     assert open_reservations(ledger) == []
-
-
-def test_two_bodies_that_ask_for_each_others_release_do_not_wait(shop, monkeypatch):
-    """The second is told at once; the first gets its answer when that one has ended."""
-    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 60)
-    both = threading.Barrier(2, timeout=30)
-    told: list[ReleaseError] = []
-
-    @guarded(
-        dataset="shop",
-        cost=TENTH,
-        release_key="circle/{side}",
-        ignore=("inner", "both", "circle", "told"),
-    )
-    def circle(side, *, inner=False):
-        if inner:
-            return 1
-        both.wait()
-        try:
-            return circle(1 - side, inner=True)
-        except ReleaseError as error:
-            told.append(error)
-            return 2
-
-    values = in_threads(lambda: circle(0), lambda: circle(1))
-    assert any("wait for each other" in str(error) for error in told)
-    assert 2 in values
-    assert all(value in (1, 2) for value in values)
