@@ -75,13 +75,13 @@ def _own_rows() -> list[Own]:
         Own("gaussian", "gaussian", _plain("gaussian")),
         Own("portfolio", "portfolio", _plain("portfolio")),
     ]
-    known = {row.theorem for row in rows} | {"plan"}
+    known = {row.theorem for row in rows} | {"sequence"}
     rows += [Own(name, name, _plain(name)) for name in FILTERS if name not in known]
     return rows
 
 
 def own_counts(notices: list[str]) -> list[Row]:
-    """Count for every filter of dpflow but `plan`."""
+    """Count for every filter of dpflow but `sequence`."""
     found = []
     for own in _own_rows():
         if own.theorem not in FILTERS:
@@ -125,19 +125,19 @@ def further_counts() -> list[Further]:
     return found
 
 
-def plan_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
-    """Find the longest plan that the budget takes, looking near the optimum first."""
-    if "plan" not in FILTERS:
-        notices.append("dpflow plan: not registered yet, skipped")
-        return []
+def sequence_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
+    """Find the longest sequence that the budget takes, near the optimum first."""
     near = {cell: n for r in reversed(optimum) for cell, n in r.counts.items()}
     rows = []
-    for name, accountant in (("plan", "pld"), ("plan, accountant renyi", "renyi")):
-        row = Row("dpflow", name, own=True, valid="plan")
+    for name, accountant in (
+        ("sequence", "pld"),
+        ("sequence, accountant renyi", "renyi"),
+    ):
+        row = Row("dpflow", name, own=True, valid="sequence")
         for workload in WORKLOADS:
             for epsilon, delta in BUDGETS:
                 budget = Fraction(epsilon), Fraction(delta)
-                fits = _plan_fits(workload, *budget, accountant)
+                fits = _sequence_fits(workload, *budget, accountant)
                 guess = near.get((workload.name, epsilon))
                 try:
                     row.counts[workload.name, epsilon] = largest(fits, guess)
@@ -147,14 +147,14 @@ def plan_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
     return rows
 
 
-def _plan_fits(
+def _sequence_fits(
     workload: Workload, epsilon: Fraction, delta: Fraction, accountant: str
 ) -> Callable[[int], bool]:
     def fits(steps: int) -> bool:
         parts = workload.first(steps)
         try:
             make_filter(
-                "plan",
+                "sequence",
                 epsilon=epsilon,
                 delta=delta,
                 steps=[{"cost": cost_of(step), "times": n} for step, n in parts],
@@ -227,11 +227,11 @@ def main() -> int:
         peers = peer_rows(questions, notices)
     optimum = [row for row in peers if row.peer == "fixed sequence"]
     peers = [row for row in peers if row.peer != "fixed sequence"]
-    plans = plan_counts(optimum, notices)
+    sequences = sequence_counts(optimum, notices)
     sheet = lines_of(compare())
     text, missed = report(
         own=own,
-        plans=plans,
+        sequences=sequences,
         peers=peers,
         optimum=optimum,
         further=further,

@@ -15,12 +15,12 @@ import dpflow
 #: Portfolio against a fixed sequence: this share, where so many steps fit.
 SHARE, MANY = 0.94, 200
 
-#: What a plan is held against; the other rows beside it assume more, or less.
+#: What a sequence is held against; the other rows beside it assume more, or less.
 _CEILING = "optimum"
 
 #: Made of several filters, hence no single one.
 _COMBINED = "portfolio"
-_MARKS = {"adaptive": "", "gaussian": "", "order": "\\*", "fixed": "†", "plan": "†"}
+_MARKS = {"adaptive": "", "gaussian": "", "order": "\\*", "fixed": "†", "sequence": "†"}
 _VALID = ("adaptive", "gaussian", "order")
 
 _LEGEND = """\
@@ -29,15 +29,16 @@ loss distributions and ComposeGaussian are that too). \\*: the library takes the
 many Renyi orders after the fact, which is no filter (derivations/renyi.md#some-order);
 the same number is reached by one of its orders fixed in advance, which is one, and so
 it counts as valid below. †: right only if the sequence of steps is fixed in advance.
--: the library has no such step. "renyi, order tuned": the order that is best for the
+-: the library has no such step; `sequence` by loss distributions composes no
+exponential mechanism. "renyi, order tuned": the order that is best for the
 workload, which a policy may name if it knows the workload. Rho of the zCDP filters,
 slack and splits of delta of the peers are chosen as well as possible for each workload.
 
 "fixed sequence optimum" takes an exponential mechanism as what it is, its range in the
 worst position at each step, which the analyst may choose by the outputs so far: that is
-what a plan allows, and no sound rule admits more. "EM not adaptive": the positions are
-fixed in advance, too; where it admits more, the adaptive analyst is really worse off
-than the budget says (Dong, Durfee, Rogers 2020). The last row takes it as any (0.1,
+what a sequence allows, and no sound rule admits more. "EM not adaptive": the positions
+are fixed in advance, too; where it admits more, the adaptive analyst is really worse
+off than the budget says (Dong, Durfee, Rogers 2020). The last row takes it as any (0.1,
 0)-DP step.
 Peers run in environments of their own: python benchmarks/peers/interpreters.py makes
 them. dp-accounting's PLDAccountant composes a randomized response once whatever its
@@ -184,12 +185,12 @@ def none_overstated(rows: list[Row], optimum: list[Row]) -> list[Verdict]:
     return verdicts
 
 
-def plan_against_optimum(plans: list[Row], optimum: list[Row]) -> list[Verdict]:
-    """Say where the plan, with its best accountant, differs from the optimum."""
+def sequence_against_optimum(sequences: list[Row], optimum: list[Row]) -> list[Verdict]:
+    """Say where the sequence, by loss distributions, differs from the optimum."""
     verdicts = []
     for cell in _cells():
         best = {row.rule: row.counts[cell] for row in optimum if cell in row.counts}
-        mine = _best(plans, cell)
+        mine = _best(sequences[:1], cell)
         if mine is None or _CEILING not in best:
             continue
         text = f"{mine[0]} ({mine[1]}) of "
@@ -224,7 +225,7 @@ def _verdict_table(title: str, verdicts: list[Verdict]) -> list[str]:
 def report(
     *,
     own: list[Row],
-    plans: list[Row],
+    sequences: list[Row],
     peers: list[Row],
     optimum: list[Row],
     further: list[Further],
@@ -251,7 +252,7 @@ def report(
     ]
     for epsilon, delta in BUDGETS:
         lines += [f"## Epsilon {epsilon}, delta {delta}", ""]
-        lines += [*_table([*own, *plans, *peers, *optimum], epsilon), ""]
+        lines += [*_table([*own, *sequences, *peers, *optimum], epsilon), ""]
     verdicts = {
         "Best single filter is never below the best valid peer": best_against_peers(
             own, peers
@@ -259,11 +260,11 @@ def report(
         f"Portfolio admits {SHARE} of the optimum of {MANY} steps or more, not SGD": (
             portfolio_against_optimum(own, optimum)
         ),
-        "Plan equals the optimum of a fixed sequence": plan_against_optimum(
-            plans, optimum
+        "Sequence equals the optimum of a fixed sequence": sequence_against_optimum(
+            sequences, optimum
         ),
-        "Nothing is overstated: no filter or plan admits more than the optimum": (
-            none_overstated([*own, *plans], optimum)
+        "Nothing is overstated: no filter admits more than the optimum": (
+            none_overstated([*own, *sequences], optimum)
         ),
     }
     lines += ["## Verdicts", ""]

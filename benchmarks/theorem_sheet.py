@@ -126,13 +126,13 @@ def _declared(workload: Workload, epsilon: Fraction) -> Fits:
     return fits
 
 
-def _plan(workload: Workload, epsilon: Fraction) -> Fits:
+def _sequence(workload: Workload, epsilon: Fraction) -> Fits:
     cost = cost_of(workload.cycle[0])
 
     def fits(steps: int) -> bool:
         try:
             make_filter(
-                "plan",
+                "sequence",
                 epsilon=epsilon,
                 delta=DELTA,
                 steps=[{"cost": cost, "times": steps}],
@@ -169,7 +169,7 @@ LINES = (
         _named("concentrated"),
         "EM.1",
     ),
-    Line("plan (optimum)", (10, 108, 22, 416), _plan),
+    Line("sequence (optimum)", (10, 108, 22, 416), _sequence),
 )
 
 

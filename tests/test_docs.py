@@ -43,7 +43,7 @@ def test_a_block_can_be_read(language: str, text: str) -> None:
         assert language in {"toml", "sh", "sql", "text", "console"}
 
 
-def test_a_body_that_trains_many_steps_is_one_step_of_a_plan() -> None:
+def test_a_body_that_trains_many_steps_is_one_step_of_a_sequence() -> None:
     """The last policy of the page admits it once, and no other number of steps."""
     page = (ROOT / "docs" / "how-to" / "dp-sgd.md").read_text("utf-8")
     rule = parse_policy(_BLOCK.findall(page)[-1][1]).dataset_filter()
@@ -51,7 +51,7 @@ def test_a_body_that_trains_many_steps_is_one_step_of_a_plan() -> None:
     training = rule.price(Repeated(step, 87))
     assert rule.admits(training)
     assert not rule.admits(training.times(2))
-    with pytest.raises(UnsupportedCost, match="not in the plan"):
+    with pytest.raises(UnsupportedCost, match="not in the sequence"):
         rule.price(Repeated(step, 88))
 
 

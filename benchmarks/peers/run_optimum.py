@@ -6,12 +6,12 @@ the same number (else the answer says so).
 
 An exponential mechanism of range eta has losses in [t - eta, t] for some t that is not
 known. "optimum": the analyst chooses t at each step, knowing the outputs before it, for
-that is what a plan allows: the recursion of Dong, Durfee, Rogers 2020 (arXiv
+that is what a sequence allows: the recursion of Dong, Durfee, Rogers 2020 (arXiv
 1909.13830) for an analyst who keeps to a grid of t, a strategy that exists; so no sound
 rule admits more. Other steps come first, which is worst. "EM not adaptive": all t are
-fixed in advance, and then the same t for all is worst (their Thm 2); a plan that admits
-so many is wrong if the mechanisms look at earlier outputs. The last row takes it as any
-(eta, 0)-DP step.
+fixed in advance, and then the same t for all is worst (their Thm 2); a sequence that
+admits so many is wrong if the mechanisms look at earlier outputs. The last row takes it
+as any (eta, 0)-DP step.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("odometer", "stitched"): _SPLIT,
 }
 
-#: How often a plan has a step, where it is not once.
+#: How often a sequence has a step, where it is not once.
 _TOGETHER = {"PoissonSampledGaussian": 10}
 
 #: The notions in which a theorem looks for a price, in its order.
@@ -118,7 +118,7 @@ _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
 }
 
 _DEFINITION = "By definition."
-_PLANNED = "Composed with the whole plan by its accountant: see `plan`."
+_PLANNED = "Composed with the whole sequence by its accountant: see `sequence`."
 _IN_TURN = "Its parts one after another: derivations/residue.md#the-rule."
 _AS_APPROX = "As (epsilon, delta)-DP: derivations/notions.md#probabilistic-dp."
 _TANH = "epsilon tanh(epsilon / 2): derivations/notions.md#pure-to-concentrated."
@@ -207,9 +207,9 @@ def _rule(kind: str, theorem: str, cost: Cost) -> Rule:
     options = dict(_OPTIONS.get((kind, theorem), {}))
     if kind == "odometer":
         return make_odometer(theorem, delta="1e-6", halt_at_epsilon=5, **options)
-    if theorem == "plan":
-        # A plan knows the costs that it lists; the default accountant is optimal, and
-        # for a sampled step alone takes a minute, for some together a second.
+    if theorem == "sequence":
+        # A sequence knows the costs that it lists; the default accountant is optimal,
+        # and for a sampled step alone takes a minute, for some together a second.
         options["steps"] = [{"cost": cost, "times": _TOGETHER.get(cost.mechanism, 1)}]
     return make_filter(theorem, epsilon=5, delta="1e-6", **options)
 
@@ -223,7 +223,7 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
     """
     if cost.paid_by_people:
         return "All that is left, once: docs/derivations/individual.md#from-run-to-run."
-    if theorem == "plan":
+    if theorem == "sequence":
         return _PLANNED
     if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
         return _IN_TURN

@@ -28,11 +28,11 @@ FILTERS: dict[str, str] = {
     "gaussian": "dpflow.accounting.rules.gaussian:GaussianFilter",
     "individual": "dpflow.accounting.rules.individual:IndividualFilter",
     "output": "dpflow.accounting.rules.output:OutputFilter",
-    "plan": "dpflow.accounting.fixed.plan:PlanFilter",
     "portfolio": "dpflow.accounting.rules.portfolio:PortfolioFilter",
     "renyi": "dpflow.accounting.rules.renyi_mixture:make_renyi_filter",
     "residue": "dpflow.accounting.rules.residue:ResidueFilter",
     "rogers": "dpflow.accounting.published.rogers:RogersFilter",
+    "sequence": "dpflow.accounting.fixed.sequence:SequenceFilter",
     "whitehouse": "dpflow.accounting.published.whitehouse:WhitehouseFilter",
 }
 ODOMETERS: dict[str, str] = {

@@ -29,7 +29,7 @@ from dpflow.show.overview import FlowOverview
 
 #: Shares of a budget from which its use is shown in yellow, then in red.
 _YELLOW, _RED = 0.8, 0.95
-#: Of so many lines of a plan, the steps are shown.
+#: Of so many lines of a sequence, the steps are shown.
 _STEPS_SHOWN = 4
 #: So few runs left are shown in yellow.
 _FEW = 3
@@ -335,7 +335,7 @@ def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
 
 
 def _constant(name: str, value: Any) -> str:
-    """Write a rule's constant; numbers in their shortest exact form, a plan briefly."""
+    """Write a rule's constant; numbers in their shortest exact form, steps briefly."""
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if name == "steps":
@@ -356,7 +356,7 @@ def _threshold(view: AccountView) -> str:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
         return f"halts {halt}, idle {reading_up(view.reading)}"
     parts = [
-        # A plan counts each of its costs.
+        # A sequence counts each of its costs.
         f"{name.partition('(')[0]} {short_down(number_from_text(text))}"
         for name, text in (view.budget or {}).items()
         if text != "0"

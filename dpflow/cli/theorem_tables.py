@@ -89,7 +89,7 @@ def say_left_out(rows: Sequence[R], shown: Sequence[R]) -> None:
 def _remark(fit: Fit, current: str, fits: Sequence[Fit]) -> Text:
     if fit.problem:
         return no_price(fit.problem, (each.problem for each in fits))
-    if fit.theorem == "plan":
+    if fit.theorem == "sequence":
         return cell(_NO_ADAPTING)
     if fit.order is not None:
         return cell(_BEST_ORDER)

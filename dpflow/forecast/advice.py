@@ -54,7 +54,7 @@ class Suggestion:
     Attributes:
         best: What that theorem makes of it.
         own: What the policy's makes of it.
-        planned: What a plan would, for steps that are fixed in advance.
+        planned: What a sequence would, for steps that are fixed in advance.
     """
 
     best: Fit
@@ -75,9 +75,7 @@ class Suggestion:
         if self.best.order is not None:
             text += " Fix the order before the first charge."
         if self.planned is not None:
-            text += (
-                f" A plan that is fixed in advance would admit {_runs(self.planned)}."
-            )
+            text += f" A fixed `sequence` would admit {_runs(self.planned)}."
         return text
 
 
@@ -111,7 +109,7 @@ def advice(
 def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     """Return the theorem that takes a workload furthest; None without a workload."""
     rule = policy.dataset_filter()
-    if not workload or rule.theorem in ("plan", "individual"):
+    if not workload or rule.theorem in ("sequence", "individual"):
         return None
     found = fits(
         workload,
@@ -122,18 +120,18 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     )
     by_name = {fit.theorem: fit for fit in found if fit.order is None}
     own = by_name[rule.theorem]
-    adaptive = [fit for fit in found if fit.theorem != "plan" and not fit.problem]
+    adaptive = [fit for fit in found if fit.theorem != "sequence" and not fit.problem]
     if not adaptive:
         return None
     best = adaptive[0] if _further(adaptive[0], own) else own
-    plan = by_name["plan"]
-    planned = plan if not plan.problem and _further(plan, best) else None
+    fixed = by_name["sequence"]
+    planned = fixed if not fixed.problem and _further(fixed, best) else None
     return Suggestion(best, own, planned)
 
 
 def declared_workload(policy: Policy) -> Workload:
-    """Return the steps that a policy itself declares: those of its plan."""
-    # The class of a plan would load numpy for whoever only asks what is left.
+    """Return the steps that a policy itself declares: those of its sequence."""
+    # The class of a sequence would load numpy for whoever only asks what is left.
     entries = getattr(policy.dataset_filter(), "entries", ())
     return tuple(WorkloadStep(entry.cost, entry.times) for entry in entries)
 
@@ -253,7 +251,7 @@ def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
             names = [
                 fit.filter
                 for fit in others
-                if not fit.problem and fit.theorem != "plan"
+                if not fit.problem and fit.theorem != "sequence"
             ]
             hint = f"Choose one that does: {', '.join(names)}." if names else ""
             yield Advice(

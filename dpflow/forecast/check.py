@@ -189,7 +189,7 @@ def check_policies(
 
     Args:
         place: A policy file or a folder of them. Default: the project's policies.
-        costs: Steps that are meant to run; else the plan's, else the journal's.
+        costs: Steps that are meant to run; else the sequence's, else the journal's.
         people: About how many privacy units there are.
         strict: Whether what is weak fails the check, and so does a missing source.
         tell: Called if the ledger forgot charges.
@@ -292,7 +292,7 @@ def _judged(
     policy = each.policy
     if policy is None:
         return each
-    workload, origin = declared_workload(policy), "its plan"
+    workload, origin = declared_workload(policy), "its sequence"
     if costs:
         workload, origin = merged(step_from_text(text) for text in costs), "--cost"
     elif not workload and each.workload:

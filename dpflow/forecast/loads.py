@@ -82,12 +82,6 @@ def runs_left(loads: Iterable[Load]) -> tuple[int | None, Load | None]:
 def _runs_of(load: Load) -> int | None:
     if load.renewed:
         return None if load.admits(1) else 0
-    if getattr(load.account.rule, "order", None) == "planned":
-        # The only gate that may refuse a run and admit a later one; it is short.
-        count = 0
-        while load.admits(count + 1) and any(load.spent.amounts):
-            count += 1
-        return count
     if load.again is not None:
         runs = repeated(load.again, load.account.used)[1]
         return runs if runs < NO_END else None

@@ -19,7 +19,7 @@ from dpflow.forecast.counts import NO_END, WorkloadStep, in_turn, repeated
 from dpflow.forecast.workload import priced
 
 #: Not adaptive, or not a matter of sums; the others are asked.
-_LEFT_OUT = ("individual", "plan", "output")
+_LEFT_OUT = ("individual", "sequence", "output")
 _SMALL = 100
 
 

@@ -197,8 +197,8 @@ def fit_of(
     try:
         if theorem == "individual":
             return Fit(theorem=theorem, problem=_NO_SUM)
-        if theorem == "plan":
-            return _fit_of_plan(workload, epsilon, delta)
+        if theorem == "sequence":
+            return _fit_of_sequence(workload, epsilon, delta)
         rule = make(epsilon)
         return Fit(
             theorem=theorem,
@@ -273,7 +273,7 @@ def _with_best_order(
 
 
 def _furthest(fit: Fit) -> tuple[bool, int, Fraction, str]:
-    endless = fit.rounds is None and not fit.problem and fit.theorem != "plan"
+    endless = fit.rounds is None and not fit.problem and fit.theorem != "sequence"
     rounds = NO_END if endless else (fit.rounds or 0)
     return bool(fit.problem), -max(rounds, 0), fit.needs or _MOST, fit.theorem
 
@@ -335,7 +335,7 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
     if not any(used.amounts):
         return Fraction(0)
     # By its name, for to import a theorem takes long.
-    if rule.theorem == "plan":
+    if rule.theorem == "sequence":
         if not rule.admits(used):
             return None
         known: Fraction = rule.spent(used)  # type: ignore[attr-defined]
@@ -387,34 +387,36 @@ def _least_share(
     return high
 
 
-# A plan, which is made for its steps
+# A sequence, which is made for its steps
 
 
-def _fit_of_plan(workload: Workload, epsilon: Fraction, delta: Fraction) -> Fit:
-    """Say what a plan of these steps, fixed in advance, makes of them."""
-    needs = _plan_needs(workload, delta)
+def _fit_of_sequence(workload: Workload, epsilon: Fraction, delta: Fraction) -> Fit:
+    """Say what a sequence of these steps, fixed in advance, makes of them."""
+    needs = _sequence_needs(workload, delta)
 
     def fit(count: int) -> bool:
         return count <= length(workload) and (
-            _plan_needs(_first(workload, count), delta) <= epsilon
+            _sequence_needs(_first(workload, count), delta) <= epsilon
         )
 
     whole = needs <= epsilon
     return Fit(
-        theorem="plan",
+        theorem="sequence",
         admitted=length(workload) if whole else count_admitted(fit) or 0,
-        rounds=count_admitted(lambda n: _plan_needs(workload * n, delta) <= epsilon),
+        rounds=count_admitted(
+            lambda n: _sequence_needs(workload * n, delta) <= epsilon
+        ),
         needs=needs,
     )
 
 
-def _plan_needs(workload: Workload, delta: Fraction) -> Fraction:
+def _sequence_needs(workload: Workload, delta: Fraction) -> Fraction:
     counts: dict[Cost, int] = {}
     for step in workload:
         counts[step.cost] = counts.get(step.cost, 0) + step.times
     steps = [{"cost": cost, "times": count} for cost, count in counts.items()]
     try:
-        rule = make_filter("plan", epsilon=_MOST, delta=delta, steps=steps)
+        rule = make_filter("sequence", epsilon=_MOST, delta=delta, steps=steps)
     except InvalidCost as error:
         if error.name == "steps" and error.high == _MOST:
             # It fits no budget at all.

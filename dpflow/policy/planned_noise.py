@@ -165,7 +165,7 @@ def check_steady(rule: Rule, what: str = "planned") -> None:
     Raises:
         InvalidCost: If what a step is charged depends on what was used, or on whom.
     """
-    if rule.steady and rule.theorem not in ("individual", "plan"):
+    if rule.steady and rule.theorem not in ("individual", "sequence"):
         return
     msg = (
         f"runs cannot be {what} under {rule.theorem}: what a step is charged depends "

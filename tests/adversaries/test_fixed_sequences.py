@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.fixed.optimal import fixed_delta, fixed_epsilon
-from dpflow.accounting.fixed.plan import PlanFilter
+from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
@@ -209,12 +209,12 @@ MIXED = (approx("0.5"), approx("0.6", "0.001"), approx("0.2", "0.02"))
 
 
 @pytest.mark.parametrize("epsilon", ["0.3", "0.9", "1.4", "2"])
-def test_order_and_stopping_of_a_plan_are_free(epsilon: str) -> None:
-    """An adversary who orders a plan as it likes gains nothing over its product."""
+def test_order_and_stopping_of_a_sequence_are_free(epsilon: str) -> None:
+    """An adversary who orders a sequence as it likes gains nothing over its product."""
     limits = (3, 2, 2)
     target = Fraction(epsilon)
     product = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
-    rule = PlanFilter(
+    rule = SequenceFilter(
         epsilon=5,
         delta="0.9",
         steps=[
@@ -227,7 +227,7 @@ def test_order_and_stopping_of_a_plan_are_free(epsilon: str) -> None:
 
 
 def test_uncounted_crashes_are_caught() -> None:
-    """Running a crashed step again without a spare in the plan exceeds its delta."""
+    """Running a crashed step again without a spare exceeds the sequence's delta."""
     limits, target = (3, 2, 2), Fraction("0.9")
     claimed = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
     forgetful = adaptive_value(
@@ -238,7 +238,7 @@ def test_uncounted_crashes_are_caught() -> None:
     assert forgetful == pytest.approx(spared, rel=1e-12)
 
 
-def test_the_natural_filter_is_caught_and_a_plan_is_not() -> None:
+def test_the_natural_filter_is_caught_and_a_sequence_is_not() -> None:
     """Choosing which costs run by outputs breaks the composed bound."""
     target = Fraction(1)
     first, second = approx("0.5"), approx("0.6")
@@ -254,7 +254,7 @@ def test_the_natural_filter_is_caught_and_a_plan_is_not() -> None:
     true = adaptive_value(costs, target, natural)
     assert true == pytest.approx(0.0526845196971793264404127675694, 1e-9)
     assert true > 1.37 * claimed
-    rule = PlanFilter(
+    rule = SequenceFilter(
         epsilon=1, delta="0.0383", steps=[first, second], accountant="kov"
     )
     with pytest.raises(UnsupportedCost):
@@ -263,9 +263,9 @@ def test_the_natural_filter_is_caught_and_a_plan_is_not() -> None:
     assert kept == pytest.approx(claimed, 1e-12)
 
 
-def test_stops_of_a_plan_are_cells() -> None:
+def test_stops_of_a_sequence_are_cells() -> None:
     """For each way to end, P(S) - e^E Q(S) over its cells sums to at most delta."""
-    rule = PlanFilter(
+    rule = SequenceFilter(
         epsilon=5,
         delta="0.05",
         steps=[{"cost": MIXED[0], "times": 3}, {"cost": MIXED[1], "times": 2}],

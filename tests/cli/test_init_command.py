@@ -155,7 +155,7 @@ def test_a_ledger_whose_pin_is_gone_is_not_trusted(empty: Shop) -> None:
         (("--unit", "a\nb"), "unit"),
         (("--dataset", "a b"), "dataset"),
         (("--filter", "gausian"), "gaussian"),
-        (("--filter", "plan"), "gaussian"),
+        (("--filter", "sequence"), "gaussian"),
         (("--flow", "2026"), "letter"),
         (("--flow", "--"), "flow"),
     ],

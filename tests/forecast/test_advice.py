@@ -132,11 +132,11 @@ def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
     assert rounds_admitted(rule, (WorkloadStep(sampled),)) == 879
 
 
-def test_a_plan_declares_its_workload():
+def test_a_sequence_declares_its_workload():
     """And gets no other theorem suggested, for it was chosen with its steps."""
     text = GOOD.replace(
         "filter: gaussian",
-        "filter: {theorem: plan, steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, "
+        "filter: {theorem: sequence, steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, "
         "times: 5}]}",
     )
     policy = parse_policy(text)

@@ -13,15 +13,12 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.fixed.plan import PlanFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.gates import loads_of
-from dpflow.forecast.loads import load_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.office import amend
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.accounts import standing_gates
@@ -214,17 +211,6 @@ def test_many_runs_are_counted_at_once():
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     loads = loads_of(policy.pinned(), None, (WorkloadStep(PureDP(epsilon="1e-9")),))
     assert runs_left(loads)[0] == 10**9
-
-
-def test_a_plan_in_order_is_counted_run_by_run():
-    """It refuses a step that is not next, and may admit more of it later."""
-    pure, other = PureDP(epsilon="0.1"), PureDP(epsilon="0.2")
-    rule = PlanFilter(
-        epsilon=1, steps=[{"cost": pure, "times": 2}, other, pure], order="planned"
-    )
-    gate = Gate("", "d", "dataset", "", "", rule, None, rule.zero())
-    assert runs_left([load_of(gate, (WorkloadStep(pure),))])[0] == 2
-    assert rule.admits(rule.price(pure).times(3) + rule.price(other))
 
 
 def test_the_last_completed_run_is_the_example(ledger):

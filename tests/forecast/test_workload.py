@@ -31,7 +31,7 @@ WORKLOAD = (
     WorkloadStep(TENTH, 2),
     WorkloadStep(STOPPING, 1, 10),
 )
-ADAPTIVE = sorted(set(FILTERS) - {"plan", "individual"})
+ADAPTIVE = sorted(set(FILTERS) - {"sequence", "individual"})
 
 
 def one_by_one(rule, workload, rounds=1):
@@ -80,7 +80,7 @@ def test_the_least_epsilon_is_enough_and_one_percent_less_is_not():
     """For every filter that has a price."""
     workload = (WorkloadStep(TENTH, 7),)
     for fit in fits(workload, epsilon=EPSILON, delta=DELTA):
-        if fit.theorem in ("individual", "plan"):
+        if fit.theorem in ("individual", "sequence"):
             continue
         for factor, expected in ((1, True), (Fraction(99, 100), False)):
             rule = make_filter(fit.theorem, epsilon=fit.needs * factor, delta=DELTA)
@@ -91,14 +91,14 @@ def test_the_least_epsilon_is_enough_and_one_percent_less_is_not():
     assert basic.needs == Fraction(7, 10)
 
 
-def test_a_plan_is_what_the_plan_filter_accepts():
-    """Its rounds are as many as can be planned within the budget."""
-    fit = fit_of("plan", (WorkloadStep(TENTH, 2),), epsilon=EPSILON, delta=DELTA)
+def test_a_sequence_is_what_its_filter_accepts():
+    """Its rounds are as many as fit within the budget."""
+    fit = fit_of("sequence", (WorkloadStep(TENTH, 2),), epsilon=EPSILON, delta=DELTA)
     steps = {"cost": TENTH, "times": 2 * fit.rounds}
-    make_filter("plan", epsilon=EPSILON, delta=DELTA, steps=[steps])
+    make_filter("sequence", epsilon=EPSILON, delta=DELTA, steps=[steps])
     with pytest.raises(Exception, match="needs epsilon"):
         make_filter(
-            "plan",
+            "sequence",
             epsilon=EPSILON,
             delta=DELTA,
             steps=[{**steps, "times": steps["times"] + 2}],
@@ -117,7 +117,7 @@ def test_theorems_without_a_price_say_why():
     assert named["gaussian"] == ""
     reached = [bool(fit.problem) for fit in found]
     assert reached == sorted(reached)
-    assert found[0].theorem in ("gaussian", "plan")
+    assert found[0].theorem in ("gaussian", "sequence")
 
 
 def test_readings_are_those_of_the_odometer():
@@ -195,9 +195,9 @@ def test_nothing_used_no_epsilon():
     assert epsilon_used(rule, rule.zero()) == 0
 
 
-def test_a_plan_used_what_its_last_stop_says():
-    """A plan has a reading of its own."""
+def test_a_sequence_used_what_its_last_stop_says():
+    """A sequence has a reading of its own."""
     steps = [{"cost": PureDP(epsilon="0.1"), "times": 10}]
-    plan = make_filter("plan", epsilon=1, delta=0, steps=steps, stops=[5, 10])
-    assert epsilon_used(plan, plan.price(TENTH).times(5)) == Fraction(1, 2)
-    assert epsilon_used(plan, plan.price(TENTH).times(11)) is None
+    rule = make_filter("sequence", epsilon=1, delta=0, steps=steps, stops=[5, 10])
+    assert epsilon_used(rule, rule.price(TENTH).times(5)) == Fraction(1, 2)
+    assert epsilon_used(rule, rule.price(TENTH).times(11)) is None

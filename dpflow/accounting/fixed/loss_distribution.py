@@ -1,7 +1,7 @@
 """Composition of a fixed sequence of any mechanisms, through their loss distributions.
 
 For mechanisms whose losses are neither few nor Gaussian: Laplace, sampled and discrete
-noise, exponential mechanisms. Everything that `optimal` composes exactly is collapsed
+noise. Everything that `optimal` composes exactly is collapsed
 first; see `loss_grid` for how the rest is rounded outward.
 """
 
@@ -16,14 +16,9 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr  # type: ignore[import-untyped]
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import (
-    ExponentialMechanism,
-    Laplace,
-    PoissonSampledGaussian,
-)
+from dpflow.accounting.costs.noise import Laplace, PoissonSampledGaussian
 from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import refuse
-from dpflow.accounting.fixed.bounded_range import LARGEST_RANGE, range_curves
 from dpflow.accounting.fixed.loss_grid import (
     RAISE,
     UNIT,
@@ -58,18 +53,8 @@ def curves(cost: Cost) -> tuple[Curve, ...]:
 
 
 def has_curve(cost: Cost) -> bool:
-    """Say whether a step has a curve of its own."""
+    """Say whether a step has a curve, so that `optimal` is looser or has no price."""
     return curves.dispatch(type(cost)) is not curves.dispatch(Cost)
-
-
-def needs_grid(cost: Cost) -> bool:
-    """Say whether `optimal` composes a step loosely or not at all, and this exactly."""
-    return has_curve(cost) or has_range(cost)
-
-
-def has_range(cost: Cost) -> bool:
-    """Say whether `bounded_range` composes a step."""
-    return isinstance(cost, ExponentialMechanism) and cost.epsilon <= LARGEST_RANGE
 
 
 @curves.register
@@ -138,25 +123,22 @@ def _gaussian_curve(mu_squared: Fraction) -> Curve:
 
 
 @lru_cache(maxsize=1024)
-def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fraction:
+def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
     """Return an epsilon of a fixed sequence at delta, rounded up.
 
     Source: composition of dominating pairs, Zhu, Dong, Wang 2022 (arXiv 2106.08567)
-    Thm 10; hockey-stick curves joined by chords, `loss_grid`. Exponential mechanisms:
-    `bounded_range`.
+    Thm 10; hockey-stick curves joined by chords, `loss_grid`.
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt. Sampled
     steps: the neighbouring relation is add-or-remove.
 
-    Rounding: up. The grid loses about 1e-5 of epsilon or 3e-6 of log delta; many
-    exponential mechanisms lose up to 5e-4 of epsilon, with `close` a fraction of that.
+    Rounding: up. The grid loses about 1e-5 of epsilon or 3e-6 of log delta.
 
     Checked by: tests/accounting/fixed/test_loss_distribution.py.
 
     Args:
         parts: The costs and how often each runs.
         delta: The delta.
-        close: Whether a finer grid for exponential mechanisms is worth several seconds.
 
     Raises:
         UnsupportedCost: If a step has neither a curve nor (epsilon, delta).
@@ -165,7 +147,7 @@ def grid_epsilon(parts: Parts, delta: Fraction, *, close: bool = False) -> Fract
     target = float_down(delta)
     epsilon = 0.0
     for direction in range(_directions(parts)):
-        composition, lost = _prepared(parts, target, direction, close=close)
+        composition, lost = _prepared(parts, target, direction)
         room = (target - lost) / (1 - lost) * (1 - 1e-12)
         if room <= composition.infinite or target < _SMALLEST_DELTA:
             floor = lost + composition.infinite + _SMALLEST_DELTA
@@ -216,12 +198,10 @@ def _prepared(
     target: float,
     direction: int,
     epsilon: float | None = None,
-    *,
-    close: bool = False,
 ) -> tuple[ComposedMasses, float]:
     """Choose a grid; return the composition on it and the mass of the deltas."""
     steps = without_substeps(parts)
-    sequence = FixedSequence.of(tuple((c, n) for c, n in steps if not needs_grid(c)))
+    sequence = FixedSequence.of(tuple((c, n) for c, n in steps if not has_curve(c)))
     named = [
         (curves(cost)[direction % len(curves(cost))], count)
         for cost, count in steps
@@ -229,18 +209,9 @@ def _prepared(
     ]
     if sequence.mu_squared:
         named.append((_gaussian_curve(sequence.mu_squared), 1))
-    ranges = [
-        (c.epsilon, n)
-        for c, n in steps
-        if isinstance(c, ExponentialMechanism) and has_range(c)
-    ]
     responses = sequence.responses
-    runs = sum(count for _, count in [*named, *ranges]) + len(responses)
-    tiny = target * 1e-9 / max(runs, 1)
-    for eta, count in ranges:
-        floor = 10.0 ** math.floor(math.log10(tiny))
-        named += range_curves(eta, count, floor, close=close)
     runs = sum(count for _, count in named) + len(responses)
+    tiny = target * 1e-9 / max(runs, 1)
     reaches = [_reach(curve, tiny, runs) for curve, _ in named]
     sizes = [min(reach) for reach in reaches] or [float(e) for e, _ in responses]
     spans = [high for _, high in reaches] + [float(e) * n for e, n in responses]

@@ -36,7 +36,6 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     UnsettledBound,
     bound_above,
-    bound_below,
     evaluate,
     short_down,
     to_fraction,
@@ -150,24 +149,6 @@ def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
         InvalidCost: If the steps have too many different epsilons.
     """
     return _delta(_checked(FixedSequence.of(parts)), epsilon, -math.inf)
-
-
-def least_delta(parts: Parts, epsilon: Fraction) -> Fraction:
-    """Return what the worst steps of a fixed sequence attain at epsilon, rounded down.
-
-    Source, assumes, raises: as `fixed_delta`, which is attained.
-
-    Rounding: down by a relative 1e-30.
-
-    Checked by: tests/accounting/fixed/test_exchange.py.
-    """
-    sequence = _checked(FixedSequence.of(parts))
-
-    def value(mp: Any) -> Any:
-        lost, eps = _lost(mp, sequence.lost), to_real(mp, epsilon)
-        return lost + (1 - lost) * _divergence(mp, sequence, eps)
-
-    return max(bound_below(value), Fraction(0))
 
 
 def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, GaussianDP, RenyiDP
 from dpflow.accounting.curves.prices import approx_dp, renyi
 from dpflow.accounting.fixed.optimal import (
@@ -52,12 +52,9 @@ _ORDERS = tuple(1 + Fraction(2) ** k for k in range(-6, 12)) + tuple(
     1 + 3 * Fraction(2) ** k for k in range(-6, 11)
 )
 _BISECTIONS, _FINEST = 30, Fraction(1, 10**4)
-_NEAR = Fraction(1, 1000)  # more than the grid of exponential mechanisms loses
 
 
-def composed_epsilon(
-    parts: Parts, delta: Fraction, accountant: str, *, limit: Fraction | None = None
-) -> Fraction:
+def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction:
     """Return an epsilon of a fixed sequence at delta, by one composition theorem.
 
     Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
@@ -77,8 +74,6 @@ def composed_epsilon(
         parts: The costs and how often each runs.
         delta: The delta.
         accountant: One of `ACCOUNTANTS`.
-        limit: An epsilon that matters. A result of pld just above it is looked at
-            again on a finer grid, which may take several seconds.
 
     Raises:
         UnsupportedCost: If the accountant has no price for a step.
@@ -88,11 +83,7 @@ def composed_epsilon(
         return Fraction(0)
     # Without a delta nothing improves on the sum.
     compose = _ACCOUNTANTS[accountant] if delta else _basic
-    parts = without_substeps(parts)
-    found = compose(parts, delta)
-    if compose is _pld and limit and limit < found <= limit * (1 + _NEAR):
-        return min(found, _pld_closely(parts, delta, found))
-    return found
+    return compose(without_substeps(parts), delta)
 
 
 def _basic(parts: Parts, delta: Fraction) -> Fraction:
@@ -125,9 +116,20 @@ def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
 
 def _pld(parts: Parts, delta: Fraction) -> Fraction:
     # Needs scipy, which takes long to import.
-    from dpflow.accounting.fixed.loss_distribution import grid_epsilon, needs_grid  # noqa: PLC0415
+    from dpflow.accounting.fixed.loss_distribution import grid_epsilon, has_curve  # noqa: PLC0415
 
-    plain = tuple((cost, n) for cost, n in parts if not needs_grid(cost))
+    for cost, _ in parts:
+        if isinstance(cost, ExponentialMechanism):
+            msg = (
+                f"the accountant pld does not compose {cost!r}: later steps may choose "
+                "which of its loss distributions is the worst. Use the accountant "
+                "renyi, or kov, which takes it as (epsilon, 0)-DP; or the filter "
+                "portfolio, which needs no list of steps."
+            )
+            raise UnsupportedCost(
+                msg, theorem="accountant pld", mechanism=cost.mechanism
+            )
+    plain = tuple((cost, n) for cost, n in parts if not has_curve(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
         return fixed_epsilon(parts, delta)
     # What a grid adds must not refuse a few steps whose sum is the budget.
@@ -139,15 +141,6 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
             raise
         return largest
     return found if largest is None else min(found, largest)
-
-
-def _pld_closely(parts: Parts, delta: Fraction, found: Fraction) -> Fraction:
-    """Return what a finer grid finds, where there is one."""
-    from dpflow.accounting.fixed.loss_distribution import grid_epsilon, has_range  # noqa: PLC0415
-
-    if any(has_range(cost) for cost, _ in parts):
-        return grid_epsilon(parts, delta, close=True)
-    return found
 
 
 @lru_cache(maxsize=1024)
@@ -200,8 +193,6 @@ def lemma_11(
     prefixes: Sequence[Parts],
     deltas: Sequence[Fraction],
     accountant: str,
-    *,
-    limit: Fraction | None = None,
 ) -> tuple[Fraction, ...]:
     """Return the epsilon of each stop; the delta of the whole is the sum of `deltas`.
 
@@ -221,14 +212,13 @@ def lemma_11(
         prefixes: The steps up to each stop.
         deltas: The part of delta for each stop, fixed in advance.
         accountant: One of `ACCOUNTANTS`.
-        limit: As for `composed_epsilon`.
 
     Raises:
         UnsupportedCost: If the accountant has no price for a step.
         InvalidCost: If a stop's delta does not cover its steps.
     """
     return tuple(
-        composed_epsilon(parts, delta, accountant, limit=limit)
+        composed_epsilon(parts, delta, accountant)
         for parts, delta in zip(prefixes, deltas, strict=True)
     )
 

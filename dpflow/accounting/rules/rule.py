@@ -228,11 +228,11 @@ class Filter(Rule):
 class ThresholdFilter(Filter):
     """A filter whose budget is one threshold per component.
 
-    Amounts and thresholds are whole numbers of a unit (`rounding.UNITS`; a plan counts
-    executions). A sum that equals the budget is admitted if its costs are multiples of
-    the unit: every decimal of at most 36 places and every part of 1 to 100 is. Ten
-    times 0.1 or three times 1/3 fill a budget of 1. Other costs are rounded up to 36
-    places, and thresholds down.
+    Amounts and thresholds are whole numbers of a unit (`rounding.UNITS`; `sequence`
+    counts executions). A sum that equals the budget is admitted if its costs are
+    multiples of the unit: every decimal of at most 36 places and every part of 1 to 100
+    is. Ten times 0.1 or three times 1/3 fill a budget of 1. Other costs are rounded up
+    to 36 places, and thresholds down.
 
     Args:
         thresholds: Exact limits of the components in units, rounded down.

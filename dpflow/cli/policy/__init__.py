@@ -40,7 +40,7 @@ _Cost = Annotated[
         "--cost",
         metavar="COST",
         help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
-        "epsilon=0.1)'; again for more. Default: what the plan or journal says.",
+        "epsilon=0.1)'; again for more. Default: what the sequence or journal says.",
     ),
 ]
 _People = Annotated[

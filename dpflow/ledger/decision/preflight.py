@@ -112,19 +112,15 @@ def check_additive(gate: Gate) -> None:
     """Refuse a preflight where a whole run cannot be held as the sum of its steps.
 
     Raises:
-        UnsupportedCost: For budgets per person, and for plans that ask for their order.
+        UnsupportedCost: For budgets per person.
     """
     rule = gate.rule
-    members = getattr(rule, "members", ())
-    if rule.theorem == "individual":
-        why = "its bound is reserved once and in full, for all steps together"
-    elif any(getattr(each, "order", None) == "planned" for each in (rule, *members)):
-        why = "its plan asks at each step whether that is the next one"
-    else:
+    if rule.theorem != "individual":
         return
     msg = (
         f"a preflight cannot hold a run on account {gate.id!r}, which has the "
-        f"{rule.theorem} rule: {why}. Leave its dataset out of preflight=."
+        f"{rule.theorem} rule: its bound is reserved once and in full, for all steps "
+        "together. Leave its dataset out of preflight=."
     )
     raise UnsupportedCost(msg, theorem=rule.theorem)
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
 from dpflow.accounting.costs.notions import (
     ZCDP,
     ApproxDP,
@@ -27,6 +28,7 @@ from dpflow.accounting.fixed.stops import (
     best_epsilons,
     composed_epsilon,
     lemma_11,
+    stop_epsilons,
     theorem_15,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -284,6 +286,14 @@ def test_accountants_refuse_what_they_cannot_compose() -> None:
     ):
         with pytest.raises(UnsupportedCost):
             composed_epsilon(parts, MILLIONTH, accountant)
+    choice = ExponentialMechanism(epsilon="0.1")
+    for cost in (choice, Composed(TWENTY, choice)):
+        with pytest.raises(UnsupportedCost, match="Use the accountant renyi, or kov"):
+            composed_epsilon(((TENTH, 2), (cost, 1)), MILLIONTH, "pld")
+    with pytest.raises(UnsupportedCost, match="pld does not compose Exponential"):
+        stop_epsilons(
+            EarlyStopping(choice, stops=(2, 4), accountant="pld", delta=MILLIONTH)
+        )
     with pytest.raises(InvalidCost, match="deltas of the steps"):
         composed_epsilon(
             ((ApproxDP(epsilon=1, delta="0.1"), 3),), Fraction(1, 5), "basic"

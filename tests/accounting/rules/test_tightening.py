@@ -144,11 +144,11 @@ def test_a_part_of_delta_that_still_fits_stays_as_declared() -> None:
     assert scaled["delta_loss"] == "2e-7"
 
 
-def test_a_plan_keeps_its_steps() -> None:
+def test_a_sequence_keeps_its_steps() -> None:
     """Its admissions are positions; a budget that no longer holds it is refused."""
     steps = [{"cost": {"mechanism": "PureDP", "epsilon": "0.1"}, "times": 5}]
-    plan = make_filter("plan", epsilon=1, steps=steps, accountant="basic")
-    after = tightened_filter(plan.parameters(), epsilon="0.5", delta="0")
-    assert after.limit == plan.limit
-    with pytest.raises(InvalidCost, match="the plan needs epsilon"):
-        tightened_filter(plan.parameters(), epsilon="0.4", delta="0")
+    rule = make_filter("sequence", epsilon=1, steps=steps, accountant="basic")
+    after = tightened_filter(rule.parameters(), epsilon="0.5", delta="0")
+    assert after.limit == rule.limit
+    with pytest.raises(InvalidCost, match="the sequence needs epsilon"):
+        tightened_filter(rule.parameters(), epsilon="0.4", delta="0")

@@ -80,7 +80,7 @@ def test_each_partition_tells_its_own(ledger: Ledger) -> None:
     assert names == ["a#1/partition/north"]
 
 
-@pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "plan"}))
+@pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))
 def test_every_filter_tells_when_half_is_used(ledger: Ledger, theorem: str) -> None:
     """At the step that brings its own fraction there, and at no other."""
     policy = make_policy(

@@ -79,7 +79,7 @@ def test_members_keep_their_thresholds_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "plan": {"steps": [Gaussian(sensitivity=1, sigma=9)]}
+    "sequence": {"steps": [Gaussian(sensitivity=1, sigma=9)]}
 }
 
 

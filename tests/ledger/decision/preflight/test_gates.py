@@ -42,8 +42,8 @@ FLOWS = make_policy(
     flows="{weekly: {halt_at_epsilon: 2}}",
 )
 STEP = Gaussian(sensitivity=1, sigma=20)
-PLAN = """
-  theorem: plan
+SEQUENCE = """
+  theorem: sequence
   accountant: basic
   steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, times: 3}]
 """
@@ -109,34 +109,19 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
     drawn(ledger, policies=(tighter,), preflights=())
 
 
-@pytest.mark.parametrize(
-    ("text", "costs", "why"),
-    [
-        (
-            PLAN.replace("}]", "}]\n  order: planned"),
-            ["0.1"] * 2,
-            "whether that is the next one",
-        ),
-        (
-            "{theorem: individual, measure: gaussian}",
-            [IndividualBound(measure="gaussian", bound="0.01")],
-            "once and in full",
-        ),
-    ],
-)
-def test_what_cannot_be_held_as_a_sum_is_refused(
-    ledger: Any, text: str, costs: list[Any], why: str
-) -> None:
-    """Budgets per person, and plans that ask for their order."""
+def test_what_cannot_be_held_as_a_sum_is_refused(ledger: Any) -> None:
+    """A budget per person is reserved in full, once."""
+    text = "{theorem: individual, measure: gaussian}"
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter=text)
-    with pytest.raises(UnsupportedCost, match=why):
-        held_run(ledger, costs, policies=(policy,))
+    cost = IndividualBound(measure="gaussian", bound="0.01")
+    with pytest.raises(UnsupportedCost, match="once and in full"):
+        held_run(ledger, [cost], policies=(policy,))
     assert "reserve" not in kinds(ledger)
 
 
-def test_a_plan_in_free_order_is_held(ledger: Any) -> None:
+def test_a_sequence_is_held(ledger: Any) -> None:
     """Its executions are counts, which add up; what did not run can run later."""
-    policy = make_policy(filter=PLAN)
+    policy = make_policy(filter=SEQUENCE)
     held_run(ledger, ["0.1"] * 3, policies=(policy,))
     ledger.settle(drawn(ledger, policies=(policy,)).reservation)
     with pytest.raises(BudgetRefused):

@@ -21,7 +21,7 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.storage.memory import forget_memory
@@ -293,19 +293,3 @@ def test_a_run_within_a_run_draws_too(place: str, ledger: Ledger) -> None:
     ledger.seal("inner", outcome="completed")
     ledger.seal(RUN, outcome="completed")
     assert sums(place) == (in_turn(STEP, STEP), RULE.zero())
-
-
-def test_a_plan_that_exchanges_is_held(place: str, ledger: Ledger) -> None:
-    """A draw is priced as if what the run holds for it were still in the plan."""
-    steps = [{"cost": {"mechanism": "PureDP", "epsilon": "0.1"}, "times": 3}]
-    text = json.dumps({"theorem": "plan", "exchange": True, "steps": steps})
-    policy = make_policy(filter=text)
-    half = PureDP(epsilon="0.05")
-    held_run(ledger, [half, "0.1", half], policies=(policy,))
-    for cost in (half, "0.1", half):
-        step = drawn(ledger, cost, policies=(policy,))
-        assert not step.beyond
-        ledger.settle(step.reservation)
-    assert sums(place) == (Tally((3,)), Tally((0,)))
-    with pytest.raises(DpflowError):
-        granted(ledger, half, policies=(policy,))

@@ -1,4 +1,4 @@
-"""A plan: steps fixed in the policy, composed optimally as a whole."""
+"""A sequence of steps fixed in the policy, composed optimally as a whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, cost_from_description, whole_number
 from dpflow.accounting.costs.outcomes import read_number
-from dpflow.accounting.fixed.exchange import exchanged
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
 from dpflow.accounting.rules.concentrated import one_of
@@ -28,15 +27,13 @@ from dpflow.rounding import (
     short_up,
 )
 
-ORDERS = ("free", "planned")
-
 _MOST_STEPS, _MOST_KINDS, _MOST_STOPS = 10**6, 1000, 1000
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class PlannedSteps:
-    """One line of a plan.
+class SequenceSteps:
+    """One line of a sequence.
 
     Args:
         cost: What the step does.
@@ -49,65 +46,55 @@ class PlannedSteps:
     spares: int = 0
 
 
-class PlanFilter(ThresholdFilter):
-    """Admit each planned step as often as the plan has it.
+class SequenceFilter(ThresholdFilter):
+    """Admit each step as often as the sequence has it.
 
     The tally counts executions, one component per distinct cost. That is all that
     optimal composition needs to know, for neither order nor stopping matters: let D(c)
-    be a dominating pair of cost c and M the multiset of planned executions. Whatever
+    be a dominating pair of cost c and M the multiset of declared executions. Whatever
     step an adaptive analyst takes first, the rest is a strategy on the same smaller
     multiset whatever its output was, dominated by the product of the remaining pairs
     (induction), so the whole is dominated by the product of all pairs (composition of
-    dominating pairs); a step never taken is dominated by any pair. Exponential
-    mechanisms have a pair for all of one range together, which bounds what adaptive
-    choices gain (`bounded_range`). Contrast docs/derivations/fixed.md#natural-filter,
-    where outputs choose which costs run.
+    dominating pairs); a step never taken is dominated by any pair. Contrast
+    docs/derivations/fixed.md#natural-filter, where outputs choose which costs run.
 
     So charges add up in any order; concurrent reservations, voids and forfeits are
     just counts. An execution that crashed stays counted, and running the step again
     needs a spare, which the composition includes.
 
-    `stops` divide the transcripts into cells by the smallest prefix of the plan that
+    `stops` divide the transcripts into cells by the smallest prefix of the steps that
     contains what ran; by Lemma 11 each has an epsilon of its own (`spent`), with delta
     split over the stops in advance. They admit nothing more or less.
 
-    With `exchange`, a step that is not planned, or is planned no more, takes out
-    executions that together are no better protected than it is: it could be simulated
-    by running them (docs/derivations/fixed.md#exchange). Small Gaussians in the plan
-    are its change: a step of a Gaussian's mu takes as many as have its mu together.
-
-    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Dong, Durfee, Rogers 2020
-    (arXiv 1909.13830); Hartmann et al. 2022, Lemma 11
-    (docs/derivations/fixed.md#plan-rule).
+    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567) Thm 10; Hartmann et al. 2022, Lemma
+    11 (docs/derivations/fixed.md#sequence-rule).
 
     Assumes: steps, stops and spares are fixed in advance; each execution is as
     declared, given the outputs before it.
 
     Rounding: the composition up; counts are exact.
 
-    Checked by: tests/accounting/fixed/test_plan.py, tests/adversaries/test_output.py.
+    Checked by: tests/accounting/fixed/test_sequence.py,
+    tests/adversaries/test_fixed_sequences.py.
 
     Args:
         epsilon: Budget, positive.
         delta: Budget, in [0, 1).
-        steps: The plan: costs, their descriptions, or mappings with `cost`, `times`
+        steps: The steps: costs, their descriptions, or mappings with `cost`, `times`
             (default 1) and `spares` (default 0).
-        stops: Numbers of steps after which the plan may end early for less epsilon.
-            Its full length is always one.
+        stops: Numbers of steps after which the run may end early for less epsilon.
+            The full length is always one.
         deltas: The part of delta for each stop; default: equal parts.
-        accountant: How the plan is composed: "pld" (default, optimal; exact for
+        accountant: How the steps are composed: "pld" (default, optimal; exact for
             Gaussians and (epsilon, delta)-DP steps), "kov", "gaussian", "renyi" or
             "basic".
-        order: "free" (default), or "planned": refuse a step that is not next. The
-            latter is for people, not for privacy.
-        exchange: Whether other steps may run in place of planned ones (default no).
 
     Raises:
-        InvalidCost: If the plan does not fit the budget, or an option is wrong.
+        InvalidCost: If the steps do not fit the budget, or an option is wrong.
         UnsupportedCost: If the accountant has no price for a step.
     """
 
-    theorem = "plan"
+    theorem = "sequence"
     settlements: ClassVar[frozenset[str]] = frozenset({"full"})
     prices_substeps: ClassVar[bool] = False
 
@@ -120,19 +107,14 @@ class PlanFilter(ThresholdFilter):
         stops: Sequence[int] | None = None,
         deltas: Sequence[Number] | None = None,
         accountant: str = "pld",
-        order: str = "free",
-        exchange: bool = False,
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta)
         self.accountant = one_of("accountant", accountant, ACCOUNTANTS)
-        self.order = one_of("order", order, ORDERS)
-        self.exchange = _exchange(exchange, order)
-        self.steady = not self.exchange
         self.entries = _entries(steps)
         self.length = sum(entry.times for entry in self.entries)
         if self.length > _MOST_STEPS:
-            msg = f"a plan has at most {_MOST_STEPS} steps, got {self.length}"
+            msg = f"a sequence has at most {_MOST_STEPS} steps, got {self.length}"
             raise InvalidCost(msg, name="steps", value=self.length, high=_MOST_STEPS)
         self.kinds = tuple(dict.fromkeys(entry.cost for entry in self.entries))
         self.components = tuple(repr(cost) for cost in self.kinds)
@@ -145,10 +127,8 @@ class PlanFilter(ThresholdFilter):
             [self._parts(limit) for limit in self._limits],
             self.deltas,
             accountant,
-            limit=self.epsilon,
         )
         self._check_budget()
-        self._places = self._positions() if order == "planned" else []
 
     def _limit_at(self, stop: int) -> tuple[int, ...]:
         """Count what may run before a stop: its steps, and spares of their costs."""
@@ -160,7 +140,7 @@ class PlanFilter(ThresholdFilter):
                 counts[self._index[entry.cost]] += entry.spares
         return tuple(counts)
 
-    def _starts(self) -> list[tuple[PlannedSteps, int]]:
+    def _starts(self) -> list[tuple[SequenceSteps, int]]:
         ends = itertools.accumulate(entry.times for entry in self.entries)
         return [
             (entry, end - entry.times)
@@ -178,96 +158,52 @@ class PlanFilter(ThresholdFilter):
             if epsilon > self.epsilon:
                 share = "" if len(self.stops) == 1 else " (its part of delta)"
                 msg = (
-                    f"the plan needs epsilon {short_up(epsilon)} at delta "
+                    f"the sequence needs epsilon {short_up(epsilon)} at delta "
                     f"{short_up(delta)}{share} for its first {stop} steps and their "
                     f"spares; the budget has {short_down(self.epsilon)}. Use fewer or "
                     "noisier steps, fewer spares, or another split of delta."
                 )
                 raise InvalidCost(msg, name="steps", value=stop, high=self.epsilon)
 
-    def _positions(self) -> list[list[int]]:
-        """Return the places of each kind in the plan."""
-        places: list[list[int]] = [[] for _ in self.kinds]
-        for entry, start in self._starts():
-            places[self._index[entry.cost]] += range(start, start + entry.times)
-        return places
-
-    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return one execution of the step, or what it is exchanged for.
-
-        What is left decides which executions are taken, never whether they are enough.
-
-        Raises:
-            UnsupportedCost: If the plan does not have the step, nor what dominates it.
-        """
-        if not self.exchange:
-            return self.step_price(cost)
-        taken = exchanged(
-            cost, self.kinds, self.thresholds, (used or self.zero()).amounts
-        )
-        return self.step_price(cost) if taken is None else Tally(taken)
-
     def step_price(self, cost: Cost) -> Tally:
         """Return one execution of the step.
 
         Raises:
-            UnsupportedCost: If the plan does not have the step.
+            UnsupportedCost: If the sequence does not have the step.
         """
         index = self._index.get(cost)
         if index is None:
             shown = ", ".join(self.components[:_SHOWN])
             more = ", ..." if len(self.kinds) > _SHOWN else ""
-            next_ = (
-                "Nothing in it is known to be worth this step; a plan with small "
-                "Gaussians has change for most."
-                if self.exchange
-                else "A plan is fixed before its first charge; another step needs "
-                "another budget, or a plan with exchange: true."
+            msg = (
+                f"{cost!r} is not in the sequence, which has {shown}{more}. A sequence "
+                "is fixed before its first charge: list the step in the filter's "
+                "`steps`, which opens a new term, or use another dataset."
             )
-            msg = f"{cost!r} is not in the plan, which has {shown}{more}. {next_}"
             raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
         return Tally(tuple(int(i == index) for i in range(len(self.kinds))))
 
-    def admits(self, tally: Tally) -> bool:
-        """Say whether the plan, with its spares, has all executions counted."""
-        return super().admits(tally) and (
-            self.order == "free" or self._is_in_order(tally)
-        )
-
-    def _is_in_order(self, tally: Tally) -> bool:
-        """Say whether some prefix of the plan, with spares, is what was counted."""
-        least, most = 0, self.length
-        for places, ran, limit in zip(
-            self._places, tally.amounts, self.thresholds, strict=True
-        ):
-            needed = ran - (limit - len(places))  # without the spares
-            if needed > 0:
-                least = max(least, places[needed - 1] + 1)
-            if ran < len(places):
-                most = min(most, places[ran])
-        return least <= most
-
     def used_fraction(self, tally: Tally) -> float:
-        """Return the share of the planned executions that were made, rounded up."""
+        """Return the share of the declared executions that were made, rounded up."""
         whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
-        return whole if super().admits(tally) else max(super().used_fraction(tally), 1)
+        return whole if self.admits(tally) else max(super().used_fraction(tally), 1)
 
     def spent(self, tally: Tally) -> Fraction:
-        """Return the epsilon of the transcript if the plan ends here.
+        """Return the epsilon of the transcript if the run ends here.
 
         It is the epsilon of the cell that the counts fall into, at the whole delta, in
-        the sense of output differential privacy: what a closed plan counts as in an
+        the sense of output differential privacy: what a closed sequence counts as in an
         account that composes by Hartmann et al., Thm 7.
 
         Raises:
-            ValueError: If the counts exceed the plan.
+            ValueError: If the counts exceed the sequence.
         """
         if not any(tally.amounts):
             return Fraction(0)
         for limit, epsilon in zip(self._limits, self.epsilons, strict=True):
             if tally.fits_within(limit):
                 return epsilon
-        msg = f"{tally.amounts} exceed the plan's {self.thresholds}"
+        msg = f"{tally.amounts} exceed the sequence's {self.thresholds}"
         raise ValueError(msg)
 
     def named(self, tally: Tally) -> dict[str, str]:
@@ -275,7 +211,7 @@ class PlanFilter(ThresholdFilter):
         return dict(zip(self.components, (str(n) for n in tally.amounts), strict=True))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the plan, with its stops and their parts of delta."""
+        """Return the steps, with their stops and their parts of delta."""
         return {
             "theorem": self.theorem,
             "epsilon": number_text(self.epsilon),
@@ -287,35 +223,33 @@ class PlanFilter(ThresholdFilter):
             "stops": list(self.stops),
             "deltas": [number_text(delta) for delta in self.deltas],
             "accountant": self.accountant,
-            "order": self.order,
-            "exchange": self.exchange,
         }
 
 
-def _entries(steps: object) -> tuple[PlannedSteps, ...]:
+def _entries(steps: object) -> tuple[SequenceSteps, ...]:
     if isinstance(steps, str | bytes | Mapping) or not isinstance(steps, Sequence):
         msg = f"steps must be a list of costs, got {type(steps).__name__}"
         raise InvalidCost(msg, name="steps", value=str(steps)[:60])
     if not 1 <= len(steps) <= _MOST_KINDS:
-        msg = f"a plan has 1 to {_MOST_KINDS} lines of steps, got {len(steps)}"
+        msg = f"a sequence has 1 to {_MOST_KINDS} lines of steps, got {len(steps)}"
         raise InvalidCost(msg, name="steps", value=len(steps), high=_MOST_KINDS)
     return tuple(_entry(step) for step in steps)
 
 
-def _entry(step: object) -> PlannedSteps:
+def _entry(step: object) -> SequenceSteps:
     if isinstance(step, Cost):
-        return PlannedSteps(step)
+        return SequenceSteps(step)
     if not isinstance(step, Mapping):
-        msg = f"a step of a plan is a cost or a mapping, got {step!r}"
+        msg = f"a step of a sequence is a cost or a mapping, got {step!r}"
         raise InvalidCost(msg, name="steps", value=str(step)[:60])
     if "cost" not in step or "mechanism" in step:
-        return PlannedSteps(cost_from_description(_as_text(step)))
+        return SequenceSteps(cost_from_description(_as_text(step)))
     unknown = set(step) - {"cost", "times", "spares"}
     if unknown:
-        msg = f"a step of a plan takes cost, times and spares, not {sorted(unknown)}"
+        msg = f"a step takes cost, times and spares, not {sorted(unknown)}"
         raise InvalidCost(msg, name="steps", value=str(sorted(unknown)))
     cost = step["cost"]
-    return PlannedSteps(
+    return SequenceSteps(
         cost if isinstance(cost, Cost) else cost_from_description(_as_text(cost)),
         whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
         whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),
@@ -330,17 +264,7 @@ def _as_text(value: Any) -> Any:
         return [_as_text(part) for part in value]
     if value is None or isinstance(value, bool | str):
         return value
-    return number_text(exact(value, name="a number of the plan"))
-
-
-def _exchange(exchange: object, order: str) -> bool:
-    if not isinstance(exchange, bool) or (exchange and order == "planned"):
-        msg = (
-            "exchange is true or false, and goes with order: free; got "
-            f"{exchange!r} with order: {order}"
-        )
-        raise InvalidCost(msg, name="exchange", value=str(exchange))
-    return exchange
+    return number_text(exact(value, name="a number of the steps"))
 
 
 def _stops(stops: object, length: int) -> tuple[int, ...]:
@@ -366,7 +290,7 @@ def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]
     total = sum(shares, Fraction(0))
     if len(shares) != stops or total > delta:
         msg = (
-            f"{stops} stops (the plan's end is one) need as many deltas with a sum of "
+            f"{stops} stops (the full length is one) need as many deltas with a sum of "
             f"at most {short_down(delta)}, got {len(shares)} with {short_up(total)}"
         )
         raise InvalidCost(msg, name="deltas", value=len(shares), high=delta)
