@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 
 from dpflow.accounting import make_odometer
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.rules.individual import windows_divergence
 from dpflow.rounding import Number, exact, from_units
 
 #: So many windows for all steps of a comparison.
@@ -67,6 +67,20 @@ def windows(step: Cost, delta: Number, halt: Number, steps: int) -> list[float]:
         float(windows_divergence([each] * count, window=size)) + extra
         for count in range(1, steps + 1)
     ]
+
+
+def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
+    """Return k * window of the same odometer of one person, exactly.
+
+    A new window starts with the step that would overfill the one before. The number of
+    windows must be fixed in advance.
+    """
+    size, windows, used = Fraction(window), 1, Fraction(0)
+    for cost in costs:
+        used += Fraction(cost)
+        if used > size:
+            windows, used = windows + 1, Fraction(cost)
+    return windows * size
 
 
 def wrong_readings(

@@ -6,7 +6,7 @@ in full, once. The sums per person are private data and live in `dpflow.people`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -34,7 +34,6 @@ from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     RHO_LOW,
     Number,
-    exact,
     exact_delta,
     exact_epsilon,
     exact_rho,
@@ -316,7 +315,6 @@ class IndividualOdometer(Odometer):
         measure: "renyi" (default) or "gaussian": what the people's tallies sum.
         order: The order, above 1. Default: tuned for `halt_at_epsilon`.
         halt_at_epsilon: Reading to tune for; only used to derive the order.
-        rule: "ville", the only one that may read out at a time chosen from outputs.
     """
 
     theorem = "individual"
@@ -332,16 +330,7 @@ class IndividualOdometer(Odometer):
         measure: str = "renyi",
         order: Number | None = None,
         halt_at_epsilon: Number | None = None,
-        rule: str = "ville",
     ) -> None:
-        if rule != "ville":
-            msg = (
-                f"the individual odometer has no rule {rule!r}. The windows of Feldman "
-                "and Zrnic (Alg. 2) bound the divergence of truncations fixed in "
-                "advance, not the loss when somebody looks at a time chosen from the "
-                "outputs, so no policy can have them. Use rule: ville."
-            )
-            raise InvalidCost(msg, name="rule", value=rule)
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.measure = one_of("measure", measure, MEASURES)
         if order is None:
@@ -365,35 +354,3 @@ class IndividualOdometer(Odometer):
         if self.measure == "gaussian":
             spent = spent * self.order / 2
         return float_up(spent + self._idle)
-
-
-def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
-    """Return k * window of Feldman and Zrnic's odometer, for comparison only.
-
-    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 2. A new window starts with the
-    step that would overfill the one before.
-
-    Assumes: the number of windows was fixed in advance; a number chosen from the
-    outputs is not covered (docs/derivations/individual.md#windows), so no policy can
-    name this rule.
-
-    Rounding: none, exact.
-
-    Checked by: tests/accounting/rules/test_individual.py,
-    tests/adversaries/test_individual_odometer.py.
-
-    Args:
-        costs: One person's costs, each at most the window.
-        window: The size of a window, positive.
-
-    Raises:
-        InvalidCost: If a cost is larger than the window.
-    """
-    size = exact_rho(window, name="window")
-    windows, used = 1, Fraction(0)
-    for cost in costs:
-        amount = exact(cost, name="cost", low=Fraction(0), high=size)
-        used += amount
-        if used > size:
-            windows, used = windows + 1, amount
-    return windows * size
