@@ -1,4 +1,4 @@
-"""`dpflow freeze` and `dpflow thaw`: refuse everything at once, and end that."""
+"""`dpflow freeze` and `dpflow unfreeze`: refuse everything at once, and end that."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -7,38 +7,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpflow.cli.options import Because, Dataset
+from dpflow.cli.options import Dataset, Reason
 from dpflow.cli.output import AsJson, answer
 from dpflow.cli.source import check_known, project_ledger
 from dpflow.notebook import plain
 
 
-def freeze(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:
-    """Refuse every step on a dataset at once, replays included, until it is thawed.
+def freeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None:
+    """Refuse every step on a dataset at once, replays included, until it is unfrozen.
 
     Anyone may do it. Steps that run already may end.
 
-    Example: `dpflow freeze sales --because "the sensitivity is wrong"`
+    Example: `dpflow freeze sales --reason "the sensitivity is wrong"`
     """
-    _change("freeze", dataset, because, as_json=as_json)
+    _change("freeze", dataset, reason, as_json=as_json)
 
 
-def thaw(dataset: Dataset, *, because: Because, as_json: AsJson = False) -> None:
+def unfreeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None:
     """End a freeze.
 
-    Example: `dpflow thaw sales --because "it was right"`
+    Example: `dpflow unfreeze sales --reason "it was right"`
     """
-    _change("thaw", dataset, because, as_json=as_json)
+    _change("unfreeze", dataset, reason, as_json=as_json)
 
 
-def _change(kind: str, dataset: str, because: str, *, as_json: bool) -> None:
+def _change(kind: str, dataset: str, reason: str, *, as_json: bool) -> None:
     from dpflow.ledger import office
 
     with project_ledger(writes=True) as (found, ledger):
         check_known(found, ledger, dataset)
         who = str(ledger.conditions.facts["who"])
-        operate = office.freeze if kind == "freeze" else office.thaw
-        accounts = operate(ledger, dataset, who=who, because=because)
+        operate = office.freeze if kind == "freeze" else office.unfreeze
+        accounts = operate(ledger, dataset, who=who, reason=reason)
         standing = office.freeze_of(ledger, dataset)
     frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
     data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
@@ -56,5 +56,5 @@ def _text(
     already = "" if changed else " already"
     return (
         f"Dataset {plain(dataset)} is{already} {plain(frozen_text(standing))}. "
-        f"Every step is refused until `dpflow thaw {plain(dataset)}`."
+        f"Every step is refused until `dpflow unfreeze {plain(dataset)}`."
     )

@@ -95,15 +95,15 @@ def _print_decisions(found: History) -> None:
 def _decisions_table(items: Sequence[JournalEntry]) -> Table:
     """Show decisions; the dataset's column is there where there are several."""
     from dpflow.cli.tables import cell, new_table
-    from dpflow.show.history import because_of, decision_of, what_of, who_of
+    from dpflow.show.history import decision_of, reason_of, what_of, who_of
 
     several = len({item.account.dataset for item in items}) > 1
     place = ["dataset"] if several else []
-    table = new_table("when (UTC)", "decision", *place, "what", "who", "because")
+    table = new_table("when (UTC)", "decision", *place, "what", "who", "reason")
     table.columns[0].no_wrap = True
     for item in items:
         where = [item.account.dataset] if several else []
-        facts = (what_of(item), who_of(item), because_of(item))
+        facts = (what_of(item), who_of(item), reason_of(item))
         table.add_row(*map(cell, (item.when, decision_of(item), *where, *facts)))
     return table
 

@@ -7,19 +7,21 @@ from typing import Annotated
 import typer
 
 
-def because_text(text: str) -> str:
-    """Refuse an empty reason: the journal keeps it for ever."""
+def reason_text(text: str | None) -> str | None:
+    """Refuse an empty reason: the journal keeps it permanently."""
+    if text is None:
+        return None
     if not text.strip():
-        msg = "say --because with a reason; the journal keeps it"
+        msg = "the reason is empty. The journal keeps it; write `--reason TEXT`"
         raise typer.BadParameter(msg)
     return text.strip()
 
 
 #: The option of every command that writes to the journal.
-Because = Annotated[
+Reason = Annotated[
     str,
     typer.Option(
-        "--because", callback=because_text, help="Why; the journal keeps the reason."
+        "--reason", callback=reason_text, help="Why; the journal keeps the reason."
     ),
 ]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpflow.cli.options import AnyDataset
+from dpflow.cli.options import AnyDataset, Reason
 from dpflow.cli.output import AsJson, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.notebook import plain, shown_key
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONFIDENCE = 0.95
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, read or forget the outputs that are replayed."
+    no_args_is_help=True, help="List, read or withdraw the outputs that are replayed."
 )
 
 NameArgument = Annotated[
@@ -84,22 +84,22 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def forget(name: NameArgument, *, as_json: AsJson = False) -> None:
+def withdraw(name: NameArgument, *, reason: Reason, as_json: AsJson = False) -> None:
     """Delete the value of a release; its digest and its charge stay.
 
     The next run under its key draws anew, at a charge of its own.
 
-    Example: `dpflow releases forget revenue/2026-W05`
+    Example: `dpflow releases withdraw revenue/2026-W05 --reason "wrong clip"`
     """
-    from dpflow.ledger.office import forget_release
+    from dpflow.ledger.office import withdraw_release
 
     with project_ledger(writes=True) as (_, ledger):
-        found = forget_release(ledger, name)
+        found = withdraw_release(ledger, name, reason=reason)
     if as_json:
         say_json(_data(found))
     else:
         say(
-            f"Forgot the value of {shown_key(found.key) or found.id}. Its digest "
+            f"Withdrew the value of {shown_key(found.key) or found.id}. Its digest "
             f"{found.digest} and its charge stay in the ledger."
         )
 

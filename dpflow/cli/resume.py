@@ -70,7 +70,7 @@ def _paused(deployment: str, told: DpflowError) -> DpflowError:
     dataset = told.details.get("dataset", "DATASET")
     msg = (
         f"{deployment} stays paused: {told.message} Open a new term with `dpflow "
-        f"policy apply {dataset} --new-term --because TEXT`, or say --force."
+        f"policy apply {dataset} --new-term --reason TEXT`, or say --force."
     )
     return type(told)(msg, **told.details)
 

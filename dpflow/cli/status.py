@@ -209,8 +209,8 @@ def _print_overview(known: DatasetStatus) -> None:
             say(plain(terms_in_words(terms)))
         if terms and terms[-1].frozen is not None:
             told = plain(frozen_text(terms[-1].frozen)).capitalize()
-            thaw = f"`dpflow thaw {standing.dataset}` ends it."
-            say(Text(f"{told}. Every step is refused; {thaw}", style="bold cyan"))
+            unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
+            say(Text(f"{told}. Every step is refused; {unfreeze}", style="bold cyan"))
     if found.flows:
         say("", flows_table(found.flows, (standing.pinned or {}).get("unit", "")))
 

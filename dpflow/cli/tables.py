@@ -46,7 +46,7 @@ _KIND_STYLES = {
     "repair": "bold magenta",
     "tighten": "bold",
     "freeze": "bold cyan",
-    "thaw": "bold",
+    "unfreeze": "bold",
 }
 STATE_STYLES = {
     "open": "green",

@@ -9,7 +9,7 @@ run it alone.
 What each kind does to an account's (settled, held), for the amount a of its posting
 and what its charge holds there:
 
-    open, tighten, freeze, thaw, refuse, adopt, forget, checkpoint     nothing
+    open, tighten, freeze, unfreeze, refuse, adopt, withdraw, checkpoint     nothing
     reserve                     held + a (nothing, if a preflight held it already)
     settle                      held - what the charge holds, settled + a; a is all that
                                 it holds, unless `may_return`
@@ -90,9 +90,9 @@ KINDS: Mapping[str, Kind] = {
     "open": Kind(charges=False),
     "tighten": Kind(charges=False),
     "freeze": Kind(charges=False),
-    "thaw": Kind(charges=False),
+    "unfreeze": Kind(charges=False),
     "adopt": Kind(charges=False),
-    "forget": Kind(charges=False),
+    "withdraw": Kind(charges=False),
     "checkpoint": Kind(charges=False),
     "resume": Kind(charges=False),
     "refuse": Kind(),
@@ -435,13 +435,13 @@ def _refuse(rows: Rows, entry: Entry, changes: Changes) -> None:
         )
 
 
-def _forget(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _withdraw(rows: Rows, entry: Entry, changes: Changes) -> None:
     key = entry.body["release"]
     kept = rows.get(("release", key))
     if not isinstance(kept, Release) or kept.state != "settled":
-        what = f"there is no release {key} to forget"
+        what = f"there is no release {key} to withdraw"
         raise JournalError(what)
-    changes["release", key] = kept._replace(state="forgotten")
+    changes["release", key] = kept._replace(state="withdrawn")
 
 
 def _repair(rows: Rows, entry: Entry, changes: Changes) -> None:
@@ -455,7 +455,7 @@ _OTHERS: Mapping[str, Callable[[Rows, Entry, Changes], None]] = {
     "refuse": _refuse,
     "adopt": _adopt,
     "amend": _amend,
-    "forget": _forget,
+    "withdraw": _withdraw,
     "repair": _repair,
 }
 
@@ -483,7 +483,7 @@ def _moved_book(entry: Entry, head: Book) -> Book:
             ran[flow_mark(terms, body["flow"])] = 1
     elif kind == "freeze":
         frozen = {**body["frozen"], "at": entry.at}
-    elif kind == "thaw":
+    elif kind == "unfreeze":
         frozen = None
     elif kind == "open":
         terms = int(body["term"]["number"])

@@ -410,13 +410,13 @@ class Ledger:
         """
         self.ask(self._ending(reservation, "void", {"reason": reason}))
 
-    def forfeit(self, reservation: str, *, because: str) -> None:
+    def forfeit(self, reservation: str, *, reason: str) -> None:
         """Close a charge that nobody will settle; it is posted in full.
 
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        self.ask(self._ending(reservation, "forfeit", {"because": because}))
+        self.ask(self._ending(reservation, "forfeit", {"reason": reason}))
 
     def seal(self, run: str, *, outcome: str) -> bool:
         """End a flow run's preflight: no step draws after it, and the rest is returned.

@@ -17,13 +17,13 @@ from dpflow.ledger.office_records import (
     Amend,
     Applied,
     Apply,
-    Forget,
     Freeze,
     Posted,
     Prior,
     Proposal,
     Resume,
     Wish,
+    Withdraw,
 )
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.refusals import refusals
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Freezing
 
 
-def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
+def freeze(ledger: Ledger, dataset: str, *, who: str, reason: str) -> tuple[str, ...]:
     """Refuse everything on a dataset or population; steps that run already may end.
 
     Anyone may freeze. Freezing twice changes nothing.
@@ -47,24 +47,24 @@ def freeze(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str
     Raises:
         PolicyNotApplied: If no policy of the dataset was applied yet.
     """
-    command = Freeze(book=dataset, who=who, because=because, **ledger.label())
+    command = Freeze(book=dataset, who=who, reason=reason, **ledger.label())
     frozen: tuple[str, ...] = ledger.ask(command)
     return frozen
 
 
-def thaw(ledger: Ledger, dataset: str, *, who: str, because: str) -> tuple[str, ...]:
+def unfreeze(ledger: Ledger, dataset: str, *, who: str, reason: str) -> tuple[str, ...]:
     """End a freeze.
 
     Returns:
-        The accounts that were thawed.
+        The accounts that were unfrozen.
 
     Raises:
         PolicyNotApplied: If no policy of the dataset was applied yet.
     """
     label = ledger.label()
-    command = Freeze(book=dataset, who=who, because=because, thaw=True, **label)
-    thawed: tuple[str, ...] = ledger.ask(command)
-    return thawed
+    command = Freeze(book=dataset, who=who, reason=reason, unfreeze=True, **label)
+    unfrozen: tuple[str, ...] = ledger.ask(command)
+    return unfrozen
 
 
 def freeze_of(ledger: Ledger, dataset: str) -> Mapping[str, Any] | None:
@@ -84,23 +84,21 @@ def resume(ledger: Ledger, flow: str, *, who: str) -> None:
 # Charging by hand
 
 
-def amend(
-    ledger: Ledger, reservation: str, cost: Cost, *, because: str
-) -> list[Posted]:
+def amend(ledger: Ledger, reservation: str, cost: Cost, *, reason: str) -> list[Posted]:
     """Charge what a step cost more than was reserved for it.
 
     Args:
         ledger: The ledger.
         reservation: The step's; it may have ended, also as void.
         cost: What the step truly did.
-        because: How that was found out, for the journal.
+        reason: How that was found out, for the journal.
 
     Raises:
         ReservationConflict: If that is no more than was charged: nothing is lowered.
         UnsupportedCost: If the theorem of an account has no price for the cost, or
             that does not hold under the relation of its term.
     """
-    command = Amend(charge=reservation, cost=cost, because=because, **ledger.label())
+    command = Amend(charge=reservation, cost=cost, reason=reason, **ledger.label())
     return list(ledger.ask(command))
 
 
@@ -109,7 +107,7 @@ def import_prior(
     policy: Policy,
     cost: Cost,
     *,
-    because: str,
+    reason: str,
     evidence: str,
     populations: tuple[Policy, ...] = (),
     partitions: tuple[str, ...] = (),
@@ -120,7 +118,7 @@ def import_prior(
         ledger: The ledger.
         policy: The dataset's.
         cost: All that was spent; `Composed` and `Repeated` hold several steps.
-        because: What it was, for the journal.
+        reason: What it was, for the journal.
         evidence: The sha256 of what proves it.
         populations: Of the population that the dataset belongs to.
         partitions: Which parts of a divided dataset it was spent on.
@@ -142,7 +140,7 @@ def import_prior(
     )
     command = Prior(
         request=request,
-        because=because,
+        reason=reason,
         evidence=evidence,
         applies=ledger.conditions.applies_policies,
         **ledger.label(),
@@ -150,7 +148,7 @@ def import_prior(
     return list(ledger.ask(command))
 
 
-def forget_release(ledger: Ledger, name: str) -> KeptRelease:
+def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
     """Delete the value of a release; its digest and its charge stay.
 
     Raises:
@@ -158,11 +156,20 @@ def forget_release(ledger: Ledger, name: str) -> KeptRelease:
     """
     with ledger.storage.read() as reading:
         row, found = named_release(reading, name)
-    command = Forget(key=row.key, book=row.book, digest=row.digest, **ledger.label())
+    command = Withdraw(
+        key=row.key,
+        book=row.book,
+        digest=row.digest,
+        reason=reason,
+        **ledger.label(),
+    )
     if not ledger.ask(command):
-        msg = f"release {name!r} is {found.state}: there is no value to delete"
+        msg = (
+            f"release {name!r} is {found.state}, so there is no value to delete. "
+            "`dpflow releases list` shows the state of each release."
+        )
         raise ReleaseError(msg)
-    return replace(found, state="forgotten", size=None)
+    return replace(found, state="withdrawn", size=None)
 
 
 # Policies

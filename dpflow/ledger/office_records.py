@@ -22,8 +22,8 @@ class Freeze(Command):
 
     book: str
     who: str
-    because: str
-    thaw: bool = False
+    reason: str
+    unfreeze: bool = False
 
     @property
     def keys(self) -> Keys:
@@ -39,7 +39,7 @@ class Amend(Command):
 
     charge: str
     cost: Cost
-    because: str
+    reason: str
 
     @property
     def keys(self) -> Keys:
@@ -59,7 +59,7 @@ class Prior(Command):
     guarded: ClassVar[bool] = True
 
     request: Request
-    because: str
+    reason: str
     evidence: str
     applies: bool = True
 
@@ -81,12 +81,12 @@ class Wish:
     """What whoever applies a policy asks for, besides the file.
 
     Attributes:
-        because: Why; a new term has to say.
+        reason: Why; a new term has to say.
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
     """
 
-    because: str = ""
+    reason: str = ""
     new_term: bool = False
     raise_lifetime: bool = False
 
@@ -116,18 +116,20 @@ class Apply(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forget(Command):
+class Withdraw(Command):
     """Delete the value of a release; its digest and its charge stay.
 
     Attributes:
         key: Of the release.
         book: Where the entries of its charge are.
         digest: Of the value that is meant; another one is kept.
+        reason: Why, for the journal.
     """
 
     key: str
     book: str
     digest: str | None
+    reason: str
 
     @property
     def keys(self) -> Keys:
@@ -200,14 +202,14 @@ class Repair(Command):
 
     Attributes:
         losses: By book.
-        because: Why, for the journal.
+        reason: Why, for the journal.
         before: How many repairs the ledger had when the losses were found.
         epoch: How many it has with this one.
         policies: To open a term again of a book that lacks them all.
     """
 
     losses: Mapping[str, BookLoss]
-    because: str
+    reason: str
     before: int
     epoch: int
     policies: Mapping[str, Policy] = field(default_factory=dict)

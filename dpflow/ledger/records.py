@@ -223,7 +223,7 @@ class TermOpened:
     """A term of a dataset or population that is charged for the first time.
 
     Attributes:
-        because: Why it was opened, as the journal has it.
+        reason: Why it was opened, as the journal has it.
         epsilon: Of the budget that governs from now on.
         delta: Of that budget.
     """
@@ -231,7 +231,7 @@ class TermOpened:
     dataset: str
     account: str
     term: int
-    because: str
+    reason: str
     epsilon: str
     delta: str
 
@@ -487,7 +487,7 @@ class TermView:
     budget: Mapping[str, str]
     charged: bool
     lifetime: Mapping[str, str] | None
-    because: str
+    reason: str
     opened_at: str
     opened_by: str
     frozen: Mapping[str, Any] | None = None

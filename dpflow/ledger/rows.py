@@ -104,7 +104,7 @@ class Release(NamedTuple):
     """A kept output, or the claim of the charge that makes it.
 
     Attributes:
-        state: "claimed", "settled" or "forgotten".
+        state: "claimed", "settled" or "withdrawn".
         book: Where the entries of its charge are.
         digest: Of the value, which the journal does not hold.
     """

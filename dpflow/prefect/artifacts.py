@@ -136,7 +136,7 @@ def _next_step(dataset: str) -> str:
     """Say what a reader of an exhausted budget can do."""
     return (
         f"`dpflow why {dataset}` says who spent it. Whoever answers for the data may "
-        f"open a new term, `dpflow policy apply {dataset} --new-term --because TEXT`; "
+        f"open a new term, `dpflow policy apply {dataset} --new-term --reason TEXT`; "
         "`dpflow resume FLOW/DEPLOYMENT` then starts a paused schedule, and Retry lets "
         "this run end: what it released is replayed."
     )

@@ -21,14 +21,14 @@ from dpflow.policy.files import policies_and_problem
 _WORDS = {
     "tighten": "tightened",
     "freeze": "frozen",
-    "thaw": "thawed",
+    "unfreeze": "unfrozen",
     "forfeit": "charge closed in full",
     "amend": "charge raised",
     "prior": "prior charged",
     "repair": "lost charges charged again",
 }
 
-_DECISION_HEADS = ("when (UTC)", "decision", "dataset", "what", "who", "because")
+_DECISION_HEADS = ("when (UTC)", "decision", "dataset", "what", "who", "reason")
 _ENTRY_HEADS = (
     *("when (UTC)", "entry", "dataset", "step", "flow"),
     *("charged", "outcome"),
@@ -73,7 +73,7 @@ class History:
 
 
 def _decision_cells(item: JournalEntry) -> tuple[str, ...]:
-    words = (what_of(item), who_of(item), because_of(item))
+    words = (what_of(item), who_of(item), reason_of(item))
     return (item.when, decision_of(item), item.account.dataset, *words)
 
 
@@ -160,7 +160,7 @@ def journal_json(item: JournalEntry) -> dict[str, Any]:
         "error_type": body.get("error_type"),
         "refusal": refusal,
         "reservation": entry.reservation,
-        "because": body.get("because"),
+        "reason": body.get("reason"),
         "who": body.get("who"),
         "code": body.get("code"),
         "writer": entry.writer,
@@ -174,7 +174,7 @@ def decision_json(item: JournalEntry) -> dict[str, Any]:
         "decision": decision_of(item),
         "what": what_of(item),
         "who": who_of(item),
-        "because": because_of(item),
+        "reason": reason_of(item),
     }
 
 
@@ -193,7 +193,7 @@ def what_of(item: JournalEntry) -> str:
         return item.opened_with
     if entry.kind == "tighten":
         return "; ".join(map(str, body.get("changes", ())))
-    if entry.kind in ("freeze", "thaw"):
+    if entry.kind in ("freeze", "unfreeze"):
         return ""
     step = f"step {body['step']}: " if entry.reservation and body.get("step") else ""
     return f"{step}{amounts_text(entry.amount)}"
@@ -204,7 +204,6 @@ def who_of(item: JournalEntry) -> str:
     return str(item.entry.body.get("who") or item.entry.writer)
 
 
-def because_of(item: JournalEntry) -> str:
+def reason_of(item: JournalEntry) -> str:
     """Say why."""
-    body = item.entry.body
-    return str(body.get("because") or body.get("reason") or "")
+    return str(item.entry.body.get("reason") or "")

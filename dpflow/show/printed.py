@@ -87,7 +87,7 @@ class Term(TypedDict):
     budget: Amounts
     charged: bool
     lifetime: Amounts | None
-    because: str | None
+    reason: str | None
     opened_at: str
     opened_by: str
 
@@ -96,7 +96,7 @@ class Frozen(TypedDict):
     """Who froze a dataset."""
 
     who: str | None
-    because: str | None
+    reason: str | None
     at: str | None
 
 
@@ -236,7 +236,7 @@ class Entry(TypedDict):
     error_type: str | None
     refusal: Refusal | None
     reservation: str | None
-    because: str | None
+    reason: str | None
     who: str | None
     code: Any
     writer: str

@@ -243,7 +243,7 @@ def term_json(view: TermView) -> dict[str, Any]:
         "budget": dict(view.budget),
         "charged": view.charged,
         "lifetime": None if view.lifetime is None else dict(view.lifetime),
-        "because": view.because,
+        "reason": view.reason,
         "opened_at": view.opened_at,
         "opened_by": view.opened_by,
     }
@@ -253,7 +253,7 @@ def _frozen_json(terms: Sequence[TermView]) -> dict[str, Any] | None:
     freeze = terms[-1].frozen if terms else None
     if freeze is None:
         return None
-    return {name: freeze.get(name) for name in ("who", "because", "at")}
+    return {name: freeze.get(name) for name in ("who", "reason", "at")}
 
 
 def account_json(view: AccountView) -> dict[str, Any]:

@@ -256,6 +256,6 @@ def freeze_a_population(shop: Shop) -> None:
     shop.write(people, "people.yaml")
     shop.write(f"{ADULT}population: people\n", "adult.yaml")
     (shop.root / "proof").touch()
-    how = ("--cost", "PureDP(epsilon=0.1)", "--because", "before", "--evidence")
+    how = ("--cost", "PureDP(epsilon=0.1)", "--reason", "before", "--evidence")
     run_fine("ledger", "import-prior", "adult", *how, "proof")
-    run_fine("freeze", "population/people", "--because", "wrong sigma")
+    run_fine("freeze", "population/people", "--reason", "wrong sigma")

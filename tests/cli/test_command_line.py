@@ -38,7 +38,7 @@ COMMANDS = (
     ("policy", "check"),
     ("policy", "schema"),
     ("ledger", "init"),
-    ("ledger", "status"),
+    ("ledger", "info"),
     ("report",),
     ("serve",),
     *(("plot", kind) for kind in ("burndown", "odometers")),
@@ -134,7 +134,7 @@ def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
         "import sys\n"
         "from typer.testing import CliRunner\n"
         "from dpflow.cli import app\n"
-        "for line in ('status', 'history', 'policy check', 'ledger status',\n"
+        "for line in ('status', 'history', 'policy check', 'ledger info',\n"
         "             'forecast --like weekly-report', 'compare cdnow'):\n"
         "    found = CliRunner().invoke(app, line.split(), catch_exceptions=False)\n"
         "    assert found.exit_code == 0, found.output\n"

@@ -19,7 +19,7 @@ READERS = [
     ("releases", "list"),
     ("report", "--json"),
     ("ledger", "verify"),
-    ("freeze", "cdnow", "--because", "it looks wrong"),
+    ("freeze", "cdnow", "--reason", "it looks wrong"),
 ]
 DAMAGES = [
     "UPDATE account SET settled = '[0]'",

@@ -31,7 +31,7 @@ def decided(*arguments: str) -> list[dict[str, Any]]:
 
 def told(*arguments: str) -> list[tuple[str, str, str]]:
     """Return what was decided, by whom and why."""
-    names = ("decision", "who", "because")
+    names = ("decision", "who", "reason")
     return [tuple(each[name] for name in names) for each in decided(*arguments)]
 
 
@@ -39,24 +39,26 @@ def told(*arguments: str) -> list[tuple[str, str, str]]:
 def decisions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Decide everything that people decide about one dataset, among charges."""
     act_as(monkeypatch, "ann")
-    run_fine("policy", "apply", "cdnow", "--because", "the first year")
+    run_fine("policy", "apply", "cdnow", "--reason", "the first year")
     shop.charge()
     act_as(monkeypatch, "bob")
     tighter = CDNOW.replace("epsilon: 3", "epsilon: 2.9")
     shop.write(tighter)
-    run_fine("policy", "apply", "cdnow", "--because", "too generous")
+    run_fine("policy", "apply", "cdnow", "--reason", "too generous")
     shop.charge()
-    run_fine("freeze", "cdnow", "--because", "wrong sigma")
-    run_fine("thaw", "cdnow", "--because", "it was right")
+    run_fine("freeze", "cdnow", "--reason", "wrong sigma")
+    run_fine("unfreeze", "cdnow", "--reason", "it was right")
     reservation = shop.reserve()
-    run_fine("ledger", "close-reservation", reservation, "--because", "a dead host")
-    amend = ("ledger", "amend", reservation, "--because", "sigma was half of that")
+    run_fine(
+        "ledger", "reservations", "--close", reservation, "--reason", "a dead host"
+    )
+    amend = ("ledger", "amend", reservation, "--reason", "sigma was half of that")
     run_fine(*amend, "--cost", "Gaussian(sensitivity=100, noise_multiplier=5)")
     (shop.root / "proof").touch()
-    how = ("--because", "a pilot", "--evidence", "proof")
+    how = ("--reason", "a pilot", "--evidence", "proof")
     run_fine("ledger", "import-prior", "cdnow", "--cost", repr(STEP), *how)
     shop.write(TERM_TWO)
-    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     for _ in range(16):
         shop.charge()
     return shop
@@ -69,7 +71,7 @@ def test_every_decision_is_told_with_who_and_why(decisions: Shop) -> None:
         ("prior charged", "bob", "a pilot"),
         ("charge raised", "bob", "sigma was half of that"),
         ("charge closed in full", "bob", "a dead host"),
-        ("thawed", "bob", "it was right"),
+        ("unfrozen", "bob", "it was right"),
         ("frozen", "bob", "wrong sigma"),
         ("tightened", "bob", "too generous"),
         ("term 1 opened", "ann", "the first year"),
@@ -119,10 +121,10 @@ def test_a_reconciliation_is_a_decision(
     for name in ("ledger.db-wal", "ledger.db-shm"):
         file.with_name(name).unlink(missing_ok=True)
     file.write_bytes(copy.read_bytes())
-    run("ledger", "reconcile", "--because", "the disk was lost")
+    run("ledger", "reconcile", "--reason", "the disk was lost")
     (repaired,) = [each for each in decided() if each["who"] == "bob"]
     assert repaired["decision"] == "lost charges charged again"
-    assert repaired["because"] == "the disk was lost"
+    assert repaired["reason"] == "the disk was lost"
     assert "mu_squared" in repaired["what"]
 
 

@@ -172,7 +172,7 @@ def test_a_policy_alone_is_enough(empty: Shop) -> None:
 def test_nothing_is_written(shop: Shop) -> None:
     """Not even the policy is pinned."""
     run_fine("forecast", "cdnow", "--cost", WEEKLY)
-    assert run_json("ledger", "status")["datasets"] == []
+    assert run_json("ledger", "info")["datasets"] == []
 
 
 def test_a_flow_that_the_policy_keeps_out_is_a_mistake(shop: Shop) -> None:

@@ -68,11 +68,11 @@ def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
     """A first term, which nobody decided in so many words, has its name as well."""
     shop.charge()
     act_as(monkeypatch, "bob")
-    run_fine("freeze", "cdnow", "--because", "wrong sigma")
-    run_fine("thaw", "cdnow", "--because", "it was right")
+    run_fine("freeze", "cdnow", "--reason", "wrong sigma")
+    run_fine("unfreeze", "cdnow", "--reason", "it was right")
     text = CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:")
     shop.write(text)
-    apply = ("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    apply = ("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     run_fine(*apply)
     lines = run_fine("history").splitlines()
     opened = next(line for line in lines if " open " in line)
@@ -208,7 +208,7 @@ def test_void_and_forfeit_say_why(shop: Shop) -> None:
     """An operator's reason is told."""
     reservation = shop.reserve()
     ledger = shop.ledger()
-    ledger.forfeit(reservation, because="the machine is gone")
+    ledger.forfeit(reservation, reason="the machine is gone")
     ledger.close()
     assert "the machine is gone" in run_fine("history")
 

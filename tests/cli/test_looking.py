@@ -56,7 +56,7 @@ SHOWS = (
     ("plot", "burndown", "shop", "--out", "{desk}/plot.svg"),
     ("policy", "check"),
     ("policy", "diff", "shop"),
-    ("ledger", "status"),
+    ("ledger", "info"),
     ("ledger", "reservations"),
     ("ledger", "export", "--out", "{desk}/journal.jsonl"),
 )

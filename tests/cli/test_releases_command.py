@@ -1,4 +1,4 @@
-"""`dpflow releases`: list, show, forget."""
+"""`dpflow releases`: list, show, withdraw."""
 
 from __future__ import annotations
 
@@ -118,17 +118,17 @@ def test_an_unknown_or_ambiguous_name_is_an_error() -> None:
     assert "names 2 releases" in result.stderr
 
 
-def test_forgetting_keeps_digest_and_charge(report: Report) -> None:
+def test_withdrawing_keeps_digest_and_charge(report: Report) -> None:
     """The next run draws anew and is charged."""
     before = run_json("status", "shop")
     digest = run_json("releases", "show", "revenue/w1")["digest"]
-    forgotten = run_json("releases", "forget", "revenue/w1")
-    assert (forgotten["state"], forgotten["digest"]) == ("forgotten", digest)
+    withdrawn = run_json("releases", "withdraw", "revenue/w1", "--reason", "a bug")
+    assert (withdrawn["state"], withdrawn["digest"]) == ("withdrawn", digest)
     assert run_json("status", "shop") == before
-    for command in ("show", "forget"):
-        result = run("releases", command, "revenue/w1")
+    for command in (("show",), ("withdraw", "--reason", "again")):
+        result = run("releases", *command, "revenue/w1")
         assert result.exit_code == 1
-        assert "forgotten" in result.stderr
+        assert "withdrawn" in result.stderr
     report.revenue("w1")
     assert report.drawn == ["w1", "w2", "w1"]
     assert run_json("status", "shop") != before
@@ -259,7 +259,7 @@ def test_a_list_fits_a_terminal_of_eighty_columns() -> None:
 
 @pytest.mark.usefixtures("report")
 def test_a_state_is_told_where_it_is_unusual() -> None:
-    """All settled needs no word; a forgotten value does, and so does an open claim."""
+    """All settled needs no word; a withdrawn value does, and so does an open claim."""
     assert "settled" not in run_fine("releases", "list")
-    run_fine("releases", "forget", "revenue/w1")
-    assert "forgotten" in run_fine("releases", "list")
+    run_fine("releases", "withdraw", "revenue/w1", "--reason", "a bug")
+    assert "withdrawn" in run_fine("releases", "list")

@@ -301,7 +301,7 @@ def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
     shop.write(text, "events.yaml")
     (shop.root / "proof").touch()
     charged = ("--partition", "north", "--cost", "Laplace(sensitivity=1, scale=10)")
-    how = ("--because", "before dpflow", "--evidence", "proof")
+    how = ("--reason", "before dpflow", "--evidence", "proof")
     run_fine("ledger", "import-prior", "events", *charged, *how)
     (data,) = run_json("status", "events")["datasets"]
     assert "dataset" not in {each["kind"] for each in data["accounts"]}
@@ -309,7 +309,7 @@ def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
     shop.write(
         text.replace("partition: {by: region}", "lifetime: {epsilon: 2}"), "events.yaml"
     )
-    run_fine("policy", "apply", "events", "--new-term", "--because", "undivided")
+    run_fine("policy", "apply", "events", "--new-term", "--reason", "undivided")
     newest, before = run_json("status", "events")["datasets"][::-1]
     assert newest["term"] == 2
     assert [each["kind"] for each in newest["accounts"]] == ["dataset"]
@@ -326,7 +326,7 @@ def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
     shop.write(text, "events.yaml")
     (shop.root / "proof").touch()
     charged = ("--partition", "2026-W05", "--cost", "Laplace(sensitivity=1, scale=10)")
-    how = ("--because", "before dpflow", "--evidence", "proof")
+    how = ("--reason", "before dpflow", "--evidence", "proof")
     run_fine("ledger", "import-prior", "events", *charged, *how)
     (data,) = run_json("status", "events")["datasets"]
     (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
@@ -376,7 +376,7 @@ def test_many_parts_are_read_a_page_at_a_time(
     )
     for part in ("east", "north", "south"):
         (shop.root / part).write_text(part)
-        how = ("--because", "before dpflow", "--evidence", part)
+        how = ("--reason", "before dpflow", "--evidence", part)
         charged = ("--partition", part, "--cost", "Laplace(sensitivity=1, scale=10)")
         run_fine("ledger", "import-prior", "events", *charged, *how)
     assert "parts were read" not in run_fine("status", "events")
@@ -459,5 +459,5 @@ def test_an_ended_term_has_no_next_runs(shop: Shop) -> None:
     """Each dataset is listed once."""
     shop.write(CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n")
     shop.charge()
-    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert run_fine("status", "cdnow", "--next", "2").count("cdnow") == 1

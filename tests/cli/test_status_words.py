@@ -95,13 +95,13 @@ def test_a_mistyped_step_halts_nothing(shop: Shop) -> None:
 
 
 def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
-    """And so are its flows, until it is thawed."""
+    """And so are its flows, until it is unfrozen."""
     shop.charge()
-    run_fine("freeze", "cdnow", "--because", "look into it")
+    run_fine("freeze", "cdnow", "--reason", "look into it")
     found = overview()
     words = {found["state"]["word"], *(f["state"]["word"] for f in found["by_flow"])}
     assert words == {"frozen"}
-    run_fine("thaw", "cdnow", "--because", "fine")
+    run_fine("unfreeze", "cdnow", "--reason", "fine")
     assert overview()["state"]["word"] == "running"
 
 
@@ -116,7 +116,7 @@ def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
     for _ in range(18):
         shop.charge()
     shop.refuse(STEP)
-    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     before, newest = sorted(
         run_json("status", "cdnow")["datasets"], key=lambda each: each["term"]
     )
@@ -143,7 +143,7 @@ def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     """What was charged by hand is above it, so that nothing is promised of it."""
     shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
     reservation = run_json("history", "adult")["entries"][0]["reservation"]
-    amend = ("--cost", "PureDP(epsilon=2)", "--because", "a wrong sensitivity")
+    amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
     assert run("ledger", "amend", reservation, *amend).exit_code == 0
     found = overview("adult")
     assert found["state"]["word"] == "overdrawn"

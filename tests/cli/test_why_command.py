@@ -149,7 +149,7 @@ def test_who_spent_an_earlier_term_can_be_asked(shop: Shop) -> None:
     shop.charge(step="first")
     shop.refuse(TOO_MUCH)
     shop.write(CDNOW.replace("filter:", "lifetime: {epsilon: 6, delta: 2e-6}\nfilter:"))
-    run_fine("policy", "apply", "cdnow", "--new-term", "--because", "a new year")
+    run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert "in its newest term" in run_fine("why", "cdnow")
     shop.charge(step="second")
     told = {
@@ -227,7 +227,7 @@ def test_steps_that_went_otherwise_are_told(shop: Shop) -> None:
     shop.reserve(step="killed")
     closed = shop.reserve(step="closed")
     ledger = shop.ledger()
-    ledger.forfeit(closed, because="the machine is gone")
+    ledger.forfeit(closed, reason="the machine is gone")
     ledger.close()
     found = run_json("why", "cdnow")["unusual"]
     assert {(each["step"], each["what"]): each["times"] for each in found} == {

@@ -78,7 +78,7 @@ def put_back(folder: Path, witness: str) -> None:
         ledger_id=read(folder / "kept.db", "SELECT ledger_id FROM ledger")[0][0],
         witness=witness_at(witness, url(path)),
         policies={"a": POLICY},
-        because="the disk died",
+        reason="the disk died",
     )
 
 
@@ -169,7 +169,7 @@ def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
             Path(f"{path}{end}").unlink()
         shutil.copyfile(folder / "kept.db", path)
         ledger = open_ledger(url(path), witness=witness)
-        reconcile(ledger, {"a": POLICY}, because="the disk died")
+        reconcile(ledger, {"a": POLICY}, reason="the disk died")
 
     for folder in deaths(before, acting, 31):
         used = next_step(folder, str(folder / "witness"))

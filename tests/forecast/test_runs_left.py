@@ -346,7 +346,7 @@ def test_what_was_amended_counts(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
     (step,) = dataset_runs(ledger, "d").runs[0].steps
-    amend(ledger, step.reservation, PureDP(epsilon="0.2"), because="a wrong sigma")
+    amend(ledger, step.reservation, PureDP(epsilon="0.2"), reason="a wrong sigma")
     (outlook,) = outlooks(ledger)
     assert outlook.per_run == "1 step, epsilon 0.2"
     assert outlook.runs_left == 4
@@ -381,7 +381,7 @@ def test_a_frozen_dataset_has_no_runs_left(ledger):
 
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
-    freeze(ledger, "d", who="ann", because="an incident")
+    freeze(ledger, "d", who="ann", reason="an incident")
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 0
     assert "frozen" in outlook.limited_by

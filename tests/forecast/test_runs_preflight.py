@@ -111,7 +111,7 @@ def test_a_run_that_did_not_come_to_its_end_is_no_example(ledger, end):
     name = hold(ledger, "two", 3, **nobody)
     step(ledger, "two")
     if end == "forfeited":
-        ledger.forfeit(name, because="killed")
+        ledger.forfeit(name, reason="killed")
     else:
         ledger.seal("two", outcome="failed")
     first, second = dataset_runs(ledger, "a").runs
@@ -146,7 +146,7 @@ def test_a_run_within_a_run_is_charged_to_itself_alone(ledger):
 
 def test_pictures_do_not_count_draws(ledger):
     """The burn-down counts steps, and the composition is what was spent."""
-    import_prior(ledger, POLICY, TENTH, because="before", evidence="e" * 64)
+    import_prior(ledger, POLICY, TENTH, reason="before", evidence="e" * 64)
     run_once(ledger, "one", held=4, steps=2)
     hold(ledger, "two", 3)
     step(ledger, "two")

@@ -238,7 +238,7 @@ class PreflightMachine(RuleBasedStateMachine):
             preflight = self.preflights[name]
             ledger = self.workers[worker]
             self.check(
-                "close", wanted, lambda: ledger.forfeit(preflight, because="test")
+                "close", wanted, lambda: ledger.forfeit(preflight, reason="test")
             )
 
     @rule(worker=WORKER, name=RUN)

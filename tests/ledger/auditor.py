@@ -145,7 +145,7 @@ class _Auditor:
         self.terms: dict[tuple[str, int], int] = {}
         self.granted: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
         self.claims: dict[str, dict[str, str]] = defaultdict(dict)
-        self.forgotten: set[str] = set()
+        self.withdrawn: set[str] = set()
         #: By run and book: what was refused, halted, and became of its preflight.
         self.refused: dict[str, set[tuple[str, int, bool]]] = defaultdict(set)
         self.halted: dict[str, set[str]] = defaultdict(set)
@@ -234,12 +234,12 @@ class _Auditor:
         name, number, kind, charge = columns
         if kind in {"open", "tighten"}:
             self._note_term(book, columns, body["term"]["number"])
-        elif kind in {"freeze", "thaw"}:
+        elif kind in {"freeze", "unfreeze"}:
             book.frozen = {**body["frozen"], "at": at} if kind == "freeze" else None
         elif kind == "refuse":
             self._note_refusal(name, number, body)
-        elif kind == "forget":
-            self.forgotten.add(body["release"])
+        elif kind == "withdraw":
+            self.withdrawn.add(body["release"])
         elif kind == "repair":
             self.epoch = max(self.epoch, int(body.get("epoch", 0)))
         elif charge is not None:
@@ -352,8 +352,8 @@ class _Auditor:
             _, kind, body = charge.ended[book]
             assert (kind, body["outcome"]) == ("settle", "completed"), "not settled"
             assert digest == body["digest"], "the release lies"
-            if state == "forgotten":
-                assert (value, key in self.forgotten) == (None, True), "not forgotten"
+            if state == "withdrawn":
+                assert (value, key in self.withdrawn) == (None, True), "not withdrawn"
             if value is not None:
                 text = whole(["value", name, value]).encode()
                 made = hmac.digest(bytes.fromhex(secret), text, "sha256").hex()

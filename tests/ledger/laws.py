@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
-from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command, End, Reserve, Seal
@@ -18,11 +17,12 @@ from dpflow.ledger.office_records import (
     Apply,
     BookLoss,
     Checkpoint,
-    Forget,
     Freeze,
     Prior,
     Repair,
+    Resume,
     Wish,
+    Withdraw,
 )
 from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import Account, Book, Release
@@ -114,7 +114,7 @@ class Play:
         deeds += [self.again, self.amend, self.prior, self.apply]
         self.deeds: list[Callable[[], object]] = [
             *deeds,
-            *(self.forget, self.repair, self.checkpoint),
+            *(self.withdraw, self.repair, self.checkpoint, self.resume),
         ]
 
     def step(self) -> None:
@@ -216,7 +216,7 @@ class Play:
         place = self.random.randrange(len(self.open))
         name, request = self.open.pop(place)
         kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
-        reported, value, body = None, None, {"because": "r"}
+        reported, value, body = None, None, {"reason": "r"}
         if kind == "void":
             body = {"reason": "r"}
         if kind == "settle":
@@ -260,30 +260,28 @@ class Play:
             return
         cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
         name = self.random.choice(names)
-        self.ask(Amend(charge=name, cost=cost, because="x", **self.facts()))
+        self.ask(Amend(charge=name, cost=cost, reason="x", **self.facts()))
 
     def prior(self) -> None:
         """Charge what was spent elsewhere."""
         evidence = digest(str(self.random.randint(1, 3)))
-        request = self.by_hand("a", PureDP(epsilon="0.05"), "spent before dpflow")
-        words = {"because": "x", "evidence": evidence, **self.facts()}
-        self.ask(Prior(request=request, **words))
-
-    def by_hand(self, name: str, cost: Cost, step: str) -> Request:
-        """Make the request of an operator."""
-        return Request(
+        request = Request(
             reservation=uuid.UUID(int=self.random.getrandbits(128)).hex,
             owner="operator",
-            policies=(self.policies[name],),
-            cost=cost,
-            step=step,
+            policies=(self.policies["a"],),
+            cost=PureDP(epsilon="0.05"),
+            step="spent before dpflow",
         )
+        words = {"reason": "x", "evidence": evidence, **self.facts()}
+        self.ask(Prior(request=request, **words))
 
     def close(self) -> None:
-        """Freeze a book, or thaw it."""
+        """Freeze a book, or unfreeze it."""
         name = self.random.choice(["a", "b", "e", "population/p"])
-        thaw = self.random.random() < 0.7
-        self.ask(Freeze(book=name, thaw=thaw, who="ann", because="x", **self.facts()))
+        unfreeze = self.random.random() < 0.7
+        self.ask(
+            Freeze(book=name, unfreeze=unfreeze, who="ann", reason="x", **self.facts())
+        )
 
     def apply(self) -> None:
         """Apply an edited file, tighter or looser, or one without its source."""
@@ -301,7 +299,7 @@ class Play:
                 budget=f"{{epsilon: {epsilon}}}",
                 lifetime=f"{{epsilon: {lifetime}}}",
             )
-        wish = Wish(because="x", new_term=self.random.random() < 0.5)
+        wish = Wish(reason="x", new_term=self.random.random() < 0.5)
         command = Apply(
             policy=policy,
             wish=wish,
@@ -311,13 +309,22 @@ class Play:
         if not isinstance(self.ask(command), DpflowError):
             self.policies[policy.dataset] = policy
 
-    def forget(self) -> None:
+    def resume(self) -> None:
+        """Note that a schedule runs again."""
+        self.ask(Resume(books=("a",), flow="f", who="ann", **self.facts()))
+
+    def withdraw(self) -> None:
         """Delete a value that is kept, or one that is not."""
         kept = [row for row in self.rows(Release) if row.state == "settled"]
         if kept:
             row = self.random.choice(kept)
-            words = {"key": row.key, "book": row.book, "digest": row.digest}
-            self.ask(Forget(**words, **self.facts()))
+            words = {
+                "key": row.key,
+                "book": row.book,
+                "digest": row.digest,
+                "reason": "x",
+            }
+            self.ask(Withdraw(**words, **self.facts()))
 
     def repair(self) -> None:
         """Charge again what a witness would say is lost; the same loss once."""
@@ -333,7 +340,7 @@ class Play:
             entries=(place,),
             frozen=self.random.choice(["", "", "a freeze was lost"]),
         )
-        words = {"because": "x", "before": self.repairs, "epoch": self.repairs + 1}
+        words = {"reason": "x", "before": self.repairs, "epoch": self.repairs + 1}
         answer = self.ask(Repair(losses={row.book: loss}, **words, **self.facts()))
         self.repairs += not isinstance(answer, DpflowError)
 

@@ -17,7 +17,7 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import amend, apply_policy, freeze, import_prior, thaw
+from dpflow.ledger.office import amend, apply_policy, freeze, import_prior, unfreeze
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
@@ -54,7 +54,7 @@ source: web.visits
 STEP = Gaussian(sensitivity=1, sigma=20)
 KINDS = {
     *("open", "reserve", "settle", "void", "forfeit", "refuse", "seal"),
-    *("amend", "prior", "tighten", "freeze", "thaw", "checkpoint"),
+    *("amend", "prior", "tighten", "freeze", "unfreeze", "checkpoint"),
 }
 
 
@@ -125,10 +125,10 @@ def live(world: World) -> None:
     by_hand(world, world.checked("shop"))
     visits = world.checked("visits")
     world.ledger.settle(granted(world.ledger, "0.1", policies=[visits]))
-    freeze(world.ledger, "shop", who="ann", because="looked odd")
+    freeze(world.ledger, "shop", who="ann", reason="looked odd")
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(world.ledger, STEP, policies=[world.checked("shop")])
-    thaw(world.ledger, "shop", who="ann", because="was not")
+    unfreeze(world.ledger, "shop", who="ann", reason="was not")
     tighten(world, world.checked("shop"))
     open_a_term(world, world.checked("shop"))
     world.checked("shop")
@@ -142,7 +142,7 @@ def charge_plainly(world: World, policy: Policy) -> None:
     ledger.settle(granted(ledger, STEP, **here), outcome="failed")
     ledger.void(granted(ledger, STEP, policies=[policy]), reason="test")
     lost = granted(ledger, STEP, policies=[policy], owner="0" * 32)
-    ledger.forfeit(lost, because="its process is gone")
+    ledger.forfeit(lost, reason="its process is gone")
     with pytest.raises(BudgetRefused):
         granted(ledger, Gaussian(sensitivity=1, sigma="0.1"), policies=[policy])
 
@@ -163,7 +163,7 @@ def preflight_shop(world: World, policy: Policy) -> None:
         if run_id != "r4":
             ledger.settle(mine.reservation)
         if run_id == "r3":
-            ledger.forfeit(name, because="its run was killed")
+            ledger.forfeit(name, reason="its run was killed")
     assert ledger.seal("r1", outcome="completed")
     assert ledger.seal("r2", outcome="failed")
     unused = held_run(ledger, [STEP], run="r5", policies=[policy])
@@ -180,9 +180,9 @@ def by_hand(world: World, policy: Policy) -> None:
     ledger = world.ledger
     name = granted(ledger, STEP, policies=[policy])
     ledger.settle(name)
-    amend(ledger, name, Gaussian(sensitivity=1, sigma=15), because="a wrong sigma")
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma")
     world.checked("shop")
-    import_prior(ledger, policy, STEP, because="before", evidence="e" * 64)
+    import_prior(ledger, policy, STEP, reason="before", evidence="e" * 64)
 
 
 def tighten(world: World, policy: Policy) -> None:
@@ -197,7 +197,7 @@ def tighten(world: World, policy: Policy) -> None:
 
 def open_a_term(world: World, policy: Policy) -> None:
     """Open a second term and charge it, with a run that holds and draws."""
-    wish = Wish(because="a new year", new_term=True)
+    wish = Wish(reason="a new year", new_term=True)
     apply_policy(world.ledger, policy, wish)
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
     held_run(world.ledger, [STEP] * 2, run="r7", **here)
@@ -263,7 +263,7 @@ def check_backup(world: World, path: Path) -> None:
         ledger_id=world.ledger.id,
         witness=witness_at(world.witness, url(path)),
         policies=world.policies,
-        because="the disk died",
+        reason="the disk died",
     )
     assert done
     world.ledger = open_ledger(url(path), witness=world.witness)

@@ -29,9 +29,9 @@ def written(rows: dict[Key, Row], kind: str, **fields: Any) -> tuple[Entry, Chan
 def test_an_entry_that_is_missing_is_noticed() -> None:
     """The second may follow the first only, and not itself."""
     rows: dict[Key, Row] = {}
-    first, _ = written(rows, "thaw", who="ann")
+    first, _ = written(rows, "unfreeze", who="ann")
     before = dict(rows)
-    second, changes = written(rows, "thaw", who="bob")
+    second, changes = written(rows, "unfreeze", who="bob")
     assert follow(before, second) == changes
     for held, entry in (({}, second), (before, first), (rows, second)):
         with pytest.raises(JournalError, match="is missing"):

@@ -75,9 +75,9 @@ def test_who_ends_a_charge_without_a_commit_tells_none(path: Place, kind: str) -
         closer.void(reservation, reason="it never started")
     elif kind == "forfeit":
         worker.owners.close()
-        closer.forfeit(reservation, because="the host is gone")
+        closer.forfeit(reservation, reason="the host is gone")
     else:
-        amend(closer, reservation, PureDP(epsilon="0.2"), because="it cost more")
+        amend(closer, reservation, PureDP(epsilon="0.2"), reason="it cost more")
     sql = "SELECT body FROM entry WHERE kind = ?"
     told = json.loads(read(path, sql, kind)[0][0])
     assert told["who"] == "ann"

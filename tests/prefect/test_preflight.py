@@ -273,7 +273,7 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     )
     path = project.policies.source("shop")
     path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
-    wish = Wish(because="a new year", new_term=True)
+    wish = Wish(reason="a new year", new_term=True)
     apply_policy(project.ledger, wide, wish)
     again = run_again(report, state.state_details.flow_run_id)
     assert again.is_completed()

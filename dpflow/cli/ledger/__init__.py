@@ -116,10 +116,10 @@ def _ledger_there(found: Settings) -> str | None:
 
 
 @app.command()
-def status(*, as_json: AsJson = False) -> None:
+def info(*, as_json: AsJson = False) -> None:
     """Say which ledger this project uses, and what is open in it.
 
-    Example: `dpflow ledger status`
+    Example: `dpflow ledger info`
     """
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import SCHEMA_VERSION
@@ -133,14 +133,15 @@ def status(*, as_json: AsJson = False) -> None:
         "pin": str(found.policies / LOCK_NAME),
         "schema": SCHEMA_VERSION,
         "witness": _witness_place(ledger),
+        "failover_detected": ledger.watch.witness is not None,
         "environment": ledger.environment,
         "datasets": sorted(datasets),
         "open_reservations": counts | {"forfeited": alive.count(False)},
     }
-    answer(data, *_status_lines(data), as_json=as_json)
+    answer(data, *_info_lines(data), as_json=as_json)
 
 
-def _status_lines(data: dict[str, Any]) -> Iterator[str]:
+def _info_lines(data: dict[str, Any]) -> Iterator[str]:
     """Say the same in words."""
     from dpflow.ledger.views.words import FORFEITED
 
@@ -149,7 +150,8 @@ def _status_lines(data: dict[str, Any]) -> Iterator[str]:
     yield f"id                 {data['ledger']['id']}"
     yield f"place              {plain(short_path(data['ledger']['place']))}"
     yield f"pinned by          {plain(short_path(data['pin']))}"
-    yield f"witness            {plain(data['witness'])}"
+    undetected = "" if data["failover_detected"] else " (failover undetected)"
+    yield f"witness            {plain(data['witness'])}{undetected}"
     yield f"schema             {data['schema']}"
     yield f"environment        {plain(data['environment'] or 'any')}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
@@ -173,7 +175,7 @@ def roles(
         return
     say(
         "dpflow_owner    owns the tables; not for daily use",
-        "dpflow_operator opens terms, thaws, repairs, signs, charges by hand",
+        "dpflow_operator opens terms, unfreezes, repairs, signs, charges by hand",
         "dpflow_worker   runs steps; changes no journal row and sets no budget",
         "dpflow_reader   sees accounts and journal; no released value",
         "",
@@ -190,7 +192,6 @@ for _command in (
     operations.restore,
     operations.export,
     operations.reservations,
-    operations.close_reservation,
     operations.amend,
     operations.import_prior,
 ):

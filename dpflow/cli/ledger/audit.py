@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.options import because_text
+from dpflow.cli.options import reason_text
 from dpflow.cli.output import AsJson, answer, fail, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
@@ -174,35 +174,34 @@ def _free_place(ledger: Ledger) -> str | None:
     return None if witness is None else witness.place
 
 
-_Because = Annotated[
+_Reason = Annotated[
     str | None,
-    typer.Option("--because", help="Charge again what is missing, and why."),
+    typer.Option(
+        "--reason", callback=reason_text, help="Charge again what is missing, and why."
+    ),
 ]
 
 
-def reconcile(*, because: _Because = None, as_json: AsJson = False) -> None:
-    """Compare the ledger with its witness; with --because charge what it lacks.
+def reconcile(*, reason: _Reason = None, as_json: AsJson = False) -> None:
+    """Compare the ledger with its witness; with --reason charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
     a log was lost, or this is a copy. What is missing is charged again in full, by
     entries of kind `repair`; nothing is ever given back. Where a freeze, a tightened
     policy or a new term was lost, the dataset is frozen. Else steps run again.
 
-    Example: `dpflow ledger reconcile --because "the disk was replaced"`
+    Example: `dpflow ledger reconcile --reason "the disk was replaced"`
     """
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
 
-    with project_ledger(quiet=True, writes=because is not None) as (found, ledger):
-        if because is None:
+    with project_ledger(quiet=True, writes=reason is not None) as (found, ledger):
+        if reason is None:
             comparison = compare(ledger)
         else:
-            policies, reason = (
-                readable_policies(found, tell=True),
-                because_text(because),
-            )
-            comparison = repair(ledger, policies, because=reason)
-    repaired = because is not None and not comparison.agrees
+            policies = readable_policies(found, tell=True)
+            comparison = repair(ledger, policies, reason=reason)
+    repaired = reason is not None and not comparison.agrees
     if as_json:
         facts = {"ledger": ledger_facts(ledger), "repaired": repaired}
         say_json({**facts, **comparison_json(comparison)})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _CHARGE_AGAIN = (
     "Bring the right ledger back if there is one. If not, charge it again with",
-    '`dpflow ledger reconcile --because "..."`; nothing is ever given back.',
+    '`dpflow ledger reconcile --reason "..."`; nothing is ever given back.',
 )
 
 
@@ -57,7 +57,7 @@ def _lost_json(lost: LostDecisions) -> dict[str, Any]:
         "dataset": lost.dataset,
         "freeze_or_tightening": lost.gates,
         "terms": list(lost.terms),
-        "because": lost.because,
+        "reason": lost.reason,
     }
 
 
@@ -130,19 +130,19 @@ def _release_text(lost: LostRelease) -> str:
 def _lost_lines(lost: LostDecisions, *, repaired: bool) -> list[str]:
     """Say that a dataset is frozen, or would be, and how to go on."""
     dataset = plain(lost.dataset)
-    apply, thaw = f"dpflow policy apply {dataset}", f"dpflow thaw {dataset}"
+    apply, unfreeze = f"dpflow policy apply {dataset}", f"dpflow unfreeze {dataset}"
     verb = "is frozen" if repaired else "would be frozen"
-    found = [f"Dataset {dataset!r} {verb}: {plain(lost.because)}."]
+    found = [f"Dataset {dataset!r} {verb}: {plain(lost.reason)}."]
     if lost.gates:
         found.append(
             f"  If a tightened policy was lost, apply it again: `{apply}`. If the "
-            f"dataset may be used,\n  thaw it: `{thaw} --because TEXT`."
+            f"dataset may be used,\n  unfreeze it: `{unfreeze} --reason TEXT`."
         )
     for number in lost.terms:
-        new = f"`{apply} --new-term --because TEXT`"
+        new = f"`{apply} --new-term --reason TEXT`"
         found.append(
-            f"  Stop what still runs with the old policy, thaw the dataset and apply "
-            f"term {number} again:\n  {new}."
+            f"  Stop what still runs with the old policy, unfreeze the dataset and "
+            f"apply term {number} again:\n  {new}."
             if repaired
             else f"  First apply term {number} again: {new}.\n  Then this freezes "
             "nothing for it."
@@ -169,7 +169,7 @@ def _line_text(line: Line) -> str:
         "open": "a new term",
         "tighten": "a tightened policy",
         "freeze": "a freeze",
-        "thaw": "a thaw",
+        "unfreeze": "an unfreeze",
         "checkpoint": "a signed checkpoint",
         "repair": "a repair",
     }

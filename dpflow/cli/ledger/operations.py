@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.options import Because
+from dpflow.cli.options import Reason, reason_text
 from dpflow.cli.output import AsJson, answer, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
@@ -88,7 +88,7 @@ _AcceptLoss = Annotated[
 def restore(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
     *,
-    because: Because,
+    reason: Reason,
     accept_loss: _AcceptLoss = False,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +97,7 @@ def restore(
     Stop all flows first. The file that was there is kept beside it. What the witness
     or that file says was charged after the backup is charged again in full.
 
-    Example: `dpflow ledger restore /backup/ledger.db --because "the disk died"`
+    Example: `dpflow ledger restore /backup/ledger.db --reason "the disk died"`
     """
     from dpflow.config import settings
     from dpflow.guard.project import project_conditions
@@ -113,7 +113,7 @@ def restore(
         ledger_id=pinned_id(found.policies, str(place)),
         witness=witness_at(found.witness, found.ledger_url),
         policies=readable_policies(found, tell=True),
-        because=because,
+        reason=reason,
         accept_loss=accept_loss,
         conditions=project_conditions(found),
     )
@@ -182,13 +182,34 @@ def export(
     answer(data, text, as_json=as_json)
 
 
-def reservations(*, as_json: AsJson = False) -> None:
-    """List the open reservations: running ones, and forfeited ones and what to do.
+_Close = Annotated[
+    str | None,
+    typer.Option(
+        "--close", metavar="ID", help="Post this one in full; needs --reason."
+    ),
+]
+_Reason = Annotated[
+    str | None, typer.Option("--reason", callback=reason_text, help="Why it is closed.")
+]
 
-    Example: `dpflow ledger reservations`
+
+def reservations(
+    *, close: _Close = None, reason: _Reason = None, as_json: AsJson = False
+) -> None:
+    """List the open reservations, or close a forfeited one.
+
+    A closed reservation is posted in full; nothing is given back.
+
+    Example: `dpflow ledger reservations --close ID --reason "the worker is gone"`
     """
     from dpflow.ledger import views
 
+    if (close is None) != (reason is None):
+        msg = "--close and --reason go together; name both or none"
+        raise typer.BadParameter(msg)
+    if close is not None and reason is not None:
+        _close(close, reason, as_json=as_json)
+        return
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)
     if as_json:
@@ -200,15 +221,9 @@ def reservations(*, as_json: AsJson = False) -> None:
         say("No reservation is open: every charge was settled, voided or closed.")
 
 
-def close_reservation(
-    reservation: ReservationArgument, *, because: Because, as_json: AsJson = False
-) -> None:
-    """Close a forfeited reservation: it is posted in full, and nothing given back.
-
-    Example: `dpflow ledger close-reservation ID --because "the worker is gone"`
-    """
+def _close(reservation: str, reason: str, *, as_json: bool) -> None:
     with project_ledger(writes=True) as (_, ledger):
-        ledger.forfeit(reservation, because=because)
+        ledger.forfeit(reservation, reason=reason)
     facts = {"ledger": ledger_facts(ledger), "reservation": reservation}
     text = f"Closed reservation {reservation}; it is charged in full."
     answer({**facts, "state": "forfeited"}, text, as_json=as_json)
@@ -218,7 +233,7 @@ def amend(
     reservation: ReservationArgument,
     *,
     cost: CostOption,
-    because: Because,
+    reason: Reason,
     as_json: AsJson = False,
 ) -> None:
     """Charge what a step truly cost, where that is more than was reserved for it.
@@ -226,14 +241,14 @@ def amend(
     The difference is posted to each of the step's accounts. An account that would not
     have admitted so much is overdrawn from then on and admits nothing more.
 
-    Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --because TEXT`
+    Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --reason TEXT`
     """
     from dpflow.accounting.costs.text import cost_from_text
     from dpflow.ledger.office import amend as charge
 
     read = cost_from_text(cost)
     with project_ledger(quiet=True, writes=True) as (_, ledger):
-        charges = charge(ledger, reservation, read, because=because)
+        charges = charge(ledger, reservation, read, reason=reason)
     _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
 
 
@@ -251,7 +266,7 @@ def import_prior(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
     *,
     cost: CostOption,
-    because: Because,
+    reason: Reason,
     evidence: _Evidence,
     partition: _Partition = None,
     as_json: AsJson = False,
@@ -261,7 +276,7 @@ def import_prior(
     Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)' or
     'Composed(...)'. The policy of the dataset is applied if it is not yet.
 
-    Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --because WHY`
+    Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --reason WHY`
     """
     from dpflow.accounting.costs.text import cost_from_text
     from dpflow.ledger.office import import_prior as charge
@@ -281,7 +296,7 @@ def import_prior(
             ledger,
             policy,
             read,
-            because=because,
+            reason=reason,
             evidence=proof,
             populations=policies.populations_of([policy]),
             partitions=tuple(partition or ()),
@@ -376,7 +391,7 @@ def _say_how_to_end(found: list[OpenReservation]) -> None:
             "",
             FORFEITED,
             "Find out what the step did. If it released nothing more than it reserved, "
-            'close it: `dpflow ledger close-reservation ID --because "..."`.',
+            'close it: `dpflow ledger reservations --close ID --reason "..."`.',
             "If it cost more: `dpflow ledger amend ID --cost ...` first.",
         )
     if any(item.covers is not None and not item.alive for item in found):

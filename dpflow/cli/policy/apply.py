@@ -120,14 +120,14 @@ def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-_Because = Annotated[
+_Reason = Annotated[
     str,
-    typer.Option("--because", metavar="TEXT", help="Why; the journal keeps it."),
+    typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it."),
 ]
 _NewTerm = Annotated[
     bool,
     typer.Option(
-        "--new-term", help="Open a term with tallies of its own; needs --because."
+        "--new-term", help="Open a term with tallies of its own; needs --reason."
     ),
 ]
 _RaiseLifetime = Annotated[
@@ -143,7 +143,7 @@ _RaiseLifetime = Annotated[
 def apply(
     dataset: AnyDataset = None,
     *,
-    because: _Because = "",
+    reason: _Reason = "",
     new_term: _NewTerm = False,
     raise_lifetime: _RaiseLifetime = False,
     as_json: AsJson = False,
@@ -154,7 +154,7 @@ def apply(
     limits fall. Anything else is refused unless it is asked for as a new term; the
     terms' budgets add up to at most the policy's lifetime.
 
-    Example: `dpflow policy apply sales --new-term --because "second quarter"`
+    Example: `dpflow policy apply sales --new-term --reason "second quarter"`
     """
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.office import apply_policy
@@ -165,7 +165,7 @@ def apply(
         msg = "a new term is opened for one DATASET at a time"
         raise typer.BadParameter(msg, param_hint="--new-term")
     wish = Wish(
-        because=because,
+        reason=reason,
         new_term=new_term,
         raise_lifetime=raise_lifetime,
     )
@@ -224,7 +224,7 @@ def _action_text(proposal: Proposal) -> str:
         "open": "pins this policy as term 1",
         "replace": f"opens term {number + 1}; nothing was charged under term {number}",
         "tighten": f"tightens term {number} in place; its tallies are kept",
-        "new term": f"is refused, unless --new-term --because TEXT opens term "
+        "new term": f"is refused, unless --new-term --reason TEXT opens term "
         f"{number + 1} beside term {number}, which stays charged",
     }[proposal.action]
 

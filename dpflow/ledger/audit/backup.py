@@ -115,7 +115,7 @@ def restore(
     ledger_id: str,
     witness: WitnessAt | None,
     policies: Mapping[str, Policy],
-    because: str,
+    reason: str,
     accept_loss: bool = False,
     conditions: Conditions | None = None,
 ) -> Restored:
@@ -130,7 +130,7 @@ def restore(
         ledger_id: The id that the project pins.
         witness: Makes the witness; None if it is waived.
         policies: To open accounts again that the backup lacks.
-        because: Why, for the journal.
+        reason: Why, for the journal.
         accept_loss: Go on where the witness is waived and no file can be read that
             tells what was charged after the backup.
         conditions: Who restores it, for the journal.
@@ -146,7 +146,7 @@ def restore(
     def charged_again(place: Path, witness: WitnessAt | None) -> Comparison:
         with closing(_opened(place, witness, conditions)) as ledger:
             others = () if replaced is None else replaced.lines
-            return reconcile(ledger, policies, because=because, others=others)
+            return reconcile(ledger, policies, reason=reason, others=others)
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ class LostDecisions:
     terms: tuple[int, ...]
 
     @property
-    def because(self) -> str:
+    def reason(self) -> str:
         """The reason of the freeze that makes up for it."""
         lost = ["a freeze was lost, or a tightened policy"] if self.gates else []
         lost += [f"term {number} was lost" for number in self.terms]

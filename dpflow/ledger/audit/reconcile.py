@@ -139,7 +139,7 @@ def reconcile(
     ledger: Ledger,
     policies: Mapping[str, Policy],
     *,
-    because: str,
+    reason: str,
     others: Sequence[Line] = (),
 ) -> Comparison:
     """Charge again what the ledger lacks, and begin its witness anew.
@@ -147,7 +147,7 @@ def reconcile(
     Args:
         ledger: The ledger.
         policies: To open terms again that the ledger lacks.
-        because: Why, for the journal.
+        reason: Why, for the journal.
         others: Further lines, of a ledger that this one replaces.
 
     Raises:
@@ -165,7 +165,7 @@ def reconcile(
         ledger.ask(
             Repair(
                 losses=found.losses,
-                because=because,
+                reason=reason,
                 before=before,
                 epoch=epoch,
                 policies=policies,
@@ -242,7 +242,7 @@ def _compared(
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
             charges=tuple(map(_charge_json, mine[:_LISTED])),
-            frozen="" if decided is None else decided.because,
+            frozen="" if decided is None else decided.reason,
         )
     epoch = epoch_of(state.rows)
     comparison = Comparison(

@@ -455,7 +455,7 @@ def _first_charges(case: _Case, state: State) -> list[TermOpened]:
                 dataset=term.book,
                 account=f"{term.book}#{term.number}",
                 term=term.number,
-                because=term.facts["because"],
+                reason=term.facts["reason"],
                 epsilon=str(budget["epsilon"]),
                 delta=str(budget["delta"]),
             )

@@ -11,11 +11,11 @@ from dpflow.ledger.office_records import (
     Amend,
     Apply,
     Checkpoint,
-    Forget,
     Freeze,
     Prior,
     Repair,
     Resume,
+    Withdraw,
 )
 
 _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
@@ -27,7 +27,7 @@ _DECISIONS: Mapping[type[Command], Callable[[State, Any], Decision]] = {
     Amend: office.amend,
     Prior: office.prior,
     Repair: office.repair,
-    Forget: office.forget,
+    Withdraw: office.withdraw,
     Checkpoint: office.checkpoint,
     Resume: office.resume,
 }

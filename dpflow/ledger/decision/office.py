@@ -25,12 +25,12 @@ from dpflow.ledger.office_records import (
     Amend,
     BookLoss,
     Checkpoint,
-    Forget,
     Freeze,
     Posted,
     Prior,
     Repair,
     Resume,
+    Withdraw,
     lost_name,
 )
 from dpflow.ledger.records import described
@@ -53,22 +53,22 @@ def freeze(state: State, command: Freeze) -> Decision:
             f"is nothing to freeze. Run `dpflow policy apply {command.book}` first."
         )
         raise PolicyNotApplied(msg, dataset=command.book)
-    if (state.book(command.book).frozen is not None) != command.thaw:
+    if (state.book(command.book).frozen is not None) != command.unfreeze:
         return pen.decided(())
-    _closed(pen, term, command.who, command.because, thaw=command.thaw)
+    _closed(pen, term, command.who, command.reason, unfreeze=command.unfreeze)
     base = f"{term.book}#{term.number}"
     mine = (key[1] for key in state.rows if key[0] == "account")
     named = sorted(name for name in mine if name.startswith(f"{base}/"))
     return pen.decided((base, *named))
 
 
-def _closed(pen: Pen, term: Term, who: str, because: str, *, thaw: bool) -> None:
-    """Write that a book is frozen, or thawed."""
-    told = {"who": who, "because": because}
+def _closed(pen: Pen, term: Term, who: str, reason: str, *, unfreeze: bool) -> None:
+    """Write that a book is frozen, or unfrozen."""
+    told = {"who": who, "reason": reason}
     policy = {term.book: term.facts["policy_hash"]}
     body = {**pen.command.facts, **told, "policy": policy}
-    if thaw:
-        pen.write(term.book, "thaw", {}, body)
+    if unfreeze:
+        pen.write(term.book, "unfreeze", {}, body)
     else:
         pen.write(term.book, "freeze", {}, {**body, "frozen": told})
 
@@ -113,7 +113,7 @@ def amend(state: State, command: Amend) -> Decision:
         **command.facts,
         "cost": command.cost.describe(),
         "reserved_cost": reserved,
-        "because": command.because,
+        "reason": command.reason,
         "policy": made[0].body["policy"],
     }
     return pen.decided(_raised(pen, "amend", extra, body, charge=charge.id))
@@ -171,7 +171,7 @@ def prior(state: State, command: Prior) -> Decision:
     claims = _evidence(pen.state, command, terms)
     body: dict[str, Any] = {
         **command.facts,
-        "because": command.because,
+        "reason": command.reason,
         "evidence_sha256": command.evidence,
         "cost": described(request.cost),
         "step": request.step,
@@ -283,7 +283,7 @@ def _repaired(
     terms = [term for term in pen.state.terms(book) if term.number in numbers]
     body = {
         **command.facts,
-        "because": command.because,
+        "reason": command.reason,
         "policy": {term.book: term.facts["policy_hash"] for term in terms},
         "missing": len(loss.entries),
         "charges": list(loss.charges),
@@ -296,7 +296,7 @@ def _repaired(
     term = pen.state.newest(book)
     if loss.frozen and term is not None and pen.state.book(book).frozen is None:
         who = str(command.facts.get("who", ""))
-        _closed(pen, term, who, loss.frozen, thaw=False)
+        _closed(pen, term, who, loss.frozen, unfreeze=False)
     return posted
 
 
@@ -312,13 +312,13 @@ def _gate_again(state: State, account: str) -> Gate:
             f"the ledger lacks account {account!r}, and no policy makes it. Put the "
             f"policy file of dataset {book!r} back that was in force at that time. If "
             f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
-            f"{book} --new-term --because TEXT`."
+            f"{book} --new-term --reason TEXT`."
         )
         raise ConfigurationError(msg)
     return gate
 
 
-def forget(state: State, command: Forget) -> Decision:
+def withdraw(state: State, command: Withdraw) -> Decision:
     """Delete the value of a release; the answer is whether there was one."""
     pen, kept = Pen(state, command), state.release(command.key)
     if (
@@ -328,8 +328,9 @@ def forget(state: State, command: Forget) -> Decision:
         or kept.key not in state.values
     ):
         return pen.decided(answer=False)
-    body = {**command.facts, "release": kept.key, "digest": kept.digest}
-    pen.write(kept.book, "forget", {}, body)
+    told = {"release": kept.key, "digest": kept.digest, "reason": command.reason}
+    body = {**command.facts, **told}
+    pen.write(kept.book, "withdraw", {}, body)
     return pen.decided(answer=True)
 
 

@@ -68,7 +68,7 @@ def term_views(
                 budget=pinned["budget"],
                 charged=is_charged(state, term) or term.number in lost,
                 lifetime=pinned.get("lifetime"),
-                because=term.facts["because"],
+                reason=term.facts["reason"],
                 opened_at=term.facts.get("at", ""),
                 opened_by=term.facts.get("by", ""),
                 frozen=state.book(book).frozen if term is terms[-1] else None,
@@ -173,7 +173,7 @@ def _tighten(
     term = {**before.facts, **copied, "gates": new}
     body = {
         **facts,
-        "because": wish.because or "a tighter policy was applied",
+        "reason": wish.reason or "a tighter policy was applied",
         "policy": term["policy_hash"],
         "changes": [change.line for change in found.changes],
         "before": {
@@ -229,7 +229,7 @@ def _open(
     if pen.state.book(policy.dataset).frozen is not None:
         msg = (
             f"dataset {policy.dataset!r} is frozen, and a new term would not be. Run "
-            f"`dpflow thaw {policy.dataset}` first."
+            f"`dpflow unfreeze {policy.dataset}` first."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     _check_sum(policy, "new term", found.terms, raised=wish.raise_lifetime)
@@ -239,8 +239,8 @@ def _open(
         "total": Budgets.of(found.terms, policy.promised).total(),
         "lifetime": policy.declared().get("lifetime"),
     }
-    because = wish.because or "the policy was applied"
-    opened(pen, policy, because=because, facts=told, claims=claims)
+    reason = wish.reason or "the policy was applied"
+    opened(pen, policy, reason=reason, facts=told, claims=claims)
     return _applied(pen.state, found, (), new=True)
 
 
@@ -261,7 +261,7 @@ def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
 
 def _check_asked_for(found: Proposal, wish: Wish) -> None:
     """Refuse to open a further term that nobody asked for, or without a reason."""
-    how = f"`dpflow policy apply {found.dataset} --new-term --because TEXT`"
+    how = f"`dpflow policy apply {found.dataset} --new-term --reason TEXT`"
     if not wish.new_term:
         lines = [change.line for change in found.changes]
         told = "; ".join(f"{c.line} ({c.verdict})" for c in found.changes)
@@ -277,7 +277,7 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
             f"{told}. {why}Undo what is not tighter{rest}"
         )
         raise PolicyChanged(msg, dataset=found.dataset, differences=lines)
-    if not wish.because.strip():
+    if not wish.reason.strip():
         msg = f"a new term needs a reason that its journal keeps: {how}"
         raise PolicyNotApplied(msg, dataset=found.dataset)
 

@@ -213,14 +213,14 @@ def _odometer_left(account: Gate) -> dict[str, str] | None:
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:
     """Say who froze a dataset and why."""
-    return f"frozen by {freeze.get('who', 'unknown')}: {freeze.get('because', '')!r}"
+    return f"frozen by {freeze.get('who', 'unknown')}: {freeze.get('reason', '')!r}"
 
 
 def _fits(refusal: Refusal) -> str:
     if refusal.ended:
         return "A late step draws nothing: run the flow again."
     if refusal.frozen is not None:
-        return f"Nothing fits until `dpflow thaw {refusal.account.dataset}`."
+        return f"Nothing fits until `dpflow unfreeze {refusal.account.dataset}`."
     if refusal.closed:
         dataset = refusal.account.dataset
         return (

@@ -290,8 +290,8 @@ def seal(state: State, command: Seal) -> Decision:
         # Draws may be among the charges that it lost and charged again.
         msg = (
             f"the ledger was repaired since preflight {charge.id} was made, "
-            "so nobody knows what was drawn of it; close it with `dpflow ledger "
-            "close-reservation` when its run has ended"
+            "so what was drawn of it is unknown; close it with `dpflow ledger "
+            f"reservations --close {charge.id} --reason TEXT` when its run has ended"
         )
         raise ReservationConflict(msg, reservation=charge.id)
     if charge.state != "open":

@@ -79,14 +79,14 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     check_alone(pen.state, policy)
-    return opened(pen, policy, because=FIRST if term is None else UNCHARGED, facts={})
+    return opened(pen, policy, reason=FIRST if term is None else UNCHARGED, facts={})
 
 
 def opened(
     pen: Pen,
     policy: Policy,
     *,
-    because: str,
+    reason: str,
     facts: Mapping[str, Any],
     claims: Mapping[str, str | None] | None = None,
 ) -> Term:
@@ -95,7 +95,7 @@ def opened(
     Args:
         pen: Writes its entry.
         policy: The file.
-        because: Why.
+        reason: Why.
         facts: Who opens it, and what else the journal keeps.
         claims: The names that it uses, besides its source.
     """
@@ -108,11 +108,11 @@ def opened(
         **copied,
         "number": number,
         "opened": {name: rule[name] for name in ("epsilon", "delta")},
-        "because": because,
+        "reason": reason,
         "at": pen.command.at,
         "by": pen.command.writer,
     }
-    said = {"because": because, "policy": copied["policy_hash"]}
+    said = {"reason": reason, "policy": copied["policy_hash"]}
     told = {**pen.command.facts, **facts, **said}
     named = {**source_claim(policy), **(claims or {})}
     pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
@@ -153,7 +153,7 @@ def may_be_replaced(state: State, term: Term) -> bool:
     """
     book = state.book(term.book)
     return (
-        term.facts["because"] in BY_ITSELF
+        term.facts["reason"] in BY_ITSELF
         and book.frozen is None
         and not any(_has_run(book, number) for number in range(1, book.terms + 1))
     )

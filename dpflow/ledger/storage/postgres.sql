@@ -70,7 +70,7 @@ BEGIN
 END
 $$;
 CREATE TRIGGER entry_is_operators BEFORE INSERT ON dpflow.entry FOR EACH ROW
-    WHEN (NEW.kind IN ('open', 'tighten', 'thaw', 'repair', 'checkpoint'))
+    WHEN (NEW.kind IN ('open', 'tighten', 'unfreeze', 'repair', 'checkpoint'))
     EXECUTE FUNCTION dpflow.check_operator('write an entry of this kind');
 CREATE TRIGGER row_is_operators BEFORE INSERT OR UPDATE ON dpflow.row FOR EACH ROW
     WHEN (NEW.key LIKE 'term:%' OR NEW.key LIKE 'epoch:%')
@@ -107,7 +107,7 @@ BEGIN
             AND NOT has_function_privilege(
                 current_user, 'dpflow.is_operators()', 'EXECUTE')
         THEN
-            RAISE EXCEPTION 'only an operator may open a term or thaw a dataset'
+            RAISE EXCEPTION 'only an operator may open a term or unfreeze a dataset'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
     WHEN 'account' THEN
@@ -150,12 +150,12 @@ DECLARE
     was CONSTANT json := OLD.value;
     now CONSTANT json := NEW.value;
 BEGIN
-    IF now ->> 3 = 'forgotten' AND was ->> 3 <> 'forgotten' AND NOT EXISTS (
+    IF now ->> 3 = 'withdrawn' AND was ->> 3 <> 'withdrawn' AND NOT EXISTS (
         SELECT FROM dpflow.entry
-        WHERE entry.book = now ->> 2 AND entry.kind = 'forget'
+        WHERE entry.book = now ->> 2 AND entry.kind = 'withdraw'
             AND CAST(entry.body AS json) ->> 'release' = now ->> 0
     ) THEN
-        RAISE EXCEPTION 'a release is forgotten by an entry only'
+        RAISE EXCEPTION 'a release is withdrawn by an entry only'
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     IF was ->> 3 = 'claimed' OR now ->> 3 <> 'claimed' THEN

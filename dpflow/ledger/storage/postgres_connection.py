@@ -253,8 +253,8 @@ class Server:
         if code == "42501":
             msg = (
                 f"the role that uses the ledger {self.place} may not do this: {text}. "
-                "`dpflow ledger roles --sql` shows who may; opening a term and thawing "
-                "need the role dpflow_operator."
+                "`dpflow ledger roles --sql` shows who may; opening a term and "
+                "unfreezing need the role dpflow_operator."
             )
             return LedgerUnavailable(msg, ledger=self.place)
         schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"

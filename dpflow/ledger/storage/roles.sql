@@ -6,7 +6,7 @@
 -- Then GRANT one of them to each login role. Running it again changes nothing.
 --
 --   dpflow_owner    owns the tables; not for daily use
---   dpflow_operator  opens terms, freezes and thaws, posts operators' entries
+--   dpflow_operator  opens terms, freezes and unfreezes, posts operators' entries
 --   dpflow_worker   runs steps: reserves, settles, voids, keeps releases
 --   dpflow_reader   sees accounts and journal; no released value, no key secret
 --
@@ -46,14 +46,14 @@ GRANT EXECUTE ON FUNCTION dpflow.value_of(text)
     TO dpflow_reader, dpflow_worker, dpflow_operator;
 
 -- The worker: appends to the journal, and moves the rows that follow from it. Triggers
--- keep it from opening and thawing, and from what would go back; what can be deleted is
+-- keep it from opening and unfreezing, and from what would go back; what can be deleted is
 -- the claim of a release.
 GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_operator;
 GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_operator;
 GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_operator;
 GRANT EXECUTE ON FUNCTION dpflow.changed_meanwhile() TO dpflow_worker, dpflow_operator;
 
--- The operator: also terms, what thaws a book, and the count of repairs.
+-- The operator: also terms, what unfreezes a book, and the count of repairs.
 REVOKE ALL ON FUNCTION dpflow.is_operators() FROM dpflow_worker, dpflow_reader;
 GRANT EXECUTE ON FUNCTION dpflow.is_operators() TO dpflow_operator;
 

@@ -59,7 +59,7 @@ def _made(reading: Reading, entries: Iterable[Entry]) -> dict[str, Mapping[str, 
 
 def _body(entry: Entry, made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     if entry.kind == "open":
-        return {"because": entry.body["term"]["because"], **entry.body}
+        return {"reason": entry.body["term"]["reason"], **entry.body}
     first = None if entry.kind in _WHOLE else made.get(entry.charge or "")
     if first is None:
         return dict(entry.body)

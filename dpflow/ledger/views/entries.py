@@ -16,7 +16,7 @@ from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.rounding import number_from_text, number_text
 
 #: Kinds of entries that somebody decided on, and that charge nothing.
-_DECISIONS = frozenset({"open", "tighten", "freeze", "thaw"})
+_DECISIONS = frozenset({"open", "tighten", "freeze", "unfreeze"})
 #: Entries of one charge bear times some milliseconds apart.
 _SLACK = 10
 
@@ -84,7 +84,7 @@ class JournalEntry:
 
     def _opened(self) -> str:
         body, opened = self.entry.body, self.opened_with
-        by_hand = body.get("because") not in (None, *BY_ITSELF)
+        by_hand = body.get("reason") not in (None, *BY_ITSELF)
         return f"{opened}; {_decided(body)}" if by_hand else opened
 
     @property
@@ -166,7 +166,5 @@ def _with_name(text: str, body: Mapping[str, Any]) -> str:
 
 def _decided(body: Mapping[str, Any]) -> str:
     """Say why something was done and, where a person did it, who."""
-    because, who = body.get("because"), body.get("who")
-    if because and who:
-        return f"{because} ({who})"
-    return str(body.get("reason") or because or "")
+    reason, who = body.get("reason"), body.get("who")
+    return f"{reason} ({who})" if reason and who else str(reason or "")

@@ -21,7 +21,7 @@ from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
 _DECIDED = (
-    *("open", "tighten", "freeze", "thaw"),
+    *("open", "tighten", "freeze", "unfreeze"),
     *("forfeit", "amend", "prior", "repair"),
 )
 #: Those of them that may stand in several journals: they charge a step's accounts.
@@ -96,7 +96,7 @@ def _once(lines: Iterable[_Line]) -> list[_Line]:
     found: dict[tuple[object, ...], _Line] = {}
     for line in lines:
         entry = line.entry
-        why = (entry.body.get(name) for name in ("who", "because", "evidence_sha256"))
+        why = (entry.body.get(name) for name in ("who", "reason", "evidence_sha256"))
         same = (entry.kind, entry.charge, entry.at, *why)
         if entry.kind not in _SPREAD:
             same = (*same, entry.book)

@@ -32,7 +32,7 @@ class KeptRelease:
         id: The start of its keyed digest; enough to name it.
         key: Its release key for people; empty for a replay within one flow run.
         state: "settled"; "claimed" while it is being made, or if its maker died;
-            "unreplayable" if its value could not be stored; "forgotten".
+            "unreplayable" if its value could not be stored; "withdrawn".
         digest: HMAC of the encoded value.
         size: Characters of the encoded value.
         flow: The flow that it was made for, if there was one.
@@ -194,4 +194,4 @@ def _known(text: str | None) -> tuple[float, float] | None:
 def _state(row: rows.Release, size: int | None) -> str:
     if row.state == "claimed" or size is not None:
         return row.state
-    return "unreplayable" if row.digest is None else "forgotten"
+    return "unreplayable" if row.digest is None else "withdrawn"

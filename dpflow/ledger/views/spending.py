@@ -56,7 +56,7 @@ class _Charged(NamedTuple):
 #: What charges can be told apart by.
 GROUPS: Mapping[str, Callable[[_Charged], str]] = {
     "flow": lambda each: str(each.body.get("flow") or "-"),
-    "step": lambda each: str(each.body.get("step") or each.body.get("because") or "-"),
+    "step": lambda each: str(each.body.get("step") or each.body.get("reason") or "-"),
     "week": lambda each: _week(each.at),
     "release": lambda each: str(each.body.get("release_key") or "-"),
     "who": lambda each: str(each.body.get("who") or each.writer),

@@ -20,7 +20,7 @@ _HEADER_PARTS = 6
 #: What a line says that was not written for one entry, but for a book with all before.
 HEAD = "head"
 #: Entries that move no budget, hold no step and are a person's decision.
-DECIDED = frozenset({"open", "tighten", "freeze", "thaw"})
+DECIDED = frozenset({"open", "tighten", "freeze", "unfreeze"})
 #: Entries that the witness is told of. What ends a charge only ever lowers or keeps
 #: what is used, so that a ledger that forgot it promises nothing more.
 TOLD = DECIDED | {"adopt", "reserve", "amend", "prior", "repair", "checkpoint"}

@@ -226,7 +226,7 @@ def _is_told(entry: Entry) -> bool:
     first charge under it covers it.
     """
     if entry.kind == "open":
-        return entry.body["term"]["because"] not in BY_ITSELF
+        return entry.body["term"]["reason"] not in BY_ITSELF
     return entry.kind in TOLD
 
 

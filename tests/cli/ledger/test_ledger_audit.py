@@ -15,7 +15,7 @@ from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.ledger.columns import show_columns
 from tests.signing import key_file
 
-BECAUSE = ("--because", "the disk died")
+BECAUSE = ("--reason", "the disk died")
 
 
 def edit(shop: Shop, statement: str) -> None:
@@ -229,7 +229,7 @@ def test_what_a_ledger_forgot_is_shown_first(shop: Shop) -> None:
 def test_whoever_looks_at_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
     """The numbers shown are too small; they are shown all the same."""
     roll_back(shop)
-    for command in (["status"], ["history"], ["ledger", "status"]):
+    for command in (["status"], ["history"], ["ledger", "info"]):
         result = run(*command)
         assert result.exit_code == 0
         assert "warning: the ledger" in result.stderr
@@ -240,7 +240,7 @@ def test_whoever_looks_at_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
 def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
     """Then steps run, and the journal tells why."""
     roll_back(shop)
-    data = run_json("ledger", "reconcile", "--because", "the disk died")
+    data = run_json("ledger", "reconcile", "--reason", "the disk died")
     assert (data["repaired"], data["agrees"]) == (True, False)
     loss = data["losses"][0]
     assert loss["missing"][0]["reservation"]
@@ -256,29 +256,29 @@ def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
     """First it is shown, then done; both say how to go on."""
     shop.charge()
     run_fine("ledger", "backup", "before.db")
-    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    run_fine("freeze", "cdnow", "--reason", "wrong sigma")
     put_back(shop)
     text = run("ledger", "reconcile").stdout
     assert "entry 4: a freeze" in text
     assert "Dataset 'cdnow' would be frozen: repaired: a freeze was lost" in text
-    because = "repaired: a freeze was lost, or a tightened policy"
+    reason = "repaired: a freeze was lost, or a tightened policy"
     data = run_json("ledger", "reconcile", exit_code=1)
     assert data["lost_decisions"] == [
         {
             "dataset": "cdnow",
             "freeze_or_tightening": True,
             "terms": [],
-            "because": because,
+            "reason": reason,
         }
     ]
     text = run_fine("ledger", "reconcile", *BECAUSE)
-    assert f"Dataset 'cdnow' is frozen: {because}." in text
+    assert f"Dataset 'cdnow' is frozen: {reason}." in text
     assert "dpflow policy apply cdnow" in text
-    assert "dpflow thaw cdnow --because TEXT" in text
+    assert "dpflow unfreeze cdnow --reason TEXT" in text
     assert "steps of the other datasets run again" in text
     with pytest.raises(BudgetRefused, match=r"is frozen by .*a freeze was lost"):
         shop.charge()
-    run_fine("thaw", "cdnow", "--because", "it was right")
+    run_fine("unfreeze", "cdnow", "--reason", "it was right")
     shop.charge()
 
 
@@ -286,7 +286,7 @@ def test_restore_freezes_what_was_frozen_since(shop: Shop) -> None:
     """As reconcile does, and says so."""
     shop.charge()
     run_fine("ledger", "backup", "before.db")
-    run_fine("freeze", "cdnow", "--because", "wrong sigma")
+    run_fine("freeze", "cdnow", "--reason", "wrong sigma")
     text = run_fine("ledger", "restore", "before.db", *BECAUSE)
     assert "Dataset 'cdnow' is frozen: repaired: a freeze was lost" in text
     assert run_json("status", "cdnow")["datasets"][0]["frozen"]
@@ -298,7 +298,7 @@ def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
     run_fine("ledger", "backup", "before.db")
     further = CDNOW.replace("epsilon: 3,", "epsilon: 4,")
     shop.write(further + "lifetime: {epsilon: 9, delta: 1e-5}\n")
-    again = ("policy", "apply", "cdnow", "--new-term", "--because", "more")
+    again = ("policy", "apply", "cdnow", "--new-term", "--reason", "more")
     run_fine(*again)
     put_back(shop)
     text = run("ledger", "reconcile").stdout
@@ -315,7 +315,7 @@ def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
 
 def test_a_reason_of_blanks_is_wrong_usage(shop: Shop) -> None:
     """The journal keeps it for ever."""
-    assert run("ledger", "reconcile", "--because", " ").exit_code == 2
+    assert run("ledger", "reconcile", "--reason", " ").exit_code == 2
 
 
 # Where the witness is
@@ -323,8 +323,8 @@ def test_a_reason_of_blanks_is_wrong_usage(shop: Shop) -> None:
 
 def test_init_and_status_say_where_the_witness_is(shop: Shop) -> None:
     """So that it is backed up apart from the ledger."""
-    assert run_json("ledger", "status")["witness"] == str(witness_of(shop))
-    assert str(witness_of(shop)) in run_fine("ledger", "status")
+    assert run_json("ledger", "info")["witness"] == str(witness_of(shop))
+    assert str(witness_of(shop)) in run_fine("ledger", "info")
 
 
 def test_the_place_of_the_witness_can_be_configured(
@@ -336,7 +336,7 @@ def test_the_place_of_the_witness_can_be_configured(
     assert Path(data["witness"]).parent == empty.root / "seen"
     assert Path(data["witness"]).exists()
     monkeypatch.setenv("DPFLOW_WITNESS", "none")
-    assert run_json("ledger", "status")["witness"] == "waived"
+    assert run_json("ledger", "info")["witness"] == "waived"
     result = run("ledger", "reconcile")
     assert (result.exit_code, "is waived" in result.stderr) == (1, True)
 
@@ -346,7 +346,7 @@ def test_a_witness_in_an_unknown_place_is_refused(
 ) -> None:
     """With what it may be, and without a password."""
     monkeypatch.setenv("DPFLOW_WITNESS", "mysql://me:secret@host/db")
-    result = run("ledger", "status")
+    result = run("ledger", "info")
     assert result.exit_code == 1
     assert "to a folder" in result.stderr
     assert "secret" not in result.stderr
@@ -357,7 +357,7 @@ def test_the_place_of_a_witness_shows_no_password(
 ) -> None:
     """Nor does the error of one that does not answer."""
     monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@127.0.0.1:9/db")
-    text = run("ledger", "status").output
+    text = run("ledger", "info").output
     assert "witness            postgresql://me@127.0.0.1:9/db" in text
     result = run("ledger", "verify")
     assert result.exit_code == 1

@@ -23,7 +23,7 @@ def test_init_makes_and_pins_a_ledger_and_says_what_to_commit(empty: Shop) -> No
     pinned = (empty.policies / "ledger.lock").read_text().strip()
     assert f"with id {pinned}." in text
     assert "Commit policies/ledger.lock" in text
-    assert pinned == run_json("ledger", "status")["ledger"]["id"]
+    assert pinned == run_json("ledger", "info")["ledger"]["id"]
 
 
 def test_init_in_json_names_what_to_commit(empty: Shop) -> None:
@@ -47,11 +47,11 @@ def test_init_follows_the_configured_url(
 
 def test_init_never_replaces_a_ledger(shop: Shop) -> None:
     """What was spent is not forgotten."""
-    before = run_json("ledger", "status")["ledger"]
+    before = run_json("ledger", "info")["ledger"]
     result = run("ledger", "init")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "none is ever replaced" in result.stderr
-    assert before == run_json("ledger", "status")["ledger"]
+    assert before == run_json("ledger", "info")["ledger"]
 
 
 def test_init_does_not_replace_a_pinned_ledger_that_is_missing(shop: Shop) -> None:
@@ -79,42 +79,42 @@ def test_a_url_that_no_ledger_has_is_refused(
 ) -> None:
     """And its password is not shown."""
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "mysql://me:secret@host/db")
-    for command in ("init", "status"):
+    for command in ("init", "info"):
         result = run("ledger", command)
         assert (result.exit_code, result.stdout) == (1, "")
         assert "mysql://" in result.stderr
         assert "secret" not in result.stderr
 
 
-# ledger status
+# ledger info
 
 
-def test_status_without_a_ledger_fails(empty: Shop) -> None:
+def test_info_without_a_ledger_fails(empty: Shop) -> None:
     """It says how to make one."""
-    result = run("ledger", "status")
+    result = run("ledger", "info")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "dpflow ledger init" in result.stderr
 
 
-def test_status_says_which_ledger_it_is(shop: Shop) -> None:
+def test_info_says_which_ledger_it_is(shop: Shop) -> None:
     """Id, place, pin, schema and what it knows."""
     shop.charge()
-    data = run_json("ledger", "status")
+    data = run_json("ledger", "info")
     assert str(shop.root / ".dpflow" / "ledger.db") == data["ledger"]["place"]
     assert (data["schema"], data["datasets"]) == (SCHEMA_VERSION, ["cdnow"])
-    text = run_fine("ledger", "status")
+    text = run_fine("ledger", "info")
     assert data["ledger"]["id"] in text
     assert ".dpflow/ledger.db" in text
 
 
-def test_status_counts_open_reservations(shop: Shop) -> None:
+def test_info_counts_open_reservations(shop: Shop) -> None:
     """Those that run, and those that nobody will settle."""
     ledger = shop.ledger()
     shop.reserve(owner=ledger.owners.mine())
     shop.reserve()
-    counts = run_json("ledger", "status")["open_reservations"]
+    counts = run_json("ledger", "info")["open_reservations"]
     assert counts == {"count": 2, "running": 1, "forfeited": 1}
-    text = run_fine("ledger", "status")
+    text = run_fine("ledger", "info")
     assert "open reservations  2 (1 running, 1 forfeited)" in text
     assert "It stays charged in full" in text
     ledger.close()
@@ -143,12 +143,12 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(
     assert "Made the ledger postgresql://postgres@/" in text
     assert f"with id {pinned}." in text
     assert "dpflow ledger roles --sql" in text
-    status = run_json("ledger", "status")
+    status = run_json("ledger", "info")
     assert status["ledger"]["id"] == pinned
     result = run("ledger", "init")
     assert result.exit_code == 1
     assert "none is ever replaced" in result.stderr
-    every = [text, str(status), result.stderr, run_fine("ledger", "status")]
+    every = [text, str(status), result.stderr, run_fine("ledger", "info")]
     assert "hunter2" not in "".join(every)
 
 

@@ -19,7 +19,7 @@ from dpflow.ledger.entry import Columns, entry_hash
 from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
 from tests.projects import TENTH
 
-WHY = ("--because", "a test")
+WHY = ("--reason", "a test")
 LAPLACE = "Laplace(sensitivity=1, epsilon=0.25)"
 
 
@@ -134,7 +134,7 @@ def test_a_repair_tells_under_which_charges_releases_are_lost(shop: Shop) -> Non
 def test_a_restore_without_a_reason_is_wrong_usage(shop: Shop) -> None:
     """An empty one, too."""
     assert run("ledger", "restore", "kept.db").exit_code == 2
-    assert run("ledger", "restore", "kept.db", "--because", " ").exit_code == 2
+    assert run("ledger", "restore", "kept.db", "--reason", " ").exit_code == 2
 
 
 def test_a_file_that_is_no_backup_is_told(shop: Shop) -> None:
@@ -151,7 +151,7 @@ def test_the_whole_journal_can_be_chained_again(shop: Shop) -> None:
     shop.refuse(Gaussian(sensitivity=100, sigma=1))
     lines = run_fine("ledger", "export").splitlines()
     head, *entries = map(json.loads, lines)
-    assert head["ledger"] == run_json("ledger", "status")["ledger"]["id"]
+    assert head["ledger"] == run_json("ledger", "info")["ledger"]["id"]
     assert [row["number"] for row in entries] == [1, 2, 3, 4]
     previous = ""
     for row in entries:
@@ -201,7 +201,7 @@ def test_open_reservations_are_listed_with_what_to_do(shop: Shop) -> None:
     assert "No reservation is open" in run_fine("ledger", "reservations")
     ledger = shop.ledger()
     running = shop.reserve(owner=ledger.owners.mine())
-    assert "close-reservation" not in run_fine("ledger", "reservations")
+    assert "--close" not in run_fine("ledger", "reservations")
     lost = shop.reserve()
     rows = run_json("ledger", "reservations")["reservations"]
     states = {row["reservation"]: row["state"] for row in rows}
@@ -209,7 +209,7 @@ def test_open_reservations_are_listed_with_what_to_do(shop: Shop) -> None:
     text = run_fine("ledger", "reservations")
     assert lost in text
     assert "Gaussian(sensitivity=100, sigma=1000)" in text
-    assert "dpflow ledger close-reservation ID" in text
+    assert "dpflow ledger reservations --close ID" in text
     ledger.close()
 
 
@@ -217,17 +217,19 @@ def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     """It stays charged; a running one is left alone."""
     lost = shop.reserve()
     before = run_json("status")["datasets"][0]["accounts"][0]["forfeited"]
-    text = run_fine("ledger", "close-reservation", lost, *WHY)
+    text = run_fine("ledger", "reservations", "--close", lost, *WHY)
     assert "charged in full" in text
     assert before == run_json("status")["datasets"][0]["accounts"][0]["forfeited"]
     assert run_json("ledger", "reservations")["reservations"] == []
-    assert "forfeited already" in failed("ledger", "close-reservation", lost, *WHY)
+    assert "forfeited already" in failed(
+        "ledger", "reservations", "--close", lost, *WHY
+    )
     ledger = shop.ledger()
     running = shop.reserve(owner=ledger.owners.mine())
-    assert "still runs" in failed("ledger", "close-reservation", running, *WHY)
+    assert "still runs" in failed("ledger", "reservations", "--close", running, *WHY)
     ledger.close()
     other = shop.reserve()
-    data = run_json("ledger", "close-reservation", other, *WHY)
+    data = run_json("ledger", "reservations", "--close", other, *WHY)
     assert (data["reservation"], data["state"]) == (other, "forfeited")
 
 
@@ -382,7 +384,7 @@ def test_a_killed_preflight_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
     assert "no body runs" in failed(
         "ledger", "amend", row["reservation"], "--cost", LAPLACE, *WHY
     )
-    run_fine("ledger", "close-reservation", row["reservation"], *WHY)
+    run_fine("ledger", "reservations", "--close", row["reservation"], *WHY)
     after = dataset_account()
     assert (after["forfeited"], after["left"]) == (whole, before["left"])
     assert run_json("ledger", "verify")["fine"] is True

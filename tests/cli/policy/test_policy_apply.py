@@ -51,7 +51,7 @@ def test_diff_says_what_apply_would_do_and_does_nothing(shop: Shop) -> None:
     result = run("policy", "diff")
     assert result.exit_code == 1
     assert "adult  apply pins this policy as term 1" in result.stdout
-    assert run_json("ledger", "status")["datasets"] == []
+    assert run_json("ledger", "info")["datasets"] == []
     run_fine("policy", "apply")
     text = run_fine("policy", "diff")
     assert "cdnow  apply does nothing: the ledger has this copy (term 1)" in text
@@ -61,7 +61,7 @@ def test_diff_says_what_apply_would_do_and_does_nothing(shop: Shop) -> None:
     ("epsilon", "verdict", "action", "told"),
     [
         ("0.5", "tighter", "tighten", "tightens term 1 in place; its tallies are kept"),
-        ("2", "looser", "new term", "refused, unless --new-term --because TEXT"),
+        ("2", "looser", "new term", "refused, unless --new-term --reason TEXT"),
     ],
 )
 def test_diff_judges_each_change(
@@ -111,7 +111,7 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     """The sentence keeps to the budget that was opened; the limit is lower."""
     charge(shop)
     shop.write(adult("0.5"), "adult.yaml")
-    text = run_fine("policy", "apply", "adult", "--because", "less is enough")
+    text = run_fine("policy", "apply", "adult", "--reason", "less is enough")
     assert "adult  term 1 was tightened in place" in text
     assert "Every person (replace-one)" in text
     assert "(epsilon = 1, delta = 0)-differentially private" in text
@@ -164,10 +164,10 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     result = run("policy", "apply", "adult")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "budget.epsilon: ledger 1, file 2 (looser)" in result.stderr
-    assert "--new-term --because TEXT" in result.stderr
+    assert "--new-term --reason TEXT" in result.stderr
     result = run("policy", "apply", "adult", "--new-term")
     assert (result.exit_code, "needs a reason" in result.stderr) == (1, True)
-    data = run_json("policy", "apply", "adult", "--new-term", "--because", "2027")
+    data = run_json("policy", "apply", "adult", "--new-term", "--reason", "2027")
     (done,) = data["applied"]
     assert (done["action"], done["term"]) == ("new term", 2)
     assert done["terms"][0]["opened_with"] == {"epsilon": "1", "delta": "0"}
@@ -182,7 +182,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
 
 def test_a_new_term_is_for_one_dataset(shop: Shop) -> None:
     """Wrong usage, so that a glob of datasets never renews its budgets."""
-    result = run("policy", "apply", "--new-term", "--because", "2027")
+    result = run("policy", "apply", "--new-term", "--reason", "2027")
     assert result.exit_code == 2
 
 
@@ -200,7 +200,7 @@ def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
     shop.write(adult("1", "lifetime: {epsilon: 2}"), "adult.yaml")
     charge(shop)
     shop.write(adult("2", "lifetime: {epsilon: 3}"), "adult.yaml")
-    new = ("policy", "apply", "adult", "--new-term", "--because", "2027")
+    new = ("policy", "apply", "adult", "--new-term", "--reason", "2027")
     result = run(*new)
     assert (result.exit_code, "--raise-lifetime" in result.stderr) == (1, True)
     assert "term 2 was opened" in run_fine(*new, "--raise-lifetime")
@@ -225,38 +225,38 @@ def test_the_ledgers_copy_wins_over_a_worker_that_has_not_pulled(shop: Shop) -> 
 # Four eyes
 
 
-# Freeze and thaw
+# Freeze and unfreeze
 
 
-def test_freeze_and_thaw(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is refused with who and why, until it is thawed."""
+def test_freeze_and_unfreeze(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is refused with who and why, until it is unfrozen."""
     act_as(monkeypatch, "ann")
     charge(shop)
-    text = run_fine("freeze", "adult", "--because", "wrong sensitivity")
+    text = run_fine("freeze", "adult", "--reason", "wrong sensitivity")
     assert "Dataset adult is frozen by ann: 'wrong sensitivity'." in text
     refusal = shop.refuse(TENTH, dataset="adult", flow=None)
     assert "frozen by ann: 'wrong sensitivity'" in refusal.message
     assert "Frozen by ann: 'wrong sensitivity'" in run_fine("status", "adult")
     (dataset,) = run_json("status", "adult")["datasets"]
     assert dataset["frozen"]["who"] == "ann"
-    data = run_json("freeze", "adult", "--because", "again")
+    data = run_json("freeze", "adult", "--reason", "again")
     assert data == {"dataset": "adult", "frozen": True, "accounts": []}
-    assert "adult is open" in run_fine("thaw", "adult", "--because", "it was right")
-    text = run_fine("thaw", "adult", "--because", "again")
+    assert "adult is open" in run_fine("unfreeze", "adult", "--reason", "it was right")
+    text = run_fine("unfreeze", "adult", "--reason", "again")
     assert "was not frozen and is open" in text
     charge(shop)
     kinds = [each["entry"] for each in run_json("history", "adult")["entries"]]
-    assert kinds[:5] == ["settle", "reserve", "thaw", "refuse", "freeze"]
+    assert kinds[:5] == ["settle", "reserve", "unfreeze", "refuse", "freeze"]
 
 
-@pytest.mark.parametrize("command", ["freeze", "thaw"])
+@pytest.mark.parametrize("command", ["freeze", "unfreeze"])
 def test_freezing_needs_a_reason_and_a_dataset(shop: Shop, command: str) -> None:
     """A typo freezes nothing and says so."""
     assert run(command, "adult").exit_code == 2
-    assert run(command, "adult", "--because", " ").exit_code == 2
-    result = run(command, "adlut", "--because", "x")
+    assert run(command, "adult", "--reason", " ").exit_code == 2
+    result = run(command, "adlut", "--reason", "x")
     assert (result.exit_code, "Did you mean 'adult'?" in result.stderr) == (1, True)
-    result = run(command, "adult", "--because", "x")
+    result = run(command, "adult", "--reason", "x")
     assert (result.exit_code, "dpflow policy apply adult" in result.stderr) == (1, True)
 
 
@@ -269,7 +269,7 @@ def test_a_ledger_keeps_to_its_environment(
     """Made for production, it is refused by a run that says nothing or else."""
     monkeypatch.setenv("DPFLOW_ENVIRONMENT", "production")
     run_fine("ledger", "init")
-    assert run_json("ledger", "status")["environment"] == "production"
+    assert run_json("ledger", "info")["environment"] == "production"
     empty.write(CDNOW)
     for other in ("test", ""):
         monkeypatch.setenv("DPFLOW_ENVIRONMENT", other)

@@ -183,7 +183,7 @@ class Fuzz:
             [
                 ("end", name, lambda: ledger.settle(name)),
                 ("end", name, lambda: ledger.void(name, reason="test")),
-                ("end", name, lambda: ledger.forfeit(name, because="test")),
+                ("end", name, lambda: ledger.forfeit(name, reason="test")),
             ]
         )
 

@@ -183,7 +183,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return lambda: ledger.settle(name, value=f'"{name}"')
         if how == "void":
             return lambda: ledger.void(name, reason="test")
-        return lambda: ledger.forfeit(name, because="test")
+        return lambda: ledger.forfeit(name, reason="test")
 
     def expected_end(self, worker: int, how: str, name: str) -> str:
         """Ask the model about an end."""

@@ -325,6 +325,6 @@ class Simulation:
 def forfeit(simulation: Simulation, ledger: Ledger, reservation: str) -> None:
     """Close a dead charge; one of the living is none of the operator's business."""
     try:
-        ledger.forfeit(reservation, because="test")
+        ledger.forfeit(reservation, reason="test")
     except ReservationConflict:
         simulation.counts["left alone"] += 1

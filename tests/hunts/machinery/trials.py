@@ -91,7 +91,7 @@ def void(trial: Trial) -> Action:
 def forfeit(trial: Trial) -> Action:
     """Close a dead charge."""
     name = trial.held(dead=True)
-    return lambda: trial.ledger.forfeit(name, because="test"), {name: "forfeited"}
+    return lambda: trial.ledger.forfeit(name, reason="test"), {name: "forfeited"}
 
 
 def reopen(trial: Trial) -> Action:

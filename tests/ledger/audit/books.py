@@ -48,9 +48,9 @@ def fill(ledger: Ledger) -> None:
         name = granted(ledger, STEP, policies=[SHOP], flow=flow, flow_run="run")
         ledger.settle(name, outcome="failed")
     lost = granted(ledger, "0.01", owner="0" * 32)
-    ledger.forfeit(lost, because="its process is gone")
-    amend(ledger, name, Gaussian(sensitivity=1, sigma=50), because="a wrong sigma")
-    import_prior(ledger, SHOP, STEP, because="before", evidence="e" * 64)
+    ledger.forfeit(lost, reason="its process is gone")
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=50), reason="a wrong sigma")
+    import_prior(ledger, SHOP, STEP, reason="before", evidence="e" * 64)
     granted(ledger, "0.02")
 
 

@@ -61,7 +61,7 @@ def put_back(host: Host, copy: Path, **options):
         "ledger_id": ledger_id,
         "witness": witness,
         "policies": POLICIES,
-        "because": WHY,
+        "reason": WHY,
     }
     return restore(copy, host.path, **{**given, **options})
 
@@ -222,7 +222,7 @@ def put_back_as(host: Host, copy: Path, ledger_id: str) -> None:
         ledger_id=ledger_id,
         witness=witness_at(host.witness, url(host.path)),
         policies=POLICIES,
-        because=WHY,
+        reason=WHY,
     )
 
 

@@ -135,7 +135,7 @@ def without(path, count, *, recount=False):
             return
         body = json.loads(row["body"])
         if body["signed"]["count"] == count:
-            row["kind"] = "thaw"
+            row["kind"] = "unfreeze"
         elif recount and body["signed"]["count"] > count:
             body["signed"]["count"] -= 1
         row["body"] = canonical(body)
@@ -176,7 +176,7 @@ def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
         granted(opened)
     assert compare(opened).unsigned == 1
     copy_database(path, tmp_path / "copy")
-    reconcile(opened, {}, because="the newest was lost")
+    reconcile(opened, {}, reason="the newest was lost")
     # Every witnessed entry is in a copy from before; only the count of repairs tells.
     copy_database(path, tmp_path / "after")
     copy_database(tmp_path / "copy", path)

@@ -70,7 +70,7 @@ def test_every_accident_is_made_good(tmp_path, accident):
         accident(host)
         before = used(host.path)
         ledger = host.open()
-        found = reconcile(ledger, POLICIES, because=WHY)
+        found = reconcile(ledger, POLICIES, reason=WHY)
         assert not found.agrees
         after = used(host.path)
         for name, most in host.most.items():
@@ -106,7 +106,7 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
     most = used(host.path)["a"]
     host.replace_by(copy)
     ledger = host.open()
-    reconcile(ledger, POLICIES, because=WHY)
+    reconcile(ledger, POLICIES, reason=WHY)
     assert used(host.path)["a"] == most
     assert kinds(host.path)[-1] == "repair"
     assert WHY in read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")[0][0]
@@ -118,7 +118,7 @@ def test_the_repair_is_recorded(host: Host) -> None:
     host.work()
     host.replace_by(copy)
     ledger = host.open()
-    found = reconcile(ledger, POLICIES, because=WHY)
+    found = reconcile(ledger, POLICIES, reason=WHY)
     (body,) = read(
         host.path,
         "SELECT body FROM entry WHERE kind = 'repair' AND book = 'a'",
@@ -145,7 +145,7 @@ def test_comparing_changes_nothing(host: Host) -> None:
 def test_a_ledger_that_agrees_is_left_alone(host: Host) -> None:
     """No entry, no new count."""
     before = read(host.path, "SELECT * FROM entry")
-    assert reconcile(host.open(), POLICIES, because=WHY).agrees
+    assert reconcile(host.open(), POLICIES, reason=WHY).agrees
     assert before == read(host.path, "SELECT * FROM entry")
     assert repairs(host.path) == 0
 
@@ -159,7 +159,7 @@ def test_an_older_copy_is_refused_after_a_repair_too(host: Host) -> None:
         ledger = host.open()
         with pytest.raises(LedgerRolledBack):
             granted(ledger, "0.25", policies=[POLICIES["a"]])
-        reconcile(ledger, POLICIES, because=WHY)
+        reconcile(ledger, POLICIES, reason=WHY)
         granted(ledger, "0.25", policies=[POLICIES["a"]])
         ledger.close()
     assert repairs(host.path) == 3
@@ -173,7 +173,7 @@ def test_repeated_repairs_never_charge_less(host: Host) -> None:
     for _ in range(3):
         host.replace_by(copy)
         ledger = host.open()
-        reconcile(ledger, POLICIES, because=WHY)
+        reconcile(ledger, POLICIES, reason=WHY)
         granted(ledger, "0.25", policies=[POLICIES["a"]])
         ledger.close()
         now = used(host.path)
@@ -193,12 +193,12 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     with monkeypatch.context() as patch:
         patch.setattr(type(ledger.watch.witness), "enrol", _crash)
         with pytest.raises(KeyboardInterrupt):
-            reconcile(ledger, POLICIES, because=WHY)
+            reconcile(ledger, POLICIES, reason=WHY)
     first = used(host.path)
     ledger = host.open()
     with pytest.raises(LedgerRolledBack):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
-    found = reconcile(ledger, POLICIES, because=WHY)
+    found = reconcile(ledger, POLICIES, reason=WHY)
     assert (found.agrees, found.losses, found.again > 0) == (False, (), True)
     assert used(host.path) == first
     granted(ledger, "0.25", policies=[POLICIES["a"]])
@@ -228,7 +228,7 @@ def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
     most = used(host.path)
     host.replace_by(copy)
     ledger = host.open()
-    reconcile(ledger, POLICIES, because=WHY)
+    reconcile(ledger, POLICIES, reason=WHY)
     after = used(host.path)
     assert after["a"] == most["a"]
     assert after["b"] >= most["b"]
@@ -263,7 +263,7 @@ def test_a_compacted_witness_of_another_way_counts_both(
     for _ in range(20):
         elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICIES["a"]]))
     elsewhere.close()
-    reconcile(host.open(), POLICIES, because=WHY)
+    reconcile(host.open(), POLICIES, reason=WHY)
     assert used(host.path)["a"] >= (1 + 10 + 20) * Fraction("0.25")
 
 
@@ -278,9 +278,9 @@ def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
     host.replace_by(empty)
     ledger = host.open()
     with pytest.raises(ConfigurationError, match="no policy makes it"):
-        reconcile(ledger, {}, because=WHY)
+        reconcile(ledger, {}, reason=WHY)
     assert read(host.path, "SELECT count(*) FROM entry") == [(0,)]
-    reconcile(ledger, POLICIES, because=WHY)
+    reconcile(ledger, POLICIES, reason=WHY)
     granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
@@ -294,7 +294,7 @@ def test_the_old_witness_is_kept(host: Host) -> None:
     told = file.read_text()
     ledger.close()
     host.replace_by(copy)
-    reconcile(host.open(), POLICIES, because=WHY)
+    reconcile(host.open(), POLICIES, reason=WHY)
     assert file.with_name(f"{file.name}.1").read_text().startswith(told)
 
 
@@ -347,11 +347,11 @@ def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
     granted(second, "0.25", policies=[POLICIES["a"]])
     second.close()
     host.replace_by(copy)
-    reconcile(host.open(), POLICIES, because=WHY)
+    reconcile(host.open(), POLICIES, reason=WHY)
     second = open_ledger(url(host.path), witness=there)
     with pytest.raises(LedgerRolledBack):
         granted(second, "0.25", policies=[POLICIES["a"]])
-    reconcile(second, POLICIES, because=WHY)
+    reconcile(second, POLICIES, reason=WHY)
     granted(second, "0.25", policies=[POLICIES["a"]])
 
 
@@ -371,7 +371,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
         enrol(*arguments, **options)
 
     ledger.watch.witness.enrol = late  # type: ignore[method-assign]
-    reconcile(ledger, POLICIES, because=WHY, others=[lost])
+    reconcile(ledger, POLICIES, reason=WHY, others=[lost])
     granted(second, "0.25", policies=[POLICIES["b"]])
     ledger.close()
     second.close()
@@ -390,13 +390,13 @@ def test_two_who_repair_at_once_charge_once(host: Host) -> None:
     asking, repaired = second.ask, []
 
     def late(*arguments: Any, **options: Any) -> Any:
-        reconcile(first, POLICIES, because=WHY)
+        reconcile(first, POLICIES, reason=WHY)
         repaired.append(used(host.path))
         return asking(*arguments, **options)
 
     second.ask = late  # type: ignore[method-assign]
     with pytest.raises(LedgerUnavailable, match="meanwhile, and this"):
-        reconcile(second, POLICIES, because=WHY)
+        reconcile(second, POLICIES, reason=WHY)
     assert repaired == [used(host.path)]
     second.ask = asking  # type: ignore[method-assign]
-    assert reconcile(second, POLICIES, because=WHY).agrees
+    assert reconcile(second, POLICIES, reason=WHY).agrees

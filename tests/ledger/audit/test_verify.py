@@ -126,7 +126,7 @@ def test_what_the_journal_implies_is_covered(ledger, path, name):
     assert verify(ledger).bad, before
 
 
-PRIOR = {"because": "much", "evidence": "f" * 64}
+PRIOR = {"reason": "much", "evidence": "f" * 64}
 
 
 def test_a_reservation_that_no_table_knows_is_named(
@@ -240,7 +240,7 @@ def test_a_grant_while_frozen_is_named(ledger, path):
     def frozen(row):
         if row["number"] == 3:
             row.update(kind="freeze", charge=None, postings={})
-            row["body"] = canonical({"frozen": {"who": "ann", "because": "x"}})
+            row["body"] = canonical({"frozen": {"who": "ann", "reason": "x"}})
 
     rewrite(path, frozen, "a")
     (first, *_) = verify(ledger).bad

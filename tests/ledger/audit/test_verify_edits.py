@@ -37,7 +37,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
         name = granted(found, key=f"week/{number}")
         found.settle(name, value=json.dumps(number))
     ended = granted(found, "0.2")
-    freeze(found, "a", who="anna", because="a look at it")
+    freeze(found, "a", who="anna", reason="a look at it")
     found.settle(ended)
     found.settle(granted(found, "0.1", policies=[PLAIN], flow="f", flow_run="run"))
     with pytest.raises(BudgetRefused):
@@ -46,7 +46,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
     found.close()
 
 
-def test_a_thaw_that_nobody_decided_is_noticed_after_a_checkpoint(ledger, path):
+def test_an_unfreeze_that_nobody_decided_is_noticed_after_a_checkpoint(ledger, path):
     """Also where the freeze is before what is read again."""
     assert verify(ledger, key=KEY, sign=True).fine
     edit(path, "UPDATE book SET frozen = NULL WHERE name = 'a'")
@@ -85,7 +85,7 @@ def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path):
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
     import_prior(
-        ledger, PLAIN, request(ledger, "3").cost, because="x", evidence="e" * 64
+        ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
     )
     overdrawn = "SELECT overdrawn FROM account WHERE id = 'b#1'"
     edited = "UPDATE account SET overdrawn = 0 WHERE id = 'b#1'"
@@ -101,7 +101,7 @@ def test_an_overdraft_that_no_entry_tells_of_is_noticed(path):
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
     import_prior(
-        ledger, PLAIN, request(ledger, "3").cost, because="x", evidence="e" * 64
+        ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
     )
 
     def hidden(row):

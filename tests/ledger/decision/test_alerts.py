@@ -130,7 +130,7 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
     """Reserve a step and return the terms that it is the first charge of."""
     answer = ledger.reserve(request(ledger, "0.1", policies=(policy,), **fields))
     assert isinstance(answer, Granted)
-    return [f"{each.dataset} {each.term} {each.because}" for each in answer.opened]
+    return [f"{each.dataset} {each.term} {each.reason}" for each in answer.opened]
 
 
 def test_a_term_is_told_with_its_first_charge(both: Ledger) -> None:
@@ -141,7 +141,7 @@ def test_a_term_is_told_with_its_first_charge(both: Ledger) -> None:
     answer = both.reserve(first)
     assert isinstance(answer, Granted)
     (told,) = answer.opened
-    assert (told.account, told.term, told.because) == ("a#1", 1, FIRST)
+    assert (told.account, told.term, told.reason) == ("a#1", 1, FIRST)
     assert (told.epsilon, told.delta) == ("1", "0")
     both.void(first.reservation, reason="not started")
     assert [opened(both) for _ in range(2)] == [[], []]
@@ -151,7 +151,7 @@ def test_a_new_term_is_told_anew(both: Ledger) -> None:
     """With the reason that was given for it."""
     assert opened(both) == [f"a 1 {FIRST}"]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
-    wish = Wish(because="a new year", new_term=True)
+    wish = Wish(reason="a new year", new_term=True)
     apply_policy(both, policy, wish)
     assert [opened(both, policy) for _ in range(2)] == [["a 2 a new year"], []]
 

@@ -268,7 +268,7 @@ def test_exhausted_means_granted_before(ledger: Ledger) -> None:
         assert kind is type(refused(ledger, cost, step=step))
 
 
-FROZEN = """UPDATE book SET frozen = '{"because":"test","who":"ann"}'"""
+FROZEN = """UPDATE book SET frozen = '{"reason":"test","who":"ann"}'"""
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_a_change_that_keeps_too_much_says_how_many_runs_fit(ledger) -> None:
 
 def apply(ledger: Ledger, policy: Policy) -> Any:
     """Apply a policy to a term that was charged."""
-    return office.apply_policy(ledger, policy, Wish(because="a test"))
+    return office.apply_policy(ledger, policy, Wish(reason="a test"))
 
 
 def test_verify_finds_a_grant_out_of_what_was_kept(

@@ -115,12 +115,12 @@ def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
     """It moves from held to settled and never back."""
     reservation = killed(path, "0.4")
     assert sums(path) == (0, Fraction(4, 10))
-    ledger.forfeit(reservation, because="the machine is gone")
+    ledger.forfeit(reservation, reason="the machine is gone")
     assert sums(path) == (Fraction(4, 10), 0)
     assert state_of(path, reservation) == "forfeited"
     assert kinds(path) == ["open", "reserve", "forfeit"]
     (entry,) = views.history(ledger, limit=1)
-    assert entry.body["because"] == "the machine is gone"
+    assert entry.body["reason"] == "the machine is gone"
     audit(path)
 
 
@@ -139,7 +139,7 @@ def test_a_live_charge_is_not_forfeited(
     reservation = granted(ledger)
     for asking in (ledger, other):
         with pytest.raises(ReservationConflict, match="still runs"):
-            asking.forfeit(reservation, because="impatience")
+            asking.forfeit(reservation, reason="impatience")
     assert sums(path) == (0, TENTH)
 
 
@@ -164,7 +164,7 @@ def end(ledger: Ledger, path: Place, how: str) -> str:
     """Bring a charge to an end of a kind."""
     if how == "forfeited":
         reservation = killed(path)
-        ledger.forfeit(reservation, because="test")
+        ledger.forfeit(reservation, reason="test")
         return reservation
     reservation = granted(ledger)
     if how == "settled":
@@ -182,7 +182,7 @@ def test_an_ended_charge_has_ended(ledger: Ledger, path: Place, how: str) -> Non
     calls: dict[str, Callable[[], None]] = {
         "settle": lambda: ledger.settle(reservation, value="1"),
         "void": lambda: ledger.void(reservation, reason="again"),
-        "forfeit": lambda: ledger.forfeit(reservation, because="again"),
+        "forfeit": lambda: ledger.forfeit(reservation, reason="again"),
     }
     if how == "settled":
         calls.pop("settle")()
@@ -198,7 +198,7 @@ def test_an_unknown_charge_has_no_end(ledger: Ledger, path: Place) -> None:
     calls: tuple[Callable[[], None], ...] = (
         lambda: ledger.settle("unknown"),
         lambda: ledger.void("unknown", reason="test"),
-        lambda: ledger.forfeit("unknown", because="test"),
+        lambda: ledger.forfeit("unknown", reason="test"),
     )
     for call in calls:
         with pytest.raises(ReservationConflict, match="knows no reservation"):

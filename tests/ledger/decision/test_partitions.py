@@ -335,7 +335,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
     """A larger true cost is charged to the whole as often as a person is touched."""
     weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
     made = charge(ledger, CAPPED, *weeks, cost="0.1")
-    amend(ledger, made, PureDP(epsilon="0.3"), because="found out")
+    amend(ledger, made, PureDP(epsilon="0.3"), reason="found out")
     assert set(spent(ledger).values()) == {Fraction(3, 10)}
     assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
     audit(ledger)
@@ -344,7 +344,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
 def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
     """Without a cap the dataset's own account holds nothing."""
     made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
-    amend(ledger, made, PureDP(epsilon=5), because="found out")
+    amend(ledger, made, PureDP(epsilon=5), reason="found out")
     assert spent(ledger) == {"2026-W01": Fraction(5)}
     assert spent(ledger, "dataset") == {"": Fraction(0)}
     charge(ledger, WEEKS, "2026-W02")
@@ -356,7 +356,7 @@ def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> No
     wider = make_policy(
         unit="user-week", partition="{by: week}", lifetime="{epsilon: 3}"
     )
-    wish = Wish(because="more", new_term=True, raise_lifetime=True)
+    wish = Wish(reason="more", new_term=True, raise_lifetime=True)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
         apply_policy(ledger, wider, wish)
 
@@ -375,7 +375,7 @@ def test_no_further_term_fits_beside_parts_by_time(
     after = make_policy(
         budget="{epsilon: 0.25}", unit="user-week", partition="{by: week}", **fields
     )
-    wished = Wish(because="less", new_term=True, raise_lifetime=True)
+    wished = Wish(reason="less", new_term=True, raise_lifetime=True)
     for wish in (Wish(), wished):
         with pytest.raises(
             (PolicyChanged, PolicyNotApplied), match="no further term fits"
@@ -400,7 +400,7 @@ def test_what_a_further_term_may_have_is_said(
     charge(ledger, REGIONS, "north")
     fields = {"partition": "{by: region}", "lifetime": f"{{epsilon: {lifetime}}}"}
     after = make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
-    wish = Wish(because="more", new_term=True)
+    wish = Wish(reason="more", new_term=True)
     with pytest.raises(PolicyChanged, match=advice):
         apply_policy(ledger, after, Wish())
     with pytest.raises(PolicyNotApplied, match=advice):

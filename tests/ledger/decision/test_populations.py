@@ -14,7 +14,7 @@ from dpflow.exceptions import (
     PolicyError,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import freeze, thaw
+from dpflow.ledger.office import freeze, unfreeze
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts
 from dpflow.policy import load_policies, parse_policy
@@ -109,11 +109,11 @@ def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> 
     used = [policies["shop"]]
     step = {"policies": used, "populations": policies.populations_of(used)}
     ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
-    freeze(ledger, "population/people", who="ann", because="wrong sigma")
+    freeze(ledger, "population/people", who="ann", reason="wrong sigma")
     for key in ("week/1", "week/2"):
         with pytest.raises(BudgetRefused, match="Population 'people' is frozen by ann"):
             granted(ledger, "0.1", key=key, **step)
-    thaw(ledger, "population/people", who="ann", because="it was right")
+    unfreeze(ledger, "population/people", who="ann", reason="it was right")
     assert isinstance(
         ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
     )

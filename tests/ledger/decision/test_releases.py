@@ -236,7 +236,7 @@ def test_a_void_frees_its_key(ledger: Ledger, path: Place) -> None:
 def test_a_forfeited_claim_is_free(ledger: Ledger, path: Place) -> None:
     """Its owner is dead; closing its charge changes nothing for the key."""
     first = dead_claim(path, "0.1")
-    ledger.forfeit(first, because="the machine is gone")
+    ledger.forfeit(first, reason="the machine is gone")
     ledger.settle(granted(ledger, key="week/1"), value=VALUE)
     assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
     assert sums(path) == (2 * TENTH, 0)

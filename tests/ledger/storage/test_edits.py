@@ -36,7 +36,7 @@ def test_the_hash_chain_is_what_it_says(ledger: Ledger, path: Place) -> None:
     """Recomputed from the columns by other code, over every kind of entry."""
     ledger.settle(granted(ledger, "0.1", key="k"), value="1")
     ledger.void(granted(ledger, "0.1", flow="f", flow_run="r"), reason="test")
-    ledger.forfeit(killed(path), because="test")
+    ledger.forfeit(killed(path), reason="test")
     refused(ledger, "0.95", flow="f", flow_run="r")
     assert set(kinds(path)) == {
         "open",

@@ -63,7 +63,7 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
             ledger.reserve(request(ledger, "0.1"))
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
-            freeze(ledger, "a", who="me", because="test")
+            freeze(ledger, "a", who="me", reason="test")
     assert views.history(writer, kind=None) == before
 
 

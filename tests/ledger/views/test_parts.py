@@ -89,7 +89,7 @@ def test_what_is_overdrawn_is_on_every_page(divided: Ledger) -> None:
     """It breaks the guarantee of all parts, so that no page may hide it."""
     assert not views.terms(divided, "a")[-1].overdrawn
     name = granted(divided, policies=[DIVIDED], partitions=("east",), flow="daily")
-    amend(divided, name, PureDP(epsilon=5), because="it cost more")
+    amend(divided, name, PureDP(epsilon=5), reason="it cost more")
     states = {view.id: view.state for view in page(divided, 1).accounts}
     assert states["a#1/partition/east"] == "overdrawn"
     assert "a#1/partition/north" not in states

@@ -12,7 +12,7 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.office import forget_release, freeze
+from dpflow.ledger.office import freeze, withdraw_release
 from dpflow.ledger.records import AccountView, UnusualSteps
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.releases import release_value
@@ -85,7 +85,7 @@ def test_spent_reserved_and_forfeited_are_told_apart(
     dead = dead_charge(path, "0.4")
     told = {"spent": "0.1", "reserved": "0.2", "forfeited": "0.4", "left": "0.3"}
     assert told == amounts(only(ledger))
-    ledger.forfeit(dead, because="closed by an operator")
+    ledger.forfeit(dead, reason="closed by an operator")
     assert told == amounts(only(ledger))
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.31")
@@ -270,7 +270,7 @@ def test_views_of_a_missing_value_do_not_change_the_ledger(
 def test_a_frozen_account_is_shown_as_such(ledger: Ledger) -> None:
     """Its numbers stay what they are."""
     granted(ledger, "0.1")
-    freeze(ledger, "a", who="someone", because="it looks wrong")
+    freeze(ledger, "a", who="someone", reason="it looks wrong")
     assert only(ledger).state == "frozen"
     assert amounts(only(ledger))["reserved"] == "0.1"
 
@@ -348,7 +348,7 @@ def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> N
     dead = dead_charge(path, "0.1")
     expected = UnusualSteps(own_noise=2, failed=1, forfeited=1)
     assert views.unusual_steps(ledger, "a") == expected
-    ledger.forfeit(dead, because="closed by an operator")
+    ledger.forfeit(dead, reason="closed by an operator")
     assert views.unusual_steps(ledger, "a") == expected
     few = views.unusual_steps(ledger, "a", most=2)
     assert few == UnusualSteps(forfeited=1, older=True)
@@ -442,6 +442,6 @@ def test_one_release_is_found_without_the_charges_of_others(
         "two",
         'th"ree',
     }
-    forget_release(ledger, "two")
-    with pytest.raises(ReleaseError, match="forgotten"):
+    withdraw_release(ledger, "two", reason="x")
+    with pytest.raises(ReleaseError, match="withdrawn"):
         release_value(ledger, "two")

@@ -23,7 +23,7 @@ from dpflow.ledger.audit.reconcile import Comparison, compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.office import apply_policy, freeze, freeze_of, thaw
+from dpflow.ledger.office import apply_policy, freeze, freeze_of, unfreeze
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness import file as module
@@ -48,13 +48,13 @@ OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")
 
 def freezes(ledger: Ledger) -> None:
     """Someone freezes the dataset."""
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
 
 
-def thaws(ledger: Ledger) -> None:
-    """Someone freezes it, and thaws it again."""
+def unfreezes(ledger: Ledger) -> None:
+    """Someone freezes it, and unfreezes it again."""
     freezes(ledger)
-    thaw(ledger, "a", who="ann", because="it was right")
+    unfreeze(ledger, "a", who="ann", reason="it was right")
 
 
 def tightens(ledger: Ledger) -> None:
@@ -64,12 +64,12 @@ def tightens(ledger: Ledger) -> None:
 
 def opens(ledger: Ledger) -> None:
     """Someone opens a new term, under which nothing is charged yet."""
-    wish = Wish(new_term=True, because="accounts are the unit now")
+    wish = Wish(new_term=True, reason="accounts are the unit now")
     apply_policy(ledger, OTHER_UNIT, wish)
 
 
-DECISIONS = [freezes, thaws, tightens, opens]
-GATES = [freezes, thaws, tightens]
+DECISIONS = [freezes, unfreezes, tightens, opens]
+GATES = [freezes, unfreezes, tightens]
 TABLES = {
     "row": "key, value, output",
     "entry": "book, number, kind, charge, postings, body, at, writer, hash",
@@ -120,7 +120,7 @@ def forget(path: Place, witness: str, decide: Callable[[Ledger], None]) -> Ledge
 def test_a_forgotten_decision_is_noticed(
     path: Place, tmp_path: Path, decide: Callable[[Ledger], None], policy: Policy
 ) -> None:
-    """A dataset does not thaw, nor a budget grow back, nor an old term come back.
+    """A dataset does not unfreeze, nor a budget grow back, nor an old term come back.
 
     Whatever policy file a worker has, it hears of the restored backup.
     """
@@ -151,14 +151,14 @@ def test_a_lost_gate_is_frozen_again(
     (loss,) = compare(ledger).losses
     assert all(line.decides for line in loss.missing)
     assert kinds(path) == ["open", "reserve", "settle"]
-    found = reconcile(ledger, {"a": BASIC}, because="restored")
+    found = reconcile(ledger, {"a": BASIC}, reason="restored")
     assert sums(path) == before
     assert [(lost.dataset, lost.gates, lost.terms) for lost in found.lost] == [
         ("a", True, ())
     ]
     assert kinds(path)[3:] == ["repair", "freeze"]
     told = freeze_of(ledger, "a") or {}
-    assert str(told["because"]).startswith("repaired: a freeze was lost")
+    assert str(told["reason"]).startswith("repaired: a freeze was lost")
     with pytest.raises(BudgetRefused, match=r"frozen .*repaired: a freeze was lost"):
         granted(ledger)
     assert compare(ledger).agrees
@@ -171,9 +171,9 @@ def test_a_lost_tightening_is_applied_again_while_frozen(
 ) -> None:
     """So that no step runs under the looser budget in between."""
     ledger = forget(path, str(tmp_path / "witness"), tightens)
-    reconcile(ledger, {"a": LOWER}, because="restored")
+    reconcile(ledger, {"a": LOWER}, reason="restored")
     tightens(ledger)
-    thaw(ledger, "a", who="ann", because="the policy is back")
+    unfreeze(ledger, "a", who="ann", reason="the policy is back")
     granted(ledger, "0.4", policies=[LOWER])
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.1", policies=[LOWER])
@@ -187,7 +187,7 @@ def test_lost_charges_alone_freeze_nothing(path: Place, tmp_path: Path) -> None:
         path, str(tmp_path / "witness"), lambda ledger: granted(ledger) and None
     )
     assert compare(ledger).lost == ()
-    assert reconcile(ledger, {"a": BASIC}, because="restored").lost == ()
+    assert reconcile(ledger, {"a": BASIC}, reason="restored").lost == ()
     assert freeze_of(ledger, "a") is None
     granted(ledger)
     ledger.close()
@@ -197,9 +197,9 @@ def test_a_freeze_that_is_back_is_not_repeated(path: Place, tmp_path: Path) -> N
     """Who froze again before the repair stays the one who did."""
     ledger = forget(path, str(tmp_path / "witness"), freezes)
     freezes(ledger)
-    reconcile(ledger, {"a": BASIC}, because="restored")
+    reconcile(ledger, {"a": BASIC}, reason="restored")
     assert kinds(path).count("freeze") == 1
-    assert (freeze_of(ledger, "a") or {})["because"] == "wrong sigma"
+    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
     ledger.close()
 
 
@@ -210,13 +210,13 @@ def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None
     """A worker with the old file does not go on as if nobody had decided."""
     ledger = forget(path, str(tmp_path / "witness"), opens)
     before = sums(path)
-    found = reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+    found = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
     assert [(lost.gates, lost.terms) for lost in found.lost] == [(False, (2,))]
     assert sums(path) == before
-    assert (freeze_of(ledger, "a") or {})["because"] == "repaired: term 2 was lost"
+    assert (freeze_of(ledger, "a") or {})["reason"] == "repaired: term 2 was lost"
     with pytest.raises(BudgetRefused, match="term 2 was lost"):
         granted(ledger)
-    thaw(ledger, "a", who="ann", because="nothing runs")
+    unfreeze(ledger, "a", who="ann", reason="nothing runs")
     opens(ledger)
     with pytest.raises(PolicyChanged):
         granted(ledger)
@@ -233,7 +233,7 @@ def test_a_term_that_was_applied_again_freezes_nothing(
     opens(ledger)
     with pytest.raises(LedgerRolledBack):
         granted(ledger, policies=[OTHER_UNIT])
-    assert reconcile(ledger, {"a": OTHER_UNIT}, because="restored").lost == ()
+    assert reconcile(ledger, {"a": OTHER_UNIT}, reason="restored").lost == ()
     assert kinds(path, "a#2") == ["open", "repair"]
     ((ran,),) = read(path, "SELECT ran FROM book")
     assert "2" not in json.loads(ran)
@@ -254,9 +254,9 @@ def test_a_lost_term_that_was_charged_has_to_be_applied_again(
     ledger = forget(path, str(tmp_path / "witness"), charges)
     assert [lost.terms for lost in compare(ledger).lost] == [(2,)]
     with pytest.raises(ConfigurationError, match="dpflow policy apply a --new-term"):
-        reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+        reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
     opens(ledger)
-    found = reconcile(ledger, {"a": OTHER_UNIT}, because="restored")
+    found = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
     assert found.lost == ()
     assert sum(sums(path, "a#2")) * 10 == 3
     # What ran under it is in the file that was lost.
@@ -273,7 +273,7 @@ def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     ledger = open_ledger(url(path), witness=witness)
     with pytest.raises(LedgerRolledBack):
         granted(ledger)
-    reconcile(ledger, {"a": BASIC}, because="restored")
+    reconcile(ledger, {"a": BASIC}, reason="restored")
     assert kinds(path) == ["repair"]
     granted(ledger)
     assert kinds(path) == ["repair", "open", "reserve"]
@@ -299,16 +299,16 @@ def test_a_witness_that_was_begun_anew_knows_them(path: Place, tmp_path: Path) -
     witness = str(tmp_path / "witness")
     ledger = forget(path, witness, freezes)
     before = all_rows(path)
-    reconcile(ledger, {"a": BASIC}, because="restored")
+    reconcile(ledger, {"a": BASIC}, reason="restored")
     with pytest.raises(BudgetRefused):
         granted(ledger)  # The refusal, not the freeze, is the newest entry now.
-    assert reconcile(ledger, {"a": BASIC}, because="restored").agrees
+    assert reconcile(ledger, {"a": BASIC}, reason="restored").agrees
     ledger.close()
     take_back(path, before)
     edit(path, "DELETE FROM row WHERE key = 'epoch:'")
     ledger = open_ledger(url(path), witness=witness)
     assert [
-        lost.gates for lost in reconcile(ledger, {"a": BASIC}, because="x").lost
+        lost.gates for lost in reconcile(ledger, {"a": BASIC}, reason="x").lost
     ] == [True]
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger)
@@ -328,7 +328,7 @@ def test_a_lost_account_of_an_earlier_term_is_opened_again(
         budget="{epsilon: 2}",
         lifetime="{epsilon: 9}",
     )
-    again = Wish(new_term=True, because="more data")
+    again = Wish(new_term=True, reason="more data")
     ledger = create_ledger(url(path), witness=witness)
     ledger.settle(granted(ledger, policies=[first], flow="daily"))
     before = all_rows(path)
@@ -342,7 +342,7 @@ def test_a_lost_account_of_an_earlier_term_is_opened_again(
         fewer = make_policy(flows="{daily: {epsilon: 0.5}}", lifetime="{epsilon: 9}")
         assert apply_policy(ledger, fewer, Wish()).action == "tighten"
     apply_policy(ledger, second, again)
-    reconcile(ledger, {"a": second}, because="restored")
+    reconcile(ledger, {"a": second}, reason="restored")
     assert sums(path, "a#1") == (Fraction("0.7"), 0)
     lost = "a#1/flow/weekly"
     assert sums(path, lost) == ((0, 0) if taken_off else (Fraction("0.6"), 0))
@@ -373,15 +373,15 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     )
     if epsilon == "2":
         with pytest.raises(PolicyChanged):
-            apply_policy(ledger, file, Wish(because="more"))
+            apply_policy(ledger, file, Wish(reason="more"))
         with pytest.raises(PolicyNotApplied, match=r"would add up to .* = 3"):
-            apply_policy(ledger, file, Wish(because="more", new_term=True))
+            apply_policy(ledger, file, Wish(reason="more", new_term=True))
         assert sums(path, "a#2") == (0, 0)
     else:
         with pytest.raises(PolicyNotApplied, match="lifetime"):
-            apply_policy(ledger, file, Wish(because="less"))
+            apply_policy(ledger, file, Wish(reason="less"))
     assert read(path, "SELECT count(*) FROM term") == [(1,)]
-    reconcile(ledger, {"a": BASIC}, because="restored")
+    reconcile(ledger, {"a": BASIC}, reason="restored")
     assert sums(path) == (1, 0)
     ledger.close()
 
@@ -394,7 +394,7 @@ def test_a_compacted_witness_still_knows_them(
 
     def goes_on(ledger: Ledger) -> None:
         freezes(ledger)
-        thaw(ledger, "a", who="ann", because="it was right")
+        unfreeze(ledger, "a", who="ann", reason="it was right")
         monkeypatch.setattr(module, "KEPT", 3)
         assert ledger.watch.witness is not None
         for number in range(20):
@@ -416,7 +416,7 @@ def put_back(path: Path, ledger: Ledger, policy: Policy) -> Comparison:
         ledger_id=ledger.id,
         witness=None,
         policies={"a": policy},
-        because="restored",
+        reason="restored",
     ).charged_again
 
 
@@ -444,7 +444,7 @@ def test_a_restored_freeze_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = create_ledger(url(path), witness="none")
     granted(ledger)
-    thaws(ledger)
+    unfreezes(ledger)
     tightens(ledger)
     backup(ledger, tmp_path / "copy")
     granted(ledger, "0.2", policies=[LOWER])

@@ -117,7 +117,7 @@ def goes_on_after_a_repair(setting: str, folder: Path) -> None:
     with pytest.raises(LedgerRolledBack):
         granted(ledger, policies=[policy])
     assert len(compare(ledger).losses) == 1
-    reconcile(ledger, {"a": policy}, because="test")
+    reconcile(ledger, {"a": policy}, reason="test")
     assert compare(ledger).agrees
     assert sum(sums(path)) * 10 == 6
     granted(ledger, policies=[policy])

@@ -243,7 +243,7 @@ def test_a_retry_from_the_ui_after_exhaustion_and_a_new_term_pays_for_the_rest(
     done = books()
     assert (first.name, done) == ("BudgetExhausted", settled(10, "1", refused=1))
     applied = CliRunner().invoke(
-        app, ["policy", "apply", "shop", "--new-term", "--because", "a new year"]
+        app, ["policy", "apply", "shop", "--new-term", "--reason", "a new year"]
     )
     assert applied.exit_code == 0, applied.stderr
     second = run_again(report, run)

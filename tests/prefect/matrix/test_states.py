@@ -302,7 +302,7 @@ def _resume(deployment):
     refused = CliRunner().invoke(app, ["resume", deployment])
     assert refused.exit_code == 1
     assert "stays paused" in refused.stderr
-    assert "`dpflow policy apply shop --new-term --because TEXT`" in refused.stderr
+    assert "`dpflow policy apply shop --new-term --reason TEXT`" in refused.stderr
     done = CliRunner().invoke(app, ["resume", deployment, "--force"])
     assert done.exit_code == 0, done.stderr
     assert "refused all the same" in done.stdout

@@ -66,7 +66,7 @@ DEPLOY = ("prefect", "--no-prompt", "deploy", "--name", NAME)
 #: One at a time: ticks that a slow machine is late with wait for the worker.
 WORKER = ("prefect", "worker", "start", "--pool", "reports", "--limit", "1")
 NEW_TERM = (
-    "dpflow", "policy", "apply", "cdnow", "--new-term", "--because", "a new year",
+    "dpflow", "policy", "apply", "cdnow", "--new-term", "--reason", "a new year",
 )  # fmt: skip
 
 

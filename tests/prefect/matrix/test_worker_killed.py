@@ -81,7 +81,7 @@ def test_a_run_that_a_worker_lost_is_charged_in_full(found):
     assert seen.after == (dead, [("endless_week", "forfeited")])
     assert seen.tasks == {"kept_week": "COMPLETED", "endless_week": "RUNNING"}
     assert "forfeited" in seen.said
-    assert "dpflow ledger close-reservation" in seen.said
+    assert "dpflow ledger reservations --close" in seen.said
 
 
 def test_the_next_run_replays_and_pays_for_what_was_lost(found):

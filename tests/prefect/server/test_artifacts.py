@@ -33,7 +33,7 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     artifact = Artifact.get("dpflow-budget-shop")
     assert artifact.data.startswith("# Privacy budget of `shop`, term 1\n")
     assert "**BudgetExhausted.**" in artifact.data
-    assert "dpflow policy apply shop --new-term --because TEXT" in artifact.data
+    assert "dpflow policy apply shop --new-term --reason TEXT" in artifact.data
     assert "epsilon = 1" in artifact.data
     assert "| | dataset shop |" in artifact.data
     assert "| spent | epsilon 1 |" in artifact.data

@@ -188,7 +188,7 @@ def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
     refused = CliRunner().invoke(app, ["resume", NAME])
     assert refused.exit_code == 1
     assert "stays paused" in refused.stderr
-    assert "`dpflow policy apply shop --new-term --because TEXT`" in refused.stderr
+    assert "`dpflow policy apply shop --new-term --reason TEXT`" in refused.stderr
     assert paused()
     with served():
         until(lambda: not paused())

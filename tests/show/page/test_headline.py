@@ -25,7 +25,7 @@ def term(number, **fields):
         "budget": {"epsilon": "3", "delta": "0.000001"},
         "charged": True,
         "lifetime": None,
-        "because": "",
+        "reason": "",
         "opened_at": "",
         "opened_by": "",
     }

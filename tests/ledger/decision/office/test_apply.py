@@ -22,7 +22,7 @@ from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
 from tests.ledger.support import BASIC, Place, granted, make_policy
 
-NEW = Wish(new_term=True, because="a new year")
+NEW = Wish(new_term=True, reason="a new year")
 FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
 
 
@@ -47,11 +47,11 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
 def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> None:
     """Explicitly, with whoever did it; the file needs no step to be pinned."""
     assert propose(ledger, BASIC).action == "open"
-    result = apply(ledger, BASIC, Wish(because="the board agreed"))
+    result = apply(ledger, BASIC, Wish(reason="the board agreed"))
     assert (result.action, result.term) == ("open", 1)
     assert kinds(ledger) == ["open"]
     entry = body(ledger, "open")
-    assert (entry["because"], entry["who"]) == ("the board agreed", system_user())
+    assert (entry["reason"], entry["who"]) == ("the board agreed", system_user())
     assert propose(ledger, BASIC).action == "nothing"
     assert apply(ledger, BASIC).action == "nothing"
     assert kinds(ledger) == ["open"]
@@ -92,7 +92,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
     held = granted(ledger, "0.1")
     found = propose(ledger, budget("0.5"))
     assert (found.action, found.verdict) == ("tighten", "tighter")
-    result = apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    result = apply(ledger, budget("0.5"), Wish(reason="less is enough"))
     assert (result.action, result.term, result.accounts) == ("tighten", 1, ("a#1",))
     assert result.closed == ()
     assert sums(ledger) == (Fraction(3, 10), Fraction(1, 10))
@@ -106,9 +106,9 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
 def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
     """Who, why, which policy, each change, the gate before and after."""
     granted(ledger)
-    apply(ledger, budget("0.5"), Wish(because="less is enough"))
+    apply(ledger, budget("0.5"), Wish(reason="less is enough"))
     entry = body(ledger, "tighten")
-    assert (entry["who"], entry["because"]) == (system_user(), "less is enough")
+    assert (entry["who"], entry["reason"]) == (system_user(), "less is enough")
     assert entry["changes"] == ["budget.epsilon: ledger 1, file 0.5"]
     gates = entry["before"]["dataset"], entry["term"]["gates"]["dataset"]
     assert [json.loads(gate["rule"])["epsilon"] for gate in gates] == ["1", "0.5"]

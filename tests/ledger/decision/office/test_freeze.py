@@ -1,4 +1,4 @@
-"""A frozen dataset refuses everything, says who and why, and thaws as it was."""
+"""A frozen dataset refuses everything, says who and why, and unfreezes as it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import amend, freeze, freeze_of, thaw
+from dpflow.ledger.office import amend, freeze, freeze_of, unfreeze
 from dpflow.ledger.records import Replayed
 from tests.ledger.journals import account, audit, kinds
 from tests.ledger.support import granted, make_policy, request
@@ -20,22 +20,22 @@ HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **
 def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     """As a refusal, not as an exhausted budget; the journal keeps it."""
     granted(ledger)
-    assert freeze(ledger, "a", who="ann", because="wrong sigma") == ("a#1",)
+    assert freeze(ledger, "a", who="ann", reason="wrong sigma") == ("a#1",)
     with pytest.raises(BudgetRefused, match="frozen by ann: 'wrong sigma'") as caught:
         granted(ledger)
     assert not isinstance(caught.value, BudgetExhausted)
     assert "Step 'count' was refused. Dataset 'a' is frozen by ann" in str(caught.value)
     assert "filter" not in str(caught.value)
-    assert "dpflow thaw a" in caught.value.fits
+    assert "dpflow unfreeze a" in caught.value.fits
     assert kinds(ledger) == ["open", "reserve", "freeze", "refuse"]
-    assert (freeze_of(ledger, "a") or {})["because"] == "wrong sigma"
+    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
     audit(ledger)
 
 
 def test_steps_that_run_already_may_end(ledger: Ledger) -> None:
     """Settling and voiding ask nothing."""
     first, second = granted(ledger), granted(ledger)
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     ledger.settle(first)
     ledger.void(second, reason="never started")
     assert freeze_of(ledger, "a") is not None
@@ -46,22 +46,22 @@ def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
     """It costs nothing, and frozen still means that nothing goes out."""
     ledger.settle(granted(ledger, key="week/1"), value="1")
     assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     with pytest.raises(BudgetRefused, match="frozen"):
         ledger.reserve(request(ledger, key="week/1"))
-    thaw(ledger, "a", who="ann", because="it was right")
+    unfreeze(ledger, "a", who="ann", reason="it was right")
     assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
 
 
-def test_every_account_of_the_term_freezes_and_thaws(ledger: Ledger) -> None:
-    """Shares and odometers, too; a second freeze or thaw changes nothing."""
+def test_every_account_of_the_term_freezes_and_unfreezes(ledger: Ledger) -> None:
+    """Shares and odometers, too; a second freeze or unfreeze changes nothing."""
     granted(ledger, policies=[HALTING], flow="weekly")
-    frozen = freeze(ledger, "a", who="ann", because="wrong sigma")
+    frozen = freeze(ledger, "a", who="ann", reason="wrong sigma")
     assert frozen == ("a#1", "a#1/flow/weekly", "a#1/odometer/weekly")
-    assert freeze(ledger, "a", who="bob", because="me too") == ()
+    assert freeze(ledger, "a", who="bob", reason="me too") == ()
     assert (freeze_of(ledger, "a") or {})["who"] == "ann"
-    assert thaw(ledger, "a", who="bob", because="it was right") == frozen
-    assert thaw(ledger, "a", who="bob", because="again") == ()
+    assert unfreeze(ledger, "a", who="bob", reason="it was right") == frozen
+    assert unfreeze(ledger, "a", who="bob", reason="again") == ()
     assert freeze_of(ledger, "a") is None
     granted(ledger, policies=[HALTING], flow="weekly")
     audit(ledger)
@@ -71,10 +71,10 @@ def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger: Ledger) -> None:
     """Its odometer was frozen like all else, but did not refuse by its reading."""
     step = {"policies": [HALTING], "flow": "weekly", "flow_run": "run1"}
     granted(ledger, **step)
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger, **step)
-    thaw(ledger, "a", who="ann", because="it was right")
+    unfreeze(ledger, "a", who="ann", reason="it was right")
     granted(ledger, **step)
 
 
@@ -82,7 +82,7 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
     """A step that reads both is refused as a whole."""
     other = make_policy("b")
     granted(ledger)
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     granted(ledger, policies=[other])
     with pytest.raises(BudgetRefused, match="Dataset 'a' is frozen"):
         granted(ledger, policies=[other, make_policy()])
@@ -91,16 +91,16 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
 def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> None:
     """A flow that may not use it hears of the freeze first."""
     granted(ledger, policies=[HALTING], flow="weekly")
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     with pytest.raises(BudgetRefused, match="frozen by ann"):
         granted(ledger, policies=[HALTING], flow="daily")
 
 
 def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger) -> None:
-    """Thawing gives nothing back."""
-    amend(ledger, granted(ledger), PureDP(epsilon=5), because="it cost more")
-    freeze(ledger, "a", who="ann", because="wrong sigma")
-    thaw(ledger, "a", who="ann", because="it was right")
+    """Unfreezing gives nothing back."""
+    amend(ledger, granted(ledger), PureDP(epsilon=5), reason="it cost more")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
+    unfreeze(ledger, "a", who="ann", reason="it was right")
     assert (found := account(ledger)) is not None
     assert found.overdrawn
     with pytest.raises(BudgetRefused, match="the account is overdrawn"):
@@ -108,15 +108,15 @@ def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("amount", "over"), [("1", False), ("1.1", True)])
-def test_what_was_overdrawn_while_frozen_is_seen_at_the_thaw(
+def test_what_was_overdrawn_while_frozen_is_seen_at_the_unfreeze(
     ledger: Ledger, amount: str, over: bool
 ) -> None:
     """A total that grew past the filter since the freeze is told apart."""
     name = granted(ledger, "0.5")
-    freeze(ledger, "a", who="ann", because="wrong sigma")
-    (posted,) = amend(ledger, name, PureDP(epsilon=amount), because="it cost more")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
+    (posted,) = amend(ledger, name, PureDP(epsilon=amount), reason="it cost more")
     assert posted.state == "frozen"
-    thaw(ledger, "a", who="ann", because="it was right")
+    unfreeze(ledger, "a", who="ann", reason="it was right")
     assert (found := account(ledger)) is not None
     assert found.overdrawn == over
     audit(ledger)
@@ -124,15 +124,15 @@ def test_what_was_overdrawn_while_frozen_is_seen_at_the_thaw(
 
 def test_what_was_never_applied_cannot_be_frozen(ledger: Ledger) -> None:
     """The error says how to make a term first."""
-    for operate in (freeze, thaw):
+    for operate in (freeze, unfreeze):
         with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-            operate(ledger, "a", who="ann", because="wrong sigma")
+            operate(ledger, "a", who="ann", reason="wrong sigma")
 
 
 def test_a_freeze_shows_in_what_people_read(ledger: Ledger) -> None:
     """In the term, and in the state of each account."""
     granted(ledger)
-    freeze(ledger, "a", who="ann", because="wrong sigma")
+    freeze(ledger, "a", who="ann", reason="wrong sigma")
     (term,) = views.terms(ledger, "a")
     assert (term.frozen or {})["who"] == "ann"
     assert [view.state for view in views.accounts(ledger)] == ["frozen"]

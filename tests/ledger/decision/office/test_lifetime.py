@@ -13,7 +13,7 @@ from dpflow.ledger import views
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Pen
-from dpflow.ledger.office import amend, apply_policy, freeze, propose, thaw
+from dpflow.ledger.office import amend, apply_policy, freeze, propose, unfreeze
 from dpflow.ledger.office_records import Freeze, Wish
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -21,8 +21,8 @@ from tests.ledger.journals import UNIT, audit, body, entries, terms_of
 from tests.ledger.support import granted, make_policy
 from tests.sizes import spread
 
-NEW = Wish(new_term=True, because="a new year")
-RAISED = Wish(new_term=True, because="a new year", raise_lifetime=True)
+NEW = Wish(new_term=True, reason="a new year")
+RAISED = Wish(new_term=True, reason="a new year", raise_lifetime=True)
 
 
 def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
@@ -54,10 +54,10 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     before = policy("1", "2")
     name = granted(ledger, policies=[before])
     if while_frozen:
-        freeze(ledger, "a", who="ann", because="looked odd")
-    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+        freeze(ledger, "a", who="ann", reason="looked odd")
+    amend(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
     if while_frozen:
-        thaw(ledger, "a", who="ann", because="it was odd")
+        unfreeze(ledger, "a", who="ann", reason="it was odd")
     for file in (before, policy("1", "7")):
         with pytest.raises(
             PolicyNotApplied, match=r"in term 1 .* than its budget"
@@ -77,7 +77,7 @@ def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
     """The dataset's own budget still holds."""
     shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
     name = granted(ledger, policies=[shared], flow="report")
-    amend(ledger, name, PureDP(epsilon="0.5"), because="it was a sum, not a mean")
+    amend(ledger, name, PureDP(epsilon="0.5"), reason="it was a sum, not a mean")
     found = apply_policy(ledger, shared, NEW)
     assert [view.overdrawn for view in found.terms] == [False, False]
     assert "overdrawn" not in terms_in_words(found.terms)
@@ -175,7 +175,7 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     granted(ledger, "0.9", policies=[after])
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
-    amend(ledger, name, PureDP(epsilon=1), because="it ran after all")
+    amend(ledger, name, PureDP(epsilon=1), reason="it ran after all")
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "together are not kept within the lifetime (epsilon = 1, delta" in words
 
@@ -197,7 +197,7 @@ def test_an_overdrawn_term_keeps_nobody_within_the_lifetime(ledger: Ledger) -> N
     name = granted(ledger, policies=[before])
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
-    amend(ledger, name, PureDP(epsilon=5), because="it was a sum, not a mean")
+    amend(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "together are kept within" not in words
     assert "together are not kept within the lifetime (epsilon = 2, delta" in words
@@ -299,9 +299,9 @@ def _reset_in_place(ledger: Ledger, given: Policy, *_: object) -> None:
     """Apply whatever is asked as a term that nobody counts: a known-bad `apply`."""
     with ledger.storage.write() as transaction:
         state = transaction.load(Keys(whole=("a",), claims=()))
-        command = Freeze(book="a", who="x", because="x", **ledger.label())
+        command = Freeze(book="a", who="x", reason="x", **ledger.label())
         pen = Pen(state, command)
-        opened(pen, given, because="whatever is asked", facts={})
+        opened(pen, given, reason="whatever is asked", facts={})
         transaction.store(pen.changes, pen.entries, {})
 
 

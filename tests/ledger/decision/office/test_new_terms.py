@@ -16,7 +16,7 @@ from dpflow.policy.fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of
 from tests.ledger.support import granted, make_policy
 
-NEW = Wish(new_term=True, because="a new year")
+NEW = Wish(new_term=True, reason="a new year")
 
 
 def budget(epsilon: str, **fields: str) -> Policy:
@@ -51,23 +51,23 @@ def test_anything_else_needs_a_term_that_is_asked_for(
 ) -> None:
     """The refusal names each change, its verdict, and the command."""
     granted(ledger)
-    told = "--new-term --because TEXT`, would be refused as well.*Write `lifetime"
+    told = "--new-term --reason TEXT`, would be refused as well.*Write `lifetime"
     with pytest.raises(PolicyChanged, match=told):
         apply(ledger, edited)
     roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
-    told = "or open a new term with `dpflow policy apply a --new-term --because TEXT`"
+    told = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
     with pytest.raises(PolicyChanged, match=told):
         apply(ledger, roomy)
     assert len(terms_of(ledger)) == 1
     granted(ledger)
 
 
-@pytest.mark.parametrize("because", ["", "  "])
-def test_a_new_term_needs_a_reason(ledger: Ledger, because: str) -> None:
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_a_new_term_needs_a_reason(ledger: Ledger, reason: str) -> None:
     """The journal keeps it."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied, match="needs a reason"):
-        apply(ledger, capped("2", "9"), Wish(new_term=True, because=because))
+        apply(ledger, capped("2", "9"), Wish(new_term=True, reason=reason))
 
 
 def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
@@ -80,7 +80,7 @@ def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     assert sums(ledger) == (0, Fraction(9, 10))
     assert sums(ledger, "a#2") == (0, 2)
     entry = body(ledger, "open")
-    assert (entry["because"], entry["who"]) == ("a new year", system_user())
+    assert (entry["reason"], entry["who"]) == ("a new year", system_user())
     assert (entry["total"], entry["lifetime"]) == (
         {"epsilon": "3", "delta": "0"},
         {"epsilon": "3", "delta": "0"},
@@ -105,7 +105,7 @@ def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
     apply(ledger, capped("2", "3"), NEW)
     granted(ledger, "0.5", policies=[capped("2", "3")])
     ledger.settle(settled)
-    ledger.forfeit(forfeited, because="its host is gone")
+    ledger.forfeit(forfeited, reason="its host is gone")
     assert sums(ledger) == (Fraction(1, 2), 0)
     assert sums(ledger, "a#2") == (0, Fraction(1, 2))
     audit(ledger)
@@ -128,8 +128,8 @@ def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
 def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
     """A new account would not be frozen; tightening is fine."""
     granted(ledger)
-    freeze(ledger, "a", who="ann", because="a bug")
-    with pytest.raises(PolicyNotApplied, match="dpflow thaw a"):
+    freeze(ledger, "a", who="ann", reason="a bug")
+    with pytest.raises(PolicyNotApplied, match="dpflow unfreeze a"):
         apply(ledger, capped("2", "3"), NEW)
     assert apply(ledger, budget("0.5")).action == "tighten"
     with pytest.raises(BudgetRefused, match="frozen by ann: 'a bug'"):
@@ -139,10 +139,10 @@ def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
 def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
     ledger: Ledger,
 ) -> None:
-    """Else the next step would thaw the dataset."""
+    """Else the next step would unfreeze the dataset."""
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")
-    freeze(ledger, "a", who="ann", because="a bug")
+    freeze(ledger, "a", who="ann", reason="a bug")
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[budget("2")])
 

@@ -46,10 +46,10 @@ def test_an_amendment_charges_the_difference(ledger, end):
     if end == "settled":
         ledger.settle(name)
     elif end == "forfeited":
-        ledger.forfeit(name, because="gone")
+        ledger.forfeit(name, reason="gone")
     elif end == "void":
         ledger.void(name, reason="test")
-    (charge,) = amend(ledger, name, PureDP(epsilon="0.25"), because=WHY)
+    (charge,) = amend(ledger, name, PureDP(epsilon="0.25"), reason=WHY)
     wanted = Fraction(1, 4) if end == "void" else Fraction(15, 100)
     assert Fraction(charge.amount["epsilon"]) == wanted
     assert sum(sums(ledger)) == Fraction(1, 4)
@@ -64,11 +64,11 @@ def test_an_amended_step_cannot_report_its_cost_down(ledger):
         return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
 
     names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
-    amend(ledger, names[0], steps("0.2"), because=WHY)
+    amend(ledger, names[0], steps("0.2"), reason=WHY)
     ledger.settle(names[0], reported=1)
     assert sums(ledger) == (2, 2)
     ledger.settle(names[1], reported=1)
-    amend(ledger, names[1], steps("0.2"), because=WHY)
+    amend(ledger, names[1], steps("0.2"), reason=WHY)
     assert sums(ledger) == (4, 1)
     ledger.settle(names[2], reported=1)
     assert sums(ledger) == (Fraction("4.1"), 0)
@@ -84,16 +84,16 @@ def test_an_amendment_of_another_relation_is_refused(ledger):
     sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
     before = whole(ledger)
     with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
-        amend(ledger, name, sampled, because=WHY)
+        amend(ledger, name, sampled, reason=WHY)
     assert whole(ledger) == before
-    amend(ledger, name, Gaussian(sensitivity=1, sigma=10), because=WHY)
+    amend(ledger, name, Gaussian(sensitivity=1, sigma=10), reason=WHY)
 
 
 def test_amendments_add_up(ledger):
     """Each charges only what is new."""
     name = granted(ledger, "0.1")
-    amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
-    amend(ledger, name, PureDP(epsilon="0.3"), because=WHY)
+    amend(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
+    amend(ledger, name, PureDP(epsilon="0.3"), reason=WHY)
     ledger.settle(name)
     assert sums(ledger) == (Fraction(3, 10), 0)
     audit(ledger)
@@ -104,14 +104,14 @@ def test_nothing_is_ever_lowered(ledger, epsilon):
     """An amendment that charges nothing is an error."""
     name = granted(ledger, "0.1")
     with pytest.raises(ReservationConflict, match="only ever raised"):
-        amend(ledger, name, PureDP(epsilon=epsilon), because=WHY)
+        amend(ledger, name, PureDP(epsilon=epsilon), reason=WHY)
     assert kinds(ledger) == ["open", "reserve"]
 
 
 def test_every_account_of_the_step_is_charged(ledger):
     """The dataset's and the flow's share."""
     name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
+    charges = amend(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
     assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
     assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(1, 5)
 
@@ -119,7 +119,7 @@ def test_every_account_of_the_step_is_charged(ledger):
 def test_an_amendment_may_overdraw(ledger):
     """It is recorded truthfully, and nothing is admitted any more."""
     name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = amend(ledger, name, PureDP(epsilon="0.8"), because=WHY)
+    charges = amend(ledger, name, PureDP(epsilon="0.8"), reason=WHY)
     assert [charge.state for charge in charges] == ["open", "overdrawn"]
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.01", policies=[TWO], flow="report")
@@ -130,7 +130,7 @@ def test_a_cost_without_a_price_charges_nothing(ledger):
     """All accounts or none."""
     name = granted(ledger, "0.1")
     with pytest.raises(UnsupportedCost):
-        amend(ledger, name, Gaussian(sensitivity=1, sigma=10), because=WHY)
+        amend(ledger, name, Gaussian(sensitivity=1, sigma=10), reason=WHY)
     assert kinds(ledger) == ["open", "reserve"]
 
 
@@ -139,13 +139,13 @@ def test_a_reservation_that_is_not_there_is_told(ledger):
     with pytest.raises(
         ReservationConflict, match=r"no reservation nobody.*dpflow ledger reservations"
     ):
-        amend(ledger, "nobody", PureDP(epsilon=1), because=WHY)
+        amend(ledger, "nobody", PureDP(epsilon=1), reason=WHY)
 
 
 def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
     """Charge what was spent before."""
     cost = PureDP(epsilon=epsilon)
-    return import_prior(ledger, policy, cost, because="2025", evidence=evidence)
+    return import_prior(ledger, policy, cost, reason="2025", evidence=evidence)
 
 
 def test_prior_spending_is_charged_before_the_first_step(ledger):
@@ -156,7 +156,7 @@ def test_prior_spending_is_charged_before_the_first_step(ledger):
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.7")
     told = body(ledger, "prior")
-    assert (told["evidence_sha256"], told["because"]) == ("e" * 64, "2025")
+    assert (told["evidence_sha256"], told["reason"]) == ("e" * 64, "2025")
     audit(ledger)
 
 
@@ -180,7 +180,7 @@ def test_a_cost_that_does_not_hold_for_the_relation_is_refused(ledger):
     replace_one = make_policy("b", relation="replace-one")
     cost = Gaussian(sensitivity=1, sigma=20)
     with pytest.raises(UnsupportedCost):
-        import_prior(ledger, replace_one, cost, because="x", evidence="e" * 64)
+        import_prior(ledger, replace_one, cost, reason="x", evidence="e" * 64)
     assert entries(ledger, "b") == []
 
 
@@ -204,7 +204,7 @@ def test_what_was_charged_by_hand_is_witnessed(tmp_path):
 def test_the_views_tell_of_them(ledger):
     """As spent; nothing breaks on an entry without a reservation."""
     name = granted(ledger, "0.1")
-    amend(ledger, name, PureDP(epsilon="0.2"), because=WHY)
+    amend(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
     prior(ledger)
     (view,) = accounts(ledger, "a")
     assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.5", "0.1")

@@ -45,7 +45,7 @@ def second(tmp_path: Path, first: Ledger) -> Ledger:
 
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
-    apply_policy(ledger, policy, Wish(because="test", new_term=True))
+    apply_policy(ledger, policy, Wish(reason="test", new_term=True))
 
 
 def test_a_second_ledger_on_a_source_is_refused(first, second):

@@ -18,7 +18,7 @@ from dpflow.ledger.office import (
     freeze_of,
     import_prior,
     propose,
-    thaw,
+    unfreeze,
 )
 from dpflow.ledger.office_records import BookLoss, Repair, Wish
 from dpflow.ledger.opening import open_ledger
@@ -123,7 +123,7 @@ def test_the_first_charge_applies_the_policy_and_says_so(ledger: Ledger) -> None
     """On one machine; the entry that opens the account tells who and why."""
     granted(ledger)
     told = body(ledger, "open")
-    assert told["because"] == "first decision"
+    assert told["reason"] == "first decision"
     assert told["who"] == ledger.conditions.facts["who"]
     assert [told["policy"]] == [term["policy_hash"] for term in terms_of(ledger)]
 
@@ -192,7 +192,7 @@ def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
     reservation = granted(worker, owner="0" * 32)
     worker.close()
     officer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
-    officer.forfeit(reservation, because="the host is gone")
+    officer.forfeit(reservation, reason="the host is gone")
     assert body(officer, "reserve")["who"] == "worker"
     assert body(officer, "forfeit")["who"] == "ann"
     officer.close()
@@ -207,18 +207,18 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     reservation = granted(worker)
     facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": False}, "dpflow": "9"}
     officer = open_ledger(url(path), conditions=Conditions(facts=facts))
-    amend(officer, reservation, PureDP(epsilon="0.2"), because="it cost more")
+    amend(officer, reservation, PureDP(epsilon="0.2"), reason="it cost more")
     spent = PureDP(epsilon="0.1")
-    import_prior(officer, BASIC, spent, because="2024", evidence="0" * 64)
-    freeze(officer, "a", who="ann", because="wrong sigma")
-    thaw(officer, "a", who="ann", because="it was right")
+    import_prior(officer, BASIC, spent, reason="2024", evidence="0" * 64)
+    freeze(officer, "a", who="ann", reason="wrong sigma")
+    unfreeze(officer, "a", who="ann", reason="it was right")
     lost = BookLoss(
         number=len(entries(officer)), amounts={"a#1": (1, 0)}, entries=((99, "f" * 64),)
     )
-    words = {"because": "restored", "before": 0, "epoch": 1, **officer.label()}
+    words = {"reason": "restored", "before": 0, "epoch": 1, **officer.label()}
     officer.ask(Repair(losses={"a": lost}, **words))
     (term,) = terms_of(officer)
-    for kind in ("amend", "prior", "freeze", "thaw", "repair"):
+    for kind in ("amend", "prior", "freeze", "unfreeze", "repair"):
         told = body(officer, kind)
         assert {name: told.get(name) for name in facts} == facts, kind
         assert told["policy"] == {"a": term["policy_hash"]}, kind

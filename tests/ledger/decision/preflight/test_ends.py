@@ -69,7 +69,7 @@ def test_a_crash_before_the_seal_leaves_the_rest_held(ledger: Any, path: Place) 
 def test_an_operator_closes_it_in_full(ledger: Any, path: Place) -> None:
     """The rest is posted, never returned; a late step is refused."""
     name = killed_run(path)
-    ledger.forfeit(name, because="given up")
+    ledger.forfeit(name, reason="given up")
     assert sums(ledger) == (4 * TENTH, 0)
     assert state_of(ledger, name) == "forfeited"
     with pytest.raises(BudgetRefused, match="sealed"):
@@ -113,7 +113,7 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
     lost = {"b": BookLoss(number=0)}
-    words = {"because": "restored", "before": 0, "epoch": 1, **ledger.label()}
+    words = {"reason": "restored", "before": 0, "epoch": 1, **ledger.label()}
     ledger.ask(Repair(losses=lost, **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)

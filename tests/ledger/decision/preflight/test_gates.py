@@ -88,7 +88,7 @@ def test_a_halted_run_draws_nothing_more(ledger: Any) -> None:
 def test_a_frozen_dataset_gives_nothing_to_draw(ledger: Any) -> None:
     """Frozen means that no step runs; the run's end still returns its rest."""
     held_run(ledger, ["0.1"] * 2)
-    freeze(ledger, "a", who="ann", because="test")
+    freeze(ledger, "a", who="ann", reason="test")
     with pytest.raises(BudgetRefused, match="frozen"):
         drawn(ledger)
     ledger.seal(RUN, outcome="failed")
@@ -102,7 +102,7 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
     held_run(ledger, ["0.1"] * 6)
     ledger.settle(drawn(ledger).reservation)
     tighter = make_policy(budget="{epsilon: 0.5}")
-    apply_policy(ledger, tighter, Wish(because="less"))
+    apply_policy(ledger, tighter, Wish(reason="less"))
     with pytest.raises(BudgetRefused):
         drawn(ledger, policies=(tighter,))
     ledger.seal(RUN, outcome="failed")

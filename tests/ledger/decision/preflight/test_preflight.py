@@ -262,7 +262,7 @@ def test_no_step_runs_under_a_preflight_itself(ledger: Any) -> None:
     with pytest.raises(ReservationConflict, match="its end is a seal"):
         ledger.settle(name)
     with pytest.raises(ReservationConflict, match="no body runs"):
-        amend(ledger, name, PureDP(epsilon=1), because="test")
+        amend(ledger, name, PureDP(epsilon=1), reason="test")
     step = drawn(ledger).reservation
     with pytest.raises(ReservationConflict, match="its end is a seal"):
         ledger.void(name, reason="test")

@@ -55,7 +55,7 @@ def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
         small = granted(opened, GaussianDP(mu="1e-9"), **here)
         opened.settle(small)
         opened.settle(granted(opened, choice, **here))
-        (told,) = amend(opened, small, GaussianDP(mu=rest), because="as drawn")
+        (told,) = amend(opened, small, GaussianDP(mu=rest), reason="as drawn")
         fits.append(told.state == "open")
         opened.close()
         audit(place)
@@ -89,7 +89,7 @@ def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
 
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     """Amend a step to a pure one."""
-    amend(ledger, charge, PureDP(epsilon=epsilon), because="found out")
+    amend(ledger, charge, PureDP(epsilon=epsilon), reason="found out")
 
 
 def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
@@ -146,7 +146,7 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
     place: str, ledger: Ledger
 ) -> None:
     """The first one is not; a second one may have come before it."""
-    here = {"because": "before", "ledger": ledger, "policy": RESIDUE, "cost": STEP}
+    here = {"reason": "before", "ledger": ledger, "policy": RESIDUE, "cost": STEP}
     import_prior(**here, evidence="1" * 64)
     first = sums(place)[0]
     assert first == in_turn(STEP)
@@ -173,7 +173,7 @@ def test_what_a_ledger_forgot_is_late_where_it_went_on(
         elsewhere.settle(held(elsewhere))
         elsewhere.close()
     here = open_ledger(url(path), witness=witness)
-    reconcile(here, {"a": RESIDUE}, because="restored")
+    reconcile(here, {"a": RESIDUE}, reason="restored")
     here.close()
     found = sums(path)[0].amounts[0]
     first = RULE.price(STEP)

@@ -308,8 +308,8 @@ def test_a_worker_may_not(roles: dict[str, str]) -> None:
 
 
 def test_a_worker_writes_no_entry_of_an_officer(roles: dict[str, str]) -> None:
-    """Who opens a term or thaws needs more than the right to append."""
-    for kind in ("open", "tighten", "thaw", "repair", "checkpoint"):
+    """Who opens a term or unfreezes needs more than the right to append."""
+    for kind in ("open", "tighten", "unfreeze", "repair", "checkpoint"):
         forged = (
             "INSERT INTO entry (book, number, kind, postings, body, at, writer, hash) "
             f"SELECT book, number + 100, '{kind}', '{{}}', '{{}}', at, writer, hash "
@@ -326,7 +326,7 @@ WORKER_MAY_NOT_UNDO = [
     "UPDATE release SET value = 'null' WHERE state = 'settled'",
     "UPDATE release SET digest = '' WHERE state = 'settled'",
     "UPDATE release SET state = 'claimed' WHERE state = 'settled'",
-    "UPDATE release SET state = 'forgotten' WHERE state = 'settled'",
+    "UPDATE release SET state = 'withdrawn' WHERE state = 'settled'",
     "UPDATE release SET state = 'claimed', charge = 'mine' WHERE state = 'settled'",
     "UPDATE charge SET state = 'open' WHERE state = 'settled'",
     "UPDATE charge SET places = '{}' WHERE state = 'settled'",
@@ -354,13 +354,13 @@ def test_a_worker_makes_no_settled_release_a_claim_to_delete(
         edit(roles["worker"], claim)
 
 
-def test_a_worker_may_not_thaw(roles: dict[str, str], postgres_url: str) -> None:
+def test_a_worker_may_not_unfreeze(roles: dict[str, str], postgres_url: str) -> None:
     """An officer may; what runs already may be settled meanwhile."""
     edit(postgres_url, "UPDATE book SET frozen = '{}'")
-    thaw = "UPDATE book SET frozen = NULL"
+    unfreeze = "UPDATE book SET frozen = NULL"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only an operator"):
-        edit(roles["worker"], thaw)
-    edit(roles["operator"], thaw)
+        edit(roles["worker"], unfreeze)
+    edit(roles["operator"], unfreeze)
     edit(roles["worker"], "UPDATE book SET frozen = '{}'")
 
 

@@ -277,7 +277,7 @@ class Trial:
 
     def forfeit(self, ledger: Ledger) -> None:
         """Close a dead charge."""
-        ledger.forfeit(self.sample.charges["forfeit"], because="test")
+        ledger.forfeit(self.sample.charges["forfeit"], reason="test")
         self.settled, self.held = self.settled + CHARGE, self.held - CHARGE
         self.check()
 

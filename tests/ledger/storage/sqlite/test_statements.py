@@ -128,7 +128,7 @@ def test_what_others_commit_is_seen_at_once(tmp_path: Path) -> None:
     for ledger in (one, two):
         with pytest.raises(BudgetRefused):
             granted(ledger, "0.01")
-    freeze(one, "a", who="ann", because="test")
+    freeze(one, "a", who="ann", reason="test")
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(two)
     audit(path)
