@@ -124,7 +124,8 @@ def _kinds(commit: Callable[[], None]) -> Kinds:
     """Make the tasks that are compared."""
     from prefect import task
 
-    from dpflow import GaussianDP, dp_task
+    from dpflow import dp_task
+    from dpflow.costs import GaussianDP
 
     def body(number: int, seconds: float) -> int:
         if seconds:  # a sleep of no time waits as well

@@ -40,15 +40,8 @@ import numpy as np
 from prefect import task
 from scipy import special  # type: ignore[import-untyped]
 
-from dpflow import (
-    EarlyStopping,
-    Gaussian,
-    dp_flow,
-    dp_task,
-    gradient_descent,
-    release,
-)
-from dpflow.mechanisms.rows import Factors, NormClip
+from dpflow import EarlyStopping, Gaussian, dp_flow, dp_task, release
+from dpflow.mechanisms import Factors, NormClip, gradient_descent
 from flows import mnist, start
 from flows.rounds import Course, Round, Share, Strategy, train
 

@@ -28,7 +28,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpflow import Cost, Gaussian, dp_flow, dp_task, gradient_descent, release
+from dpflow import Cost, Gaussian, dp_flow, dp_task, release
+from dpflow.mechanisms import gradient_descent
 from flows import mnist, start
 from flows.adaptive_network import Setting
 from flows.network import HIDDEN, Labels, Network, Rehearsal, Singles, with_ones

@@ -23,14 +23,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special  # type: ignore[import-untyped]
 
-from dpflow.accounting import make_filter
-from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.mechanisms.gradient_descent import Gradients, individual_sum
-from dpflow.mechanisms.rows import Factors, NormClip, OuterRows
+from dpflow.accounting import IndividualBound, make_filter
+from dpflow.mechanisms import Factors, NormClip, OuterRows, individual_sum
 from dpflow.people import PrivateTally
 from flows import adult, mnist
 from flows.network import HIDDEN, Network, with_ones
@@ -74,7 +73,7 @@ class Problem:
     name: str
     people: int
     start: adult.Floats
-    gradients: Gradients
+    gradients: Callable[[Any], Any]
     right: Callable[[adult.Floats], float]
     rate: float
     steps: int

@@ -41,10 +41,9 @@ import numpy as np
 from prefect import task
 from scipy import special  # type: ignore[import-untyped]
 
-from dpflow import dp_flow, dp_task, gradient_descent
+from dpflow import dp_flow, dp_task
 from dpflow.accounting import make_filter
-from dpflow.mechanisms.gradient_descent import individual_descent
-from dpflow.mechanisms.rows import NormClip
+from dpflow.mechanisms import NormClip, gradient_descent, individual_descent
 from flows import adult, individual_table, start
 
 REPORTS = Path("reports")

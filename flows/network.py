@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpflow.mechanisms.rows import Factors, LayerRows
+from dpflow.mechanisms import Factors, LayerRows
 
 Singles = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]

@@ -38,14 +38,9 @@ import numpy as np
 import numpy.typing as npt
 from prefect import task
 
-from dpflow import (
-    Laplace,
-    dp_flow,
-    dp_task,
-    output_perturbation,
-    recoverable_model,
-)
-from dpflow.mechanisms.output_perturbation import (
+from dpflow import Laplace, dp_flow, dp_task
+from dpflow.mechanisms import output_perturbation, recoverable_model
+from dpflow.mechanisms.perturbed_models import (
     Recipe,
     k_norm_noise,
     mean_error,

@@ -37,7 +37,8 @@ import numpy as np
 from prefect import task
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from dpflow import Laplace, SparseVector, dp_flow, dp_task, release, sparse_vector
+from dpflow import Laplace, SparseVector, dp_flow, dp_task, release
+from dpflow.mechanisms import sparse_vector
 from flows import data, start
 
 REPORTS = Path("reports")

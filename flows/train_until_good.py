@@ -37,17 +37,9 @@ import numpy as np
 from prefect import task
 from scipy import special  # type: ignore[import-untyped]
 
-from dpflow import (
-    Composed,
-    EarlyStopping,
-    Gaussian,
-    Laplace,
-    dp_flow,
-    dp_task,
-    gradient_descent,
-    release,
-)
+from dpflow import Composed, EarlyStopping, Gaussian, Laplace, dp_flow, dp_task, release
 from dpflow.accounting import make_filter
+from dpflow.mechanisms import gradient_descent
 from flows import adult, start
 
 REPORTS = Path("reports")

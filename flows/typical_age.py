@@ -31,13 +31,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpflow import (
-    ProposeTestRelease,
-    dp_flow,
-    dp_task,
-    interquartile_range,
-    median,
-)
+from dpflow import dp_flow, dp_task
+from dpflow.costs import ProposeTestRelease
+from dpflow.mechanisms import interquartile_range, median
 from flows import adult, start
 
 BUDGET = Fraction(1)

@@ -67,6 +67,8 @@ ROOMS = [
     "forecast",
     "starter",
     "show",
+    "costs",
+    "interop",
     "plots",
     "prefect",
     "testing",

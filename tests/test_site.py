@@ -54,8 +54,14 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     text = (site / "reference/python.html").read_text("utf-8")
     for module in (
         "dpflow",
+        "dpflow.accounting",
+        "dpflow.costs",
         "dpflow.forecast",
+        "dpflow.interop",
+        "dpflow.mechanisms",
+        "dpflow.people",
         "dpflow.plots",
+        "dpflow.policy",
         "dpflow.testing",
     ):
         place = re.escape(module)

@@ -23,7 +23,7 @@ _TITLES = {
 def section(module: str, name: str) -> str:
     """Return the Markdown of a public name of a module, under a heading of its own."""
     value = getattr(import_module(module), name)
-    found = _source(value, name)
+    found = _source(module, value, name)
     parts = [f'### <a id="{module}.{name}"></a>{name}']
     if isinstance(found, griffe.Class | griffe.Function):
         parts.append(f"```python\n{_signature(value, found, name)}\n```")
@@ -37,9 +37,11 @@ def _package() -> Any:
     return griffe.load("dpflow", docstring_parser="google")
 
 
-def _source(value: Any, name: str) -> Any:
+def _source(module: str, value: Any, name: str) -> Any:
     """Return where a name is defined, as read from the source."""
-    place = f"{value.__module__}.{getattr(value, '__qualname__', name)}"
+    # A mapping knows no module of its own.
+    module = getattr(value, "__module__", module)
+    place = f"{module}.{getattr(value, '__qualname__', name)}"
     return _package()[place.removeprefix("dpflow.")]
 
 

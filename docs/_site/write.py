@@ -30,7 +30,7 @@ from dpflow.show import printed
 DOCS = Path(__file__).parents[1]
 TARGET = DOCS.parent / "build" / "docs"
 
-#: The public names as a reader looks for them; the rest follows by itself.
+#: The public names as a reader looks for them; the rest follows in their order.
 _GROUPS = {
     "The guard": (
         "dp_task",
@@ -40,26 +40,19 @@ _GROUPS = {
         "spend",
         "release",
         "iterations",
-        "releasable",
     ),
-    "Mechanisms": (
-        "sparse_vector",
-        "top_k",
-        "interquartile_range",
-        "median",
-        "trimmed_mean",
-        "output_perturbation",
-        "recoverable_model",
-        "refinable",
-        "refined",
-        "gradient_descent",
-    ),
-    "Policies": ("Policy", "load_policy", "load_policies"),
+    "Policies": ("Policy", "load_policy"),
     "Errors": ("DpflowError", "BudgetRefused", "BudgetExhausted", "DPStepFailed"),
 }
 
 #: Further modules with public names.
 _MODULES = {
+    "dpflow.mechanisms": "Mechanisms",
+    "dpflow.costs": "Further costs",
+    "dpflow.accounting": "Filters and odometers",
+    "dpflow.interop": "Other libraries",
+    "dpflow.policy": "Parts of policies",
+    "dpflow.people": "Budgets per person",
     "dpflow.forecast": "Forecasts",
     "dpflow.plots": "Pictures",
     "dpflow.testing": "Testing",
@@ -91,7 +84,7 @@ def _commands() -> str:
 
 def _python() -> str:
     """Return the page of the public names: groups, then costs and the rest."""
-    names = [name for name in dpflow.__all__ if not name.startswith("__")]
+    names = sorted(name for name in dpflow.__all__ if not name.startswith("__"))
     named = {name for group in _GROUPS.values() for name in group}
     groups = _GROUPS | {
         "Costs": tuple(n for n in names if n not in named and n[0].isupper()),

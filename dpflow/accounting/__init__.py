@@ -17,6 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.rounding import Number
@@ -49,6 +50,7 @@ __all__ = [
     "FILTERS",
     "ODOMETERS",
     "Filter",
+    "IndividualBound",
     "Odometer",
     "Rule",
     "make_filter",

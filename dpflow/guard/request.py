@@ -40,7 +40,7 @@ from dpflow.policy.population import PREFIX
 
 logger = logging.getLogger("dpflow")
 
-#: The runs of the `preflight` blocks that this context is in, nearest first.
+#: The runs of the `reserve_run` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
 

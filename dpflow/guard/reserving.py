@@ -308,7 +308,7 @@ def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
     if isinstance(answer, Granted) and answer.beyond:
         logger.warning(
             "DP step %r is beyond what the preflight of its run has left; it was "
-            "reserved by itself. Declare it in preflight=.",
+            "reserved by itself. Declare it in reserve_run=.",
             request.step,
         )
     return answer

@@ -1,6 +1,6 @@
 """Whole runs: hold the worst case of every step first, so that a report ends or waits.
 
-This is the engine behind `dp_flow(preflight=...)` and `preflight`; it knows no Prefect.
+Engine of `dp_flow(reserve_run=...)` and `reserve_run`, without Prefect.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Planned:
 
 
 @contextmanager
-def preflight(
+def reserve_run(
     *,
     costs: Costs,
     flow: str | None = None,
@@ -116,10 +116,10 @@ def preflight(
 
     Example:
         >>> cost = Laplace(sensitivity=1, epsilon="0.1")
-        >>> with preflight(costs={"orders": [cost, cost]}):
+        >>> with reserve_run(costs={"orders": [cost, cost]}):
         ...     publish(orders(), returns())
     """
-    check_outside("preflight()")
+    check_outside("reserve_run()")
     declared = RunCosts(costs=costs, partitions=partitions or {})
     run = f"block/{uuid.uuid4().hex}"
     with sealed_at_end(run):

@@ -26,9 +26,9 @@ from dpflow.rounding import Number, exact_epsilon
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dpflow.mechanisms.above_threshold import Query
     from dpflow.mechanisms.drawn import Drawn
-    from dpflow.mechanisms.gradient_descent import Gradients, Schedule
-    from dpflow.mechanisms.sparse_vector import Query
+    from dpflow.mechanisms.gradients import Gradients, Schedule
 
 C = TypeVar("C", bound=Cost)
 T = TypeVar("T")
@@ -53,14 +53,14 @@ def sparse_vector(
 
     Raises:
         ReleaseError: Outside a step with such a cost, if the step has drawn noise
-            already, or as `dpflow.mechanisms.sparse_vector` says.
+            already, or as `dpflow.mechanisms.above_threshold` says.
 
     Examples:
         >>> @guarded(dataset="cdnow", cost=SparseVector(positives=5, epsilon="0.5"))
         ... def busy_weeks(weeks):
         ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)
     """
-    from dpflow.mechanisms.sparse_vector import sparse_vector as draw
+    from dpflow.mechanisms.above_threshold import sparse_vector as draw
 
     who = "sparse_vector()"
     execution, cost = _claimed(who, SparseVector)
@@ -143,7 +143,7 @@ def median(values: NDArray[Any], *, bound: Number) -> float | None:
 def _trimmed(
     who: str, values: NDArray[Any], bound: Number, trim: Number | None
 ) -> float | None:
-    from dpflow.mechanisms.trimmed_mean import trimmed_mean as draw
+    from dpflow.mechanisms.trimming import trimmed_mean as draw
 
     _check_relation(who, "replace-one")
     execution, cost = _claimed(who, ProposeTestRelease)
@@ -248,7 +248,7 @@ def output_perturbation(
         ReleaseError: Outside a step with such a cost and relation, if the step has
             drawn noise already, or if shapes or numbers do not fit.
     """
-    from dpflow.mechanisms.output_perturbation import (
+    from dpflow.mechanisms.perturbed_models import (
         Recipe,
         is_recoverable,
         recovered_model,
@@ -306,7 +306,7 @@ def gradient_descent(
         ReleaseError: Outside a step with such a cost, or if it does not fit the clip.
         UnsupportedCost: If people are sampled under a bound in the gaussian measure.
     """
-    from dpflow.mechanisms import gradient_descent as mechanism
+    from dpflow.mechanisms import gradients as mechanism
     from dpflow.mechanisms.rows import NormClip
 
     who = "gradient_descent()"

@@ -55,7 +55,7 @@ def private_bounds(
         ...     dearest = orders().groupby("customer")["dollars"].max()
         ...     return private_bounds(dearest, range(5, 505, 5))
     """
-    from dpflow.mechanisms.private_bounds import quantiles_among
+    from dpflow.mechanisms.bounds import quantiles_among
 
     who = "private_bounds()"
     execution, each = _claimed_parts(who, ExponentialMechanism, len(quantiles))
@@ -99,8 +99,8 @@ def private_groups(
         ReleaseError: Outside a step with such a cost, if the step has drawn noise
             already, or if there are not as many people as groups.
     """
-    from dpflow.mechanisms.private_groups import even_odds, noisy_groups
-    from dpflow.mechanisms.private_groups import private_groups as told_groups
+    from dpflow.mechanisms.groups import even_odds, noisy_groups
+    from dpflow.mechanisms.groups import private_groups as told_groups
 
     who = "private_groups()"
     replaced = _relation_of(current_execution(who)) == "replace-one"
@@ -152,7 +152,7 @@ def top_k(people: Iterable[Any], groups: Iterable[Any]) -> list[Any]:
         ... def best_sold(sales):
         ...     return top_k(sales["customer"], sales["product"])
     """
-    from dpflow.mechanisms.top_k import top_k as draw
+    from dpflow.mechanisms.largest_groups import top_k as draw
 
     execution, cost = _claimed_parts("top_k()", TopK, 1)
     with execution.drawing():

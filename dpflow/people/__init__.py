@@ -20,6 +20,7 @@ Examples:
 
 from __future__ import annotations
 
+from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.people.costs import (
     clip_rows,
     gaussian_costs,
@@ -30,6 +31,7 @@ from dpflow.people.state import PrivateMask, PrivateTally
 from dpflow.people.store import PersonStore, create_store, open_store
 
 __all__ = [
+    "PersonBudgets",
     "PersonStore",
     "PrivateMask",
     "PrivateTally",

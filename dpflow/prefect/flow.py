@@ -48,7 +48,7 @@ def dp_flow(function: Callable[P, R], /) -> Flow[P, R]: ...
 def dp_flow(
     *,
     on_exhausted: OnExhausted | None = None,
-    preflight: PreflightLike | None = None,
+    reserve_run: PreflightLike | None = None,
     **flow_options: Any,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
 
@@ -58,7 +58,7 @@ def dp_flow(
     /,
     *,
     on_exhausted: OnExhausted | None = None,
-    preflight: PreflightLike | None = None,
+    reserve_run: PreflightLike | None = None,
     **flow_options: Any,
 ) -> Flow[P, R] | Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
@@ -73,7 +73,7 @@ def dp_flow(
         function: What it decorates, where it is written without parentheses.
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged. It may be async.
-        preflight: The worst case of every step, by dataset, as
+        reserve_run: The worst case of every step, by dataset, as
             `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`; a function of the
             flow's parameters that returns that; or "last", for what the last completed
             run cost. All of it is held before the first step runs. If it does not fit,
@@ -97,7 +97,7 @@ def dp_flow(
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
         _check_function(function)
-        whole = Preflight(preflight, function)
+        whole = Preflight(reserve_run, function)
 
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -14,8 +14,8 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.run import Costs, RunCosts, begin, begin_like_last, seal_run
 from dpflow.prefect.run_context import current_place
 
-#: What `dp_flow(preflight=...)` takes: the costs of all steps by dataset, a function of
-#: the flow's parameters that returns them, or those of the last completed run.
+#: Argument of `dp_flow(reserve_run=...)`: the costs of all steps by dataset, a function
+#: of the flow's parameters that returns them, or those of the last completed run.
 PreflightLike = Costs | RunCosts | Callable[..., Costs | RunCosts] | Literal["last"]
 
 

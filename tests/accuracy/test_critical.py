@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from dpflow import Gaussian, Laplace, Refined, RefinedLaplace
+from dpflow import Gaussian, Laplace, Refined
 from dpflow.accounting.costs.base import Cost
 from dpflow.accuracy.critical import _gaussian_integral, factor, missed
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
+from dpflow.costs import RefinedLaplace
 from dpflow.noise.refining import (
     chance_to_stay,
     gaussian_numbers,

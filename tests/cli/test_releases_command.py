@@ -17,12 +17,12 @@ from dpflow import (
     Laplace,
     PureDP,
     Refined,
-    RefinedLaplace,
     Repeated,
     guarded,
     release,
 )
 from dpflow.accounting.costs.base import Cost
+from dpflow.costs import RefinedLaplace
 from dpflow.forecast.noise import noise_of
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up

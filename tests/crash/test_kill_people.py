@@ -22,11 +22,12 @@ import numpy as np
 import opendp.measurements  # noqa: F401 (here once, and not by every process)
 import pytest
 
-from dpflow import PersonBudgets, guarded, person_sum
+from dpflow import guarded
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
-from dpflow.people import PersonStore, store
+from dpflow.mechanisms import person_sum
+from dpflow.people import PersonBudgets, PersonStore, store
 from flows import data
 from tests.mechanisms.test_person_sums import BOUND, POLICY
 from tests.projects import make_project

@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 
-from dpflow import (
-    Estimate,
-    Gaussian,
-    Laplace,
-    Refined,
-    RefinedLaplace,
-    guarded,
-    release,
-)
+from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
+from dpflow.costs import RefinedLaplace
 from dpflow.exceptions import InvalidCost, ReleaseError
 from dpflow.noise import draws
 from tests.projects import POLICY, account, caught, journal, make_project, run_python

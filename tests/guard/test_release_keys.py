@@ -21,12 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prefect.types import DateTime
 
-from dpflow import guarded, releasable, release, spend
+from dpflow import guarded, release, spend
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.guard.charge import run
 from dpflow.guard.release_keys import Untold, fill
 from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
+from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
 from tests.sizes import scaled

@@ -15,8 +15,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpflow import dp_task, guarded, releasable
+from dpflow import dp_task, guarded
 from dpflow.exceptions import ConfigurationError
+from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.types import unstorable_type
 from tests.projects import POLICY, TENTH, make_project, rows

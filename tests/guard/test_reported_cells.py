@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import OutputDP, SparseVector, guarded, release, sparse_vector, spend
+from dpflow import OutputDP, SparseVector, guarded, release, spend
 from dpflow.accounting.costs.noise import Laplace
 from dpflow.exceptions import (
     ConfigurationError,
@@ -15,6 +15,7 @@ from dpflow.exceptions import (
     ReleaseError,
     UnsupportedCost,
 )
+from dpflow.mechanisms import sparse_vector
 from tests.projects import POLICY, TENTH, account, journal, make_project
 
 COST = OutputDP({"none": "0.1", "answer": "0.5"})

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from dpflow import BudgetRefused, Laplace, RunCosts, guarded, preflight, spend
+from dpflow import BudgetRefused, Laplace, guarded, reserve_run, spend
+from dpflow.costs import RunCosts
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
@@ -39,7 +40,7 @@ def count() -> float:
 
 def test_a_block_holds_its_steps_and_returns_the_rest(shop):
     """Functions and blocks under the guard draw from it."""
-    with preflight(costs={"shop": [TENTH] * 4}, flow="weekly"):
+    with reserve_run(costs={"shop": [TENTH] * 4}, flow="weekly"):
         assert (held(), spent()) == ("0.4", "0")
         count()
         with spend(dataset="shop", cost=TENTH, step="other", flow="weekly"):
@@ -52,7 +53,7 @@ def test_an_error_ends_it_as_well(shop):
     """A failed step is charged in full; the rest is returned."""
 
     def half() -> None:
-        with preflight(costs={"shop": [TENTH] * 4}):
+        with reserve_run(costs={"shop": [TENTH] * 4}):
             count()
             raise ZeroDivisionError
 
@@ -69,7 +70,7 @@ def test_a_block_that_does_not_fit_draws_nothing(shop):
     def cheap() -> None:
         ran.append(1)
 
-    with preflight(costs={"shop": [TENTH] * 11}):
+    with reserve_run(costs={"shop": [TENTH] * 11}):
         for _ in range(2):
             with pytest.raises(BudgetRefused, match="Repeated\\(PureDP") as caught:
                 cheap()
@@ -87,7 +88,7 @@ def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
         return 100.0 * week
 
     def report(week: int) -> list[float]:
-        with preflight(costs={"shop": [TENTH] * 6}):
+        with reserve_run(costs={"shop": [TENTH] * 6}):
             return [weekly(10 * week + part) for part in range(6)]
 
     published = report(1)
@@ -99,7 +100,7 @@ def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
 
 def test_a_late_thread_of_a_block_that_did_not_fit_draws_nothing(shop):
     """The ledger remembers of its run that it holds nothing."""
-    with preflight(costs={"shop": [TENTH] * 11}):
+    with reserve_run(costs={"shop": [TENTH] * 11}):
         context = contextvars.copy_context()
     with pytest.raises(BudgetRefused, match="draws nothing"):
         context.run(count)
@@ -108,7 +109,7 @@ def test_a_late_thread_of_a_block_that_did_not_fit_draws_nothing(shop):
 
 def test_a_thread_that_took_the_context_along_comes_too_late(shop):
     """After the block its steps are refused; a plain thread was never in the run."""
-    with preflight(costs={"shop": [TENTH]}):
+    with reserve_run(costs={"shop": [TENTH]}):
         context = contextvars.copy_context()
     with pytest.raises(BudgetRefused, match="sealed"):
         context.run(count)
@@ -118,8 +119,8 @@ def test_a_thread_that_took_the_context_along_comes_too_late(shop):
 
 def test_blocks_inside_draw_from_the_one_around(shop):
     """A run within a run is held once."""
-    with preflight(costs={"shop": [TENTH] * 8}):
-        with preflight(costs={"shop": [TENTH] * 2}):
+    with reserve_run(costs={"shop": [TENTH] * 8}):
+        with reserve_run(costs={"shop": [TENTH] * 2}):
             count()
             assert held() == "0.7"
         assert held() == "0.6"
@@ -129,7 +130,7 @@ def test_blocks_inside_draw_from_the_one_around(shop):
 
 def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
     """Nothing is returned that the ledger did not commit."""
-    with preflight(costs={"shop": [TENTH] * 2}):
+    with reserve_run(costs={"shop": [TENTH] * 2}):
         count()
         lock = locked_ledger(shop)
         lock.__enter__()
@@ -140,14 +141,14 @@ def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
 
 KILLED = """
 import sys
-from dpflow import PureDP, preflight, guarded
+from dpflow import PureDP, guarded, reserve_run
 cost = PureDP(epsilon="0.1")
 
 @guarded(dataset="shop", cost=cost)
 def count():
     return 1
 
-with preflight(costs={"shop": [cost] * 4}):
+with reserve_run(costs={"shop": [cost] * 4}):
     count()
     print("drawn", flush=True)
     sys.stdin.readline()
@@ -178,9 +179,9 @@ def test_a_killed_block_stays_held(shop):
 )
 def test_bad_declarations_charge_nothing(shop, costs, partitions, error):
     """The error names what is wrong, and the block does not run."""
-    with pytest.raises(error), preflight(costs=costs, partitions=partitions):
+    with pytest.raises(error), reserve_run(costs=costs, partitions=partitions):
         pytest.fail("the block ran")
-    with preflight(costs={"shop": [TENTH]}):
+    with reserve_run(costs={"shop": [TENTH]}):
         pass
     assert kinds() == ["reserve", "seal"]
 

@@ -11,23 +11,25 @@ from dpflow import (
     Laplace,
     PureDP,
     SparseVector,
-    TopK,
-    gradient_descent,
     guarded,
-    interquartile_range,
     iterations,
+    release,
+)
+from dpflow.costs import TopK
+from dpflow.exceptions import PublicError
+from dpflow.mechanisms import (
+    gradient_descent,
+    interquartile_range,
     median,
     person_sum,
     private_bounds,
     private_groups,
     refinable,
     refined,
-    release,
     sparse_vector,
     top_k,
     trimmed_mean,
 )
-from dpflow.exceptions import PublicError
 from tests.projects import POLICY, caught, make_project
 
 NOISY = Laplace(sensitivity=1, epsilon="0.1")

@@ -18,14 +18,14 @@ from dpflow import (
     Laplace,
     PoissonSampledGaussian,
     PureDP,
-    gradient_descent,
     guarded,
 )
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, ReleaseError, UnsupportedCost
-from dpflow.mechanisms import gradient_descent as mechanism
-from dpflow.mechanisms.gradient_descent import (
+from dpflow.mechanisms import gradient_descent
+from dpflow.mechanisms import gradients as mechanism
+from dpflow.mechanisms.gradients import (
     individual_descent,
     individual_gradient,
     noisy_gradient,

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpflow import OutputDP, guarded, refinable, refined
+from dpflow import OutputDP, guarded
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import noise_reduction as mechanism
+from dpflow.mechanisms import refinable, refined
 from tests.projects import POLICY, account, make_project
 
 EPSILONS = (0.3, 0.5, 1.1)

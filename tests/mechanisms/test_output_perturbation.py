@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpflow import Laplace, OutputDP, guarded, output_perturbation, recoverable_model
+from dpflow import Laplace, OutputDP, guarded
 from dpflow.exceptions import InvalidCost, ReleaseError
-from dpflow.mechanisms import output_perturbation as mechanism
-from dpflow.mechanisms.output_perturbation import (
+from dpflow.mechanisms import output_perturbation, recoverable_model
+from dpflow.mechanisms import perturbed_models as mechanism
+from dpflow.mechanisms.perturbed_models import (
     INEXACT,
     Recipe,
     k_norm_noise,

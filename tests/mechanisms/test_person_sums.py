@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import Gaussian, PersonBudgets, guarded, person_sum
+from dpflow import Gaussian, guarded
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
@@ -30,7 +30,8 @@ from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, history
 from dpflow.ledger.views.words import people_lines
-from dpflow.mechanisms import person_sums
+from dpflow.mechanisms import person_sum, person_sums
+from dpflow.people import PersonBudgets
 from dpflow.people.store import PersonStore, create_store, open_store
 from dpflow.rounding import UNITS, from_units
 from tests.projects import make_project

@@ -13,14 +13,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dpflow import (
-    ExponentialMechanism,
-    Repeated,
-    guarded,
-    private_bounds,
-)
+from dpflow import ExponentialMechanism, Repeated, guarded
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.private_bounds import numbers_of, quantiles_among, rates
+from dpflow.mechanisms import private_bounds
+from dpflow.mechanisms.bounds import numbers_of, quantiles_among, rates
 from dpflow.rounding import to_fraction
 
 CUTS = [1.0, 2.0, 3.0]

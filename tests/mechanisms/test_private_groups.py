@@ -13,16 +13,18 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dpflow import ApproxDP, ApproxZCDP, Repeated, guarded, private_groups
+from dpflow import ApproxDP, Repeated, guarded
+from dpflow.costs import ApproxZCDP
 from dpflow.exceptions import ReleaseError
-from dpflow.mechanisms.private_groups import (
+from dpflow.mechanisms import private_groups
+from dpflow.mechanisms.groups import (
     BITS,
     chances,
     even_odds,
     people_in,
     threshold,
 )
-from dpflow.mechanisms.private_groups import private_groups as draw
+from dpflow.mechanisms.groups import private_groups as draw
 from dpflow.rounding import to_fraction
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 20)

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import ProposeTestRelease, guarded, interquartile_range
+from dpflow import guarded
+from dpflow.costs import ProposeTestRelease
 from dpflow.exceptions import DPStepFailed, ReleaseError
+from dpflow.mechanisms import interquartile_range
 from dpflow.mechanisms import propose_test_release as mechanism
 from dpflow.mechanisms.propose_test_release import (
     Bins,

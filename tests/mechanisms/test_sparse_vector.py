@@ -18,8 +18,8 @@ import pytest
 
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import ReleaseError
+from dpflow.mechanisms.above_threshold import answers, sparse_vector
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.sparse_vector import answers, sparse_vector
 from dpflow.noise.grid import ADDED, GRID
 from tests.sizes import scaled, spread
 

@@ -18,12 +18,14 @@ from typing import Any
 import mpmath
 import pytest
 
-from dpflow import OutputDP, TopK, guarded, top_k
+from dpflow import OutputDP, guarded
 from dpflow.accounting.rules.output import OutputFilter
+from dpflow.costs import TopK
 from dpflow.exceptions import BudgetRefused, InvalidCost, ReleaseError, UnsupportedCost
+from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.top_k import largest
-from dpflow.mechanisms.top_k import top_k as draw
+from dpflow.mechanisms.largest_groups import largest
+from dpflow.mechanisms.largest_groups import top_k as draw
 from tests.adversaries.test_output import Finite, value
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread

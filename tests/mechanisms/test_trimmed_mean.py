@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import ProposeTestRelease, guarded, median, trimmed_mean
+from dpflow import guarded
+from dpflow.costs import ProposeTestRelease
 from dpflow.exceptions import DPStepFailed, ReleaseError
-from dpflow.mechanisms import trimmed_mean as mechanism
+from dpflow.mechanisms import median, trimmed_mean
+from dpflow.mechanisms import trimming as mechanism
 from dpflow.mechanisms.propose_test_release import passing
-from dpflow.mechanisms.trimmed_mean import Window, distance
+from dpflow.mechanisms.trimming import Window, distance
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 

@@ -24,13 +24,13 @@ from dpflow import (
     PureDP,
     dp_flow,
     dp_task,
-    gradient_descent,
     iterations,
     private_task,
-    releasable,
     release,
 )
 from dpflow.exceptions import ReleaseError
+from dpflow.interop import releasable
+from dpflow.mechanisms import gradient_descent
 from tests.prefect.matrix.support import books, settled
 from tests.prefect.support import charges, spent
 

@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import ProcessPoolTaskRunner
 
-from dpflow import Gaussian, PureDP, dp_flow, guarded, preflight, spend
+from dpflow import Gaussian, PureDP, dp_flow, guarded, reserve_run, spend
 from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
@@ -299,7 +299,7 @@ def test_a_flow_that_is_named_stands_for_one_without_a_share(shared):
     def nightly():
         with spend(dataset="shop", cost=TENTH, step="s", flow="report"):
             pass
-        with preflight(costs={"shop": [TENTH]}, flow="report"):
+        with reserve_run(costs={"shop": [TENTH]}, flow="report"):
             step()
         count(2)
 
@@ -313,7 +313,7 @@ def test_a_flow_that_is_named_stands_for_one_without_a_share(shared):
 def test_a_whole_run_that_is_held_holds_these_steps(shared):
     """They draw from the preflight of the flow around them."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
     def report():
         count(1)
         block(2)

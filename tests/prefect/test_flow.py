@@ -348,7 +348,7 @@ def test_a_flow_that_returns_what_is_yet_to_run_fails(project, kind, preflight):
     async def later():
         return customers(1)
 
-    @dp_flow(name="report", preflight=preflight)
+    @dp_flow(name="report", reserve_run=preflight)
     def report():
         if kind == "coroutine":
             return later()

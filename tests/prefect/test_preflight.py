@@ -13,15 +13,9 @@ from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 from typer.testing import CliRunner
 
-from dpflow import (
-    BudgetExhausted,
-    BudgetRefused,
-    PureDP,
-    RunCosts,
-    dp_flow,
-    dp_task,
-)
+from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.cli import app
+from dpflow.costs import RunCosts
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
@@ -73,7 +67,7 @@ def project(project):
 def test_a_flow_holds_all_and_returns_the_rest(project):
     """Four are held before the first step; two run; the end returns two."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
     def report():
         seen = [held(project)]
         values = [count(1), count(2)]
@@ -95,7 +89,7 @@ def test_steps_in_threads_draw_from_it(project):
 
     @dp_flow(
         name="report",
-        preflight={"shop": [TENTH] * 4},
+        reserve_run={"shop": [TENTH] * 4},
         task_runner=ThreadPoolTaskRunner(max_workers=4),
     )
     def report():
@@ -112,7 +106,7 @@ def test_steps_in_threads_draw_from_it(project):
 async def test_an_async_flow_holds_its_run_the_same_way(project):
     """Holding does not block the loop; the end seals."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
     async def report():
         return [count(1), held(project)]
 
@@ -123,7 +117,7 @@ async def test_an_async_flow_holds_its_run_the_same_way(project):
 def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
     """Exhausted, with asked, left and what would fit; nothing was charged for it."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
     def report():
         return publish([count(part) for part in range(4)])
 
@@ -176,8 +170,8 @@ async def weekly_async(week: int) -> list[int]:
 def report_of(how):
     """Return the report as an async flow, or as a flow like its last run."""
     if how == "last":
-        return dp_flow(name="report", preflight="last")(weekly)
-    later = dp_flow(name="report", preflight={"shop": [TENTH] * 4})(weekly_async)
+        return dp_flow(name="report", reserve_run="last")(weekly)
+    later = dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})(weekly_async)
     return lambda *args, **kwargs: asyncio.run(later(*args, **kwargs))
 
 
@@ -208,7 +202,7 @@ def test_a_refused_run_publishes_no_half(project):
     """A cheap step that would fit is refused with the rest, however it is caught."""
     cheap = dp_task(dataset="shop", cost=PureDP(epsilon="0.01"))(lambda: RAN.append(1))
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 11})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 11})
     def report():
         futures = [cheap.submit(), count.submit(1)]
         for future in futures:
@@ -229,7 +223,7 @@ def test_a_refused_run_is_halted_where_a_refused_step_is_skipped(make_project):
     """`flow: skip` is for a step; of a run that holds nothing, no half is kept."""
     make_project(POLICY + "on_exhausted: {flow: skip}\n")
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
     def report(week: int):
         futures = [kept.submit(6 * week + part) for part in range(6)]
         for future in futures:
@@ -244,7 +238,7 @@ def test_a_refused_run_is_halted_where_a_refused_step_is_skipped(make_project):
 def test_a_schedule_stays_paused_while_the_whole_run_does_not_fit(project):
     """The refused step would fit alone: it is its run that `resume` asks for."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
     def report(week: int):
         return [kept(6 * week + part) for part in range(6)]
 
@@ -260,7 +254,7 @@ def test_a_schedule_stays_paused_while_the_whole_run_does_not_fit(project):
 def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     """After a new budget the same run is held, drawn and sealed."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 6})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
     def report(week: int):
         return [kept(6 * week + part) for part in range(6)]
 
@@ -284,7 +278,7 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
 def test_a_flow_that_fails_seals_as_well(project):
     """Its error passes; what no step drew is returned."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
     def report():
         count(1)
         raise ValueError("after one step")
@@ -301,7 +295,7 @@ def test_a_refused_step_beyond_it_seals_as_well(project):
     def undeclared() -> int:
         return 1
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
     def report():
         count(1)
         return undeclared()
@@ -313,7 +307,7 @@ def test_a_refused_step_beyond_it_seals_as_well(project):
 def test_a_step_beyond_it_is_told_and_runs_if_it_fits(project, caplog):
     """The log says that the preflight did not cover it."""
 
-    @dp_flow(name="report", preflight={"shop": [TENTH]})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH]})
     def report():
         return [count(1), count(2)]
 
@@ -326,7 +320,7 @@ def test_a_retry_goes_on_with_what_is_held(project):
     """Between two attempts nobody gets it; what was released is replayed for free."""
     seen = []
 
-    @dp_flow(name="report", retries=1, preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 4})
     def report():
         seen.append((held(project), spent(project)["epsilon"]))
         count(1)
@@ -344,7 +338,7 @@ def test_a_retry_goes_on_with_what_is_held(project):
 def test_the_last_attempt_seals(project):
     """A flow that used up its retries is at its end."""
 
-    @dp_flow(name="report", retries=1, preflight={"shop": [TENTH] * 4})
+    @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 4})
     def report():
         raise ValueError("always")
 
@@ -356,7 +350,7 @@ def test_a_retry_from_the_ui_holds_it_anew(project):
     """The run was sealed: its next execution opens another preflight."""
     fail = [True]
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
     def report():
         count(1)
         if fail.pop():
@@ -372,7 +366,7 @@ def test_a_retry_from_the_ui_holds_it_anew(project):
     assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
 
 
-@dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+@dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
 def suspending() -> int:
     """Stop between two steps, the first time."""
     count(1)
@@ -401,7 +395,7 @@ def test_a_late_step_of_the_run_is_refused(project):
     """A thread that outlives its flow took the context along; there is nothing left."""
     kept = []
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 2})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
     def report():
         kept.append(contextvars.copy_context())
 
@@ -415,7 +409,7 @@ def test_a_late_step_of_the_run_is_refused(project):
 def test_a_subflow_draws_from_the_flow_around_it(project):
     """Its own preflight, too, is taken out of the parent's, and not held twice."""
 
-    @dp_flow(name="part", preflight={"shop": [TENTH] * 2})
+    @dp_flow(name="part", reserve_run={"shop": [TENTH] * 2})
     def part():
         count(1)
         return held(project)
@@ -424,7 +418,7 @@ def test_a_subflow_draws_from_the_flow_around_it(project):
     def plain():
         return count(3)
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 9})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 9})
     def report():
         return [part(), count(2), held(project), plain(), held(project)]
 
@@ -443,7 +437,7 @@ def test_a_function_of_the_parameters_declares_it(make_project):
     def declared(week: str) -> RunCosts:
         return RunCosts(costs={"shop": [TENTH] * 2}, partitions={"shop": [week]})
 
-    @dp_flow(name="report", preflight=declared)
+    @dp_flow(name="report", reserve_run=declared)
     def report(week: str, other: int = 1):
         return weekly(week)
 
@@ -455,7 +449,7 @@ def test_a_function_of_the_parameters_declares_it(make_project):
     def monthly(month: str) -> dict[str, list[PureDP]]:
         return {"shop": [TENTH] * len(month)}
 
-    @dp_flow(name="report", preflight=monthly)
+    @dp_flow(name="report", reserve_run=monthly)
     def wrong(week: str):
         return weekly(week)
 
@@ -468,7 +462,7 @@ def test_the_last_completed_run_tells_what_to_hold(project, caplog):
     fail = [False]
     seen = []
 
-    @dp_flow(name="report", preflight="last")
+    @dp_flow(name="report", reserve_run="last")
     def report(week: int):
         seen.append(held(project))
         values = [count(10 * week + part) for part in range(3)]
@@ -492,4 +486,4 @@ def test_the_last_completed_run_tells_what_to_hold(project, caplog):
 def test_what_cannot_be_held_is_refused_when_the_flow_is_defined(wrong):
     """A preflight is costs by dataset."""
     with pytest.raises(ConfigurationError, match="preflight"):
-        dp_flow(preflight=wrong)(lambda: None)
+        dp_flow(reserve_run=wrong)(lambda: None)

@@ -16,7 +16,8 @@ from prefect.states import Completed
 from prefect.task_runners import ProcessPoolTaskRunner
 from prefect.task_worker import TaskWorker
 
-from dpflow import PureDP, dp_task, releasable
+from dpflow import PureDP, dp_task
+from dpflow.interop import releasable
 from dpflow.prefect.states import ReplayedState
 from tests.prefect.matrix.support import execute, task_runs, wait_until
 from tests.prefect.support import charges, kinds

@@ -108,7 +108,7 @@ def test_a_preflight_is_sealed(project, other, elsewhere):
     """What no step drew is returned to the ledger that holds it."""
     count, _ = steps()
 
-    @dp_flow(name="report", preflight={"shop": [TENTH] * 5})
+    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 5})
     def report():
         count()
         go(elsewhere)

@@ -17,9 +17,8 @@ from dpflow import (
     PureDP,
     SparseVector,
     guarded,
-    preflight,
     release,
-    sparse_vector,
+    reserve_run,
     spend,
 )
 from dpflow.config import settings
@@ -28,7 +27,8 @@ from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.storage.memory import forget_memory
-from dpflow.mechanisms.gradient_descent import poisson_sample
+from dpflow.mechanisms import sparse_vector
+from dpflow.mechanisms.gradients import poisson_sample
 from dpflow.noise.draws import integer_laplace
 from dpflow.noise.sources import (
     TEST_ENVIRONMENT,
@@ -360,7 +360,7 @@ def test_a_preflight_is_no_execution(ledger):
     """Its steps are, and each is told once, however the run ends."""
     ledger.use(POLICY)
     step = guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))
-    with preflight(costs={"shop": [NOISY] * 3}):
+    with reserve_run(costs={"shop": [NOISY] * 3}):
         step()
         (charge,) = ledger.charges()
         assert (charge.step, charge.state) == ("count", "settled")

@@ -120,7 +120,7 @@ def check_additive(gate: Gate) -> None:
     msg = (
         f"a preflight cannot hold a run on account {gate.id!r}, which has the "
         f"{rule.theorem} rule: its bound is reserved once and in full, for all steps "
-        "together. Leave its dataset out of preflight=."
+        "together. Leave its dataset out of reserve_run=."
     )
     raise UnsupportedCost(msg, theorem=rule.theorem)
 

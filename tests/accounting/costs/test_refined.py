@@ -9,11 +9,12 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from dpflow import Gaussian, Laplace, Refined, RefinedLaplace
+from dpflow import Gaussian, Laplace, Refined
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
+from dpflow.costs import RefinedLaplace
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.noise import scaled
 from dpflow.noise.refining import chance_to_stay, coarsened, happens

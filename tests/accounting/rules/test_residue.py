@@ -20,10 +20,8 @@ from dpflow import (
     EarlyStopping,
     ExponentialMechanism,
     Gaussian,
-    GaussianDP,
     Laplace,
     PoissonSampledGaussian,
-    ProposeTestRelease,
     PureDP,
     RandomizedResponse,
     Repeated,
@@ -40,6 +38,7 @@ from dpflow.accounting.rules.residue_charge import (
     residue_charge,
 )
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import GaussianDP, ProposeTestRelease
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted, steps_admitted

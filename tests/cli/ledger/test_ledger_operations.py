@@ -347,14 +347,14 @@ def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None
 
 PREFLIGHT = """
 import os, signal, sys
-from dpflow import Gaussian, guarded, preflight
+from dpflow import Gaussian, guarded, reserve_run
 cost = Gaussian(sensitivity=100, sigma=1000)
 
 @guarded(dataset="cdnow", cost=cost, flow="weekly-report", noise="own")
 def step():
     return 1
 
-with preflight(costs={"cdnow": [cost] * 2}, flow="weekly-report"):
+with reserve_run(costs={"cdnow": [cost] * 2}, flow="weekly-report"):
     step()
     if sys.argv[1] == "die":
         os.kill(os.getpid(), signal.SIGKILL)

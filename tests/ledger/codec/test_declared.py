@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpflow import releasable
 from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.interop import releasable
 from dpflow.ledger.codec import decode, encode
 
 
@@ -196,7 +196,7 @@ def test_the_checks_of_a_class_run_when_it_is_read_back() -> None:
 def test_another_process_reads_it_once_its_module_is_imported(tmp_path: Path) -> None:
     """And says which module is missing before."""
     (tmp_path / "shapes.py").write_text(
-        "from dataclasses import dataclass\nfrom dpflow import releasable\n"
+        "from dataclasses import dataclass\nfrom dpflow.interop import releasable\n"
         "@releasable\n@dataclass\nclass Dot:\n    x: int\n"
     )
     text = '{"$type":"declared","fields":{"x":1},"name":"shapes.Dot"}'

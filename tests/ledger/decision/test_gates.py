@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from dpflow import ZCDP, ApproxDP, ApproxZCDP, Gaussian, PureDP
+from dpflow import ZCDP, ApproxDP, Gaussian, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ApproxZCDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger import views
 from dpflow.ledger.decision.gates import gate_at

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import Gaussian, PureDP, RenyiDP
+from dpflow import Gaussian, PureDP
 from dpflow.accounting import make_filter
+from dpflow.costs import RenyiDP
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,

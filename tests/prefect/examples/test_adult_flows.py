@@ -8,9 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpflow import Laplace, ProposeTestRelease
+from dpflow import Laplace
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.costs import ProposeTestRelease
 from dpflow.guard.charge import current_execution
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts

@@ -74,7 +74,7 @@ def keyed_week(week: str = "w1") -> list[str]:
     return [kept_week(week), endless_week(week)]
 
 
-@dp_flow(name="report", preflight={"shop": [TENTH] * 4})
+@dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
 def whole() -> list[str]:
     """Hold the whole run, and be killed in the middle of its second step."""
     _note_run()

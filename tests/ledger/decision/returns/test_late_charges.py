@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from dpflow import GaussianDP, PureDP
+from dpflow import PureDP
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.rule import Rule
+from dpflow.costs import GaussianDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.ledger import Ledger

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import GaussianDP, PureDP, Repeated
+from dpflow import PureDP, Repeated
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import GaussianDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.private_groups import people_in
+from dpflow.mechanisms.groups import people_in
 from dpflow.noise.exact import choose
 
 #: Returns an index with a probability proportional to exp(-rate).

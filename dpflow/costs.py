@@ -1,0 +1,23 @@
+"""Further costs: notions of privacy, and mechanisms that few pipelines have."""
+
+from dpflow.accounting.costs.notions import (
+    ApproxZCDP,
+    GaussianDP,
+    ProbabilisticDP,
+    RenyiDP,
+)
+from dpflow.accounting.costs.outcomes import ProposeTestRelease
+from dpflow.accounting.costs.refined import RefinedLaplace
+from dpflow.accounting.costs.top_k import TopK
+from dpflow.guard.run import RunCosts
+
+__all__ = [
+    "ApproxZCDP",
+    "GaussianDP",
+    "ProbabilisticDP",
+    "ProposeTestRelease",
+    "RefinedLaplace",
+    "RenyiDP",
+    "RunCosts",
+    "TopK",
+]

@@ -1,0 +1,134 @@
+"""Surface: commands, options, policy fields, rules, keywords, settings, public names.
+
+`tests/surface.txt` holds all of it; `python -m tests.test_surface` writes the file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import typer
+
+import dpflow
+from dpflow.accounting import FILTERS, ODOMETERS
+from dpflow.cli import app
+from dpflow.config import _KEYS, KEY_VARIABLE
+from dpflow.policy import policy_schema
+from tests.projects import ROOT, run_python
+
+FILE = ROOT / "tests" / "surface.txt"
+MODULES = [
+    "accounting",
+    "costs",
+    "interop",
+    "mechanisms",
+    "people",
+    "plots",
+    "policy",
+    "testing",
+]
+SIGNATURES = [
+    "dp_task",
+    "dp_flow",
+    "private_task",
+    "guarded",
+    "spend",
+    "release",
+    "iterations",
+    "reserve_run",
+    "load_policy",
+    "status",
+    "history",
+    "why",
+]
+
+
+def commands(command: Any, path: str = "") -> Iterator[str]:
+    """Yield each command with its arguments and options."""
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            yield from commands(each, f"{path}{name} ")
+            continue
+        words = [word for item in each.params for word in item.opts]
+        words += [word for item in each.params for word in item.secondary_opts]
+        yield " ".join(["command", f"{path}{name}", *sorted(words)])
+
+
+def fields(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield each field of each mapping in a policy."""
+    for title, part in {"policy": schema, **schema.get("$defs", {})}.items():
+        for name in part.get("properties", {}):
+            yield f"field {title}.{name}"
+
+
+def surface() -> list[str]:
+    """Return a line for each part of the surface, sorted."""
+    lines = [*commands(typer.main.get_command(app)), *fields(policy_schema())]
+    lines += [f"setting {name}" for name in (*_KEYS, KEY_VARIABLE)]
+    lines += [f"filter {name}" for name in FILTERS]
+    lines += [f"odometer {name}" for name in ODOMETERS]
+    lines += [
+        f"keyword {name}({word})"
+        for name in SIGNATURES
+        for word in inspect.signature(getattr(dpflow, name)).parameters
+    ]
+    lines += [
+        f"name {module}.{name}"
+        for module in ("dpflow", *(f"dpflow.{name}" for name in MODULES))
+        for name in import_module(module).__all__
+        if not name.startswith("__")
+    ]
+    return sorted(lines)
+
+
+def test_the_surface_is_the_one_on_file():
+    """A command, option, field, keyword, setting or name is added on purpose only."""
+    assert surface() == FILE.read_text("utf-8").splitlines(), (
+        "write the file anew, and read the difference: python -m tests.test_surface"
+    )
+
+
+def test_dir_shows_the_public_names():
+    """And nothing else, before and after they are loaded."""
+    assert len(set(dpflow.__all__)) == len(dpflow.__all__) == 39
+    assert sorted(dpflow.__all__) == dir(dpflow)
+    assert dpflow.Gaussian is dpflow.Gaussian
+    assert sorted(dpflow.__all__) == dir(dpflow)
+
+
+# Three of the names load Prefect, which other tests should not find loaded.
+NAMES = """
+import json, sys
+import dpflow
+for name in dpflow.__all__:
+    if "prefect" not in dpflow._PLACES.get(name, ""):
+        getattr(dpflow, name)
+early = sorted({"prefect", "numpy", "pandas", "opendp"} & set(sys.modules))
+space = {}
+exec("from dpflow import *", space)
+texts = {}
+for name in sorted(set(dpflow.__all__) - {"__version__"}):
+    value = space[name]
+    assert value is getattr(dpflow, name)
+    if name != "forecast":  # a package that is called like its function
+        assert value.__name__ == name, name
+    texts[name] = value.__doc__ or ""
+print(json.dumps([early, texts]))
+"""
+
+
+def test_every_name_is_resolved_and_documented():
+    """Costs, errors, policies and the guard load no heavy library."""
+    early, texts = run_python(NAMES)
+    assert early == []
+    for name, text in texts.items():
+        sentence = text.strip().split("\n\n")[0]
+        assert sentence.endswith("."), name
+        assert len(sentence) > 15, name
+
+
+if __name__ == "__main__":
+    FILE.write_text("\n".join(surface()) + "\n", "utf-8")
