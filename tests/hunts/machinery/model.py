@@ -40,7 +40,8 @@ class Model:
             same = self.charges[name] == Charge(owner, cost, key)
             return "Granted" if same else "ReservationConflict"
         if key in self.releases:
-            return "Replayed"
+            same = self.releases[key][0] == cost
+            return "Replayed" if same else "ReservationConflict"
         holder = self.charges[self.claims[key]].owner if key in self.claims else None
         # Who asks lives.
         if holder is not None and (holder == owner or holder not in self.dead):
