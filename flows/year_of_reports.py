@@ -1,6 +1,6 @@
 # ---
 # title: A year of weekly reports that nobody can use up
-# description: Noise from the budget, customers within 10 %, and 52 runs that are kept.
+# description: Noise from the budget, customers within 10 %, and a reserved share.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/year_of_reports.py
 # ---
@@ -10,7 +10,7 @@ Code walkthrough:
 
 1. `revenue` declares no noise: its policy says that 52 runs have to fit.
 2. `customers` says how good its number must be, and pays for no more.
-3. `year_report` is a week; what 52 of them may cost is kept for it.
+3. `year_report` is a week; the share of its 52 runs is reserved.
 4. `questions` asks for the baskets of a week again and again, from the rest.
 5. `year` does both in turn: the questions end, and the report does not.
 """

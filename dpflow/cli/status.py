@@ -178,7 +178,6 @@ def _print_overview(known: DatasetStatus) -> None:
     from dpflow.cli.tables import STATE_STYLES, flows_table
     from dpflow.ledger.decision.refusal import frozen_text
     from dpflow.ledger.views.words import (
-        kept_lines,
         parts_lines,
         people_lines,
         percent_text,
@@ -197,7 +196,7 @@ def _print_overview(known: DatasetStatus) -> None:
     for spent in found.spent:
         used = f"{percent_text(spent.fraction)} of the budget is used"
         say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
-    lines = [*kept_lines(standing.accounts), *people_lines(standing.accounts)]
+    lines = people_lines(standing.accounts)
     for line in (*lines, *parts_lines(standing.dataset, standing.parts)):
         say(plain(line))
     if standing.pinned is not None:
@@ -218,7 +217,7 @@ def _print_overview(known: DatasetStatus) -> None:
 def _print_details(known: DatasetStatus) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
-    from dpflow.policy.kept_runs import run_lines
+    from dpflow.policy.reserved import run_lines
     from dpflow.show.guarantees import term_guarantee
 
     standing = known.standing

@@ -10,8 +10,8 @@ from dpflow.forecast.loads import Load, load_of
 from dpflow.ledger.decision.admit import check_holds
 from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.gates import Gate, covers_flow
-from dpflow.ledger.decision.kept import of_flow
 from dpflow.policy.pinned import TIMES
+from dpflow.policy.reserved import charges_others
 
 Pinned = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def _gates(
 ) -> Iterator[tuple[Gate, bool]]:
     if "partition" not in pinned:
         for kind, name in _kinds(pinned, "dataset", flow):
-            yield from _standing(pinned, kind, name, accounts, flow)
+            yield from _standing(pinned, kind, name, accounts)
     else:
         if "whole" in pinned:
             yield from _standing(pinned, "dataset", "", accounts)
@@ -68,9 +68,12 @@ def _gates(
 
 
 def _kinds(pinned: Pinned, whole: str, flow: str | None) -> list[tuple[str, str]]:
+    first = [(whole, "")]
+    if charges_others(pinned, flow):
+        first.append(("others", ""))
     if flow is None or not covers_flow(pinned, flow):
-        return [(whole, "")]
-    return [(whole, ""), ("flow", flow), ("odometer", flow)]
+        return first
+    return [*first, ("flow", flow), ("odometer", flow)]
 
 
 def _standing(
@@ -78,17 +81,16 @@ def _standing(
     kind: str,
     name: str,
     accounts: Mapping[str, Gate],
-    flow: str | None = None,
 ) -> Iterator[tuple[Gate, bool]]:
     """Yield a gate as it stands, if the policy asks for it."""
     dataset = str(pinned["dataset"])
     for gate in accounts.values():
         if (gate.dataset, gate.kind, gate.name) == (dataset, kind, name):
-            yield gate._replace(holds=of_flow(gate.holds, flow)), False
+            yield gate, False
             return
     fresh = announced_gate(pinned, kind, name)
     if fresh is not None:
-        yield fresh._replace(holds=of_flow(fresh.holds, flow)), False
+        yield fresh, False
 
 
 def _in_parts(

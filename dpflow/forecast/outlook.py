@@ -21,7 +21,6 @@ from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
-from dpflow.ledger.decision.kept import of_flow
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -39,7 +38,7 @@ LAST_RUNS = 5
 _MOST_POINTS = 200
 #: Of more amounts, as a portfolio has, only the share of the budget is told.
 _FEW_AMOUNTS = 2
-_BUDGETS = ("dataset", "population", "partition", "flow")
+_BUDGETS = ("dataset", "others", "population", "partition", "flow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +196,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, run_charges(ledger, runs.dataset, like), flow),
+            loads_of_run(runs, run_charges(ledger, runs.dataset, like)),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
@@ -315,15 +314,13 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
     return schedule_of(told)
 
 
-def loads_of_run(
-    runs: DatasetRuns, charges: Mapping[str, RunCharge], flow: str | None = None
-) -> list[Load]:
-    """Return what another such run of a flow asks of each account."""
+def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
+    """Return what another such run asks of each account."""
     parts = runs.term.facts["pinned"].get("partition")
     renews = parts is not None and parts["by"] in TIMES
     return [
         _load(
-            charge.gate._replace(holds=of_flow(charge.gate.holds, flow)),
+            charge.gate,
             charge,
             renewed=renews and bool(charge.gate.partition),
         )

@@ -8,10 +8,9 @@ from datetime import UTC, date, datetime
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
-from dpflow.forecast.counts import Workload, WorkloadStep
+from dpflow.forecast.counts import Workload
 from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import (
@@ -23,14 +22,15 @@ from dpflow.forecast.noise import (
 )
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
-from dpflow.forecast.workload import Fit, fits, length, merged, workload_of
+from dpflow.forecast.workload import Fit, fits, length, merged
+from dpflow.forecast.workload_file import step_from_text, workload_of_run
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
 from dpflow.notebook import table
-from dpflow.policy.kept_runs import run_lines
 from dpflow.policy.planned_noise import planned_noise
+from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
 from dpflow.rounding import float_up, short_up
 
@@ -61,8 +61,7 @@ class Forecast:
         divided: Whether each partition has the budget to itself.
         workload: The steps of one run.
         rows: What other noise would change.
-        fits: How many such runs each theorem admits with the whole budget; empty
-            unless it was requested.
+        fits: What each theorem makes of such runs, with the whole budget.
         enough: The noise with which the runs that were asked for fit, if any were.
         plans: What noise the policy plans, in words.
         planned: The same for programs, by flow: runs, mechanism, noise by step.
@@ -75,7 +74,7 @@ class Forecast:
     workload: Workload
     outlook: Outlook
     rows: tuple[NoiseRow, ...]
-    fits: tuple[Fit, ...] = ()
+    fits: tuple[Fit, ...]
     enough: EnoughNoise | None = None
     plans: tuple[str, ...] = ()
     planned: Mapping[str, Any] = field(default_factory=dict)
@@ -133,8 +132,7 @@ def forecast(
     every: str | None = None,
     start: date | None = None,
     runs: int | None = None,
-    from_full_budget: bool = False,
-    theorems: bool = False,
+    fresh: bool = False,
     tell: Tell = as_warning,
 ) -> Forecast:
     """Say how many runs fit, until when, and what other noise would change.
@@ -149,9 +147,7 @@ def forecast(
         every: How often it runs, such as "week". Default: as the flow did so far.
         start: The first run. Default: today, or the flow's next one.
         runs: How many runs have to fit: with which noise do they?
-        from_full_budget: Start from a full budget.
-        theorems: Count the runs under every other theorem, too, each with the whole
-            budget. It takes seconds.
+        fresh: Start from a full budget.
         tell: Called if the ledger forgot charges.
 
     Raises:
@@ -166,21 +162,17 @@ def forecast(
     with project_source(tell) as source:
         ran = None if like is None else _that_ran(source, like, dataset)
         name = source.chosen(dataset, among=ran)
-        found = source.governed(name, fresh=from_full_budget and like is None)
-        text = _starts_from(source, found, fresh=from_full_budget)
+        found = source.governed(name, fresh=fresh and like is None)
+        text = _starts_from(source, found, fresh=fresh)
         example = None if like is None else _example(source.needed(), found, like)
     flow = _checked_flow(flow or like, like, found.pinned)
     if example is None:
-        workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
+        workload = merged(step_from_text(each) for each in costs)
     else:
-        workload = workload_of(example.steps)
-    run = _Run(found, flow, workload, from_full_budget)
+        workload = workload_of_run(example)
+    run = _Run(found, flow, workload, fresh)
     foreseen = _foreseen(run, text, _schedule(found, flow, every, start), example)
-    return replace(
-        foreseen,
-        fits=tuple(run.fits()) if theorems else (),
-        enough=None if runs is None else run.enough(runs),
-    )
+    return foreseen if runs is None else replace(foreseen, enough=run.enough(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +208,10 @@ class _Run:
         )
 
     def fits(self) -> list[Fit]:
-        """Return how many such runs each theorem admits with the whole budget."""
+        """Return what each theorem makes of such runs, with the whole budget."""
         epsilon, delta = self.on.budget
         own = self.on.pinned["filter"]
-        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, sequence=True)
+        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, needs=False)
 
 
 def _foreseen(
@@ -243,6 +235,7 @@ def _foreseen(
         workload=run.workload,
         outlook=outlook,
         rows=tuple(_rows(run, schedule)),
+        fits=tuple(run.fits()),
         plans=tuple(run_lines(pinned)),
         planned=planned_noise(pinned),
     )

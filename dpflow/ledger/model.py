@@ -316,8 +316,8 @@ def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
     flow = request.flow
     of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
     if policy.partition is None:
-        kept = (f"kept/{name}" for name, share in policy.flows.items() if share.keep)
-        return ("", *of_flow, *kept)
+        reserved = any(share.reserved for share in policy.flows.values())
+        return ("", *of_flow, *(["others"] if reserved else []))
     parts = [f"partition/{name}" for name in request.partitions]
     inside = [f"{part}/{each}" for part in parts for each in of_flow]
     return ("", *parts, *inside)

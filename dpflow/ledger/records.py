@@ -279,23 +279,6 @@ class Busy:
 Answer = Granted | Replayed | Busy
 
 
-@dataclass(frozen=True, slots=True)
-class KeptView:
-    """What is kept of an account for the runs of a flow.
-
-    Attributes:
-        flow: Its name.
-        runs: How many runs of the term are kept.
-        runs_left: How many of them are still held whole.
-        left: What is still held, by component.
-    """
-
-    flow: str
-    runs: int
-    runs_left: int
-    left: Mapping[str, str]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountView:
     """One account as people read it; amounts are in the theorem's own currency.
@@ -338,7 +321,6 @@ class AccountView:
     halt_at: str | None
     charged: bool = True
     opened: Mapping[str, str] | None = None
-    kept: tuple[KeptView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,9 +287,6 @@ def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     place = f"{kind}/{name}" if kind in OF_FLOW else kind
     if place not in gates and kind == "odometer":
         place = kind
-    if kind == "kept":
-        # What a flow drew of kept runs, it drew of the dataset.
-        place = "dataset"
     return gates.get(place)
 
 
@@ -308,6 +305,8 @@ def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
         halt = share.get("halt_at_epsilon")
         return None if numbers is None else ({"role": "odometer", **numbers}, halt)
     numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "others":
+        numbers = pinned.get("others")
     if kind == "dataset":
         # All partitions by time together have a cap of their own, if any.
         numbers = pinned.get("whole") or numbers

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpflow.accounting.rules.tightening import tightened_filter
-from dpflow.policy.kept_runs import with_derived_runs
 from dpflow.policy.model import Policy
 from dpflow.policy.pinned import differing, value_text
+from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.strict_yaml import KeyPath, key_text
 from dpflow.rounding import number_from_text
 
@@ -25,7 +25,6 @@ Copy = Mapping[str, Any]
 
 #: What a flow plans: no guarantee rests on it, but it is solved for a whole term.
 _PLAN = ("runs", "steps", "mechanism", "costs")
-_KEPT = "no guarantee rests on what is kept, and it is held from now on"
 _NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 
@@ -116,7 +115,7 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
         flows[name] = {**share, "filter": lowered, "odometer": before["odometer"]}
     if "whole" in file:
         file["whole"] = _lowered(pinned["whole"], file["lifetime"])
-    return with_derived_runs(
+    return with_derived_numbers(
         {
             **file,
             "filter": _lowered(pinned["filter"], file["budget"]),
@@ -164,6 +163,9 @@ def _flows(
     for name in sorted(ledger["flows"].keys() | file["flows"].keys()):
         path = ("flows", name)
         old, new = ledger["flows"].get(name), file["flows"].get(name)
+        reserved = [bool(share and share.get("reserved")) for share in (old, new)]
+        if reserved[0] != reserved[1]:
+            yield _reserved((*path, "reserved"), *reserved, file=file)
         if old is None and ledger["other_flows"] == "refuse":
             yield _change(path, old, new, "looser", "it could not use the dataset")
         elif new is None and file["other_flows"] == "refuse":
@@ -173,20 +175,30 @@ def _flows(
             yield from _share(path, old, new, charged=unknown)
 
 
+def _reserved(path: KeyPath, old: bool, new: bool, *, file: Copy) -> Change:  # noqa: FBT001
+    """Judge a share that is reserved from now on, or no longer."""
+    verdict: Verdict = "other"
+    why = "what all others used so far was not counted apart"
+    if old and any(share.get("reserved") for share in file["flows"].values()):
+        why = "all others could use up the shares that stay reserved"
+    elif old:
+        verdict, why = "neutral", "all others may use the rest of the share"
+    return _change(path, old, new, verdict, why)
+
+
 def _share(
     path: tuple[str, ...], old: Copy | None, new: Copy | None, *, charged: bool
 ) -> Iterator[Change]:
     """Judge the share of a flow that may use the dataset before and after."""
     before, after = dict(old or _NO_SHARE), dict(new or _NO_SHARE)
+    before.pop("reserved", None)
+    after.pop("reserved", None)
     if charged and before["epsilon"] is None and after["epsilon"] is not None:
         why = "it was charged without a share, which a tally of its own would forget"
         yield _change((*path, "epsilon"), None, after["epsilon"], "other", why)
         del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
     if before == after == _NO_SHARE:
         yield _change(path, old, new, "neutral")
-    kept = {"keep": before.pop("keep", None)}, {"keep": after.pop("keep", None)}
-    for place, was, now in differing(*kept, *path):
-        yield _change(place, was, now, "neutral", _KEPT)
     was_planned = {name: before.pop(name, None) for name in _PLAN}
     planned = {name: after.pop(name, None) for name in _PLAN}
     verdict: Verdict = "other" if charged else "neutral"

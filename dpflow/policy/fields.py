@@ -55,9 +55,6 @@ RULE_ERRORS = (
 )
 
 
-_RUN_HINT = "Give costs: [COST, ...], or runs and steps with planned noise."
-
-
 class Record(BaseModel):
     """A frozen part of a policy that refuses fields that it does not know."""
 
@@ -260,6 +257,13 @@ class FlowShare(Record):
         examples=[3],
     )
 
+    reserved: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether the share is set aside: all other charges together have "
+        "the rest of the budget.",
+        examples=[True],
+    )
     runs: int | None = Field(
         default=None,
         ge=1,
@@ -286,28 +290,13 @@ class FlowShare(Record):
         description="What one run costs beside its planned steps, at most.",
         examples=[["Gaussian(sensitivity=1, noise_multiplier=20)"]],
     )
-    keep: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_RUNS,
-        strict=True,
-        description="How many runs of a term are held for the flow: no other charge "
-        "can use their worst case.",
-        examples=[52],
-    )
 
     @model_validator(mode="after")
-    def _kept_is_priced(self) -> Self:
-        message = hint = ""
-        if self.keep is not None and not (self.steps or self.costs):
-            message, hint = "keep needs to know what a run costs.", _RUN_HINT
-        elif self.costs and self.keep is None and self.runs is None:
-            message, hint = "costs of a run serve keep or runs.", "Write keep: 52."
-        elif self.keep is not None and self.keep > (self.runs or self.keep):
-            message = f"keep: {self.keep} is more than the {self.runs} planned runs."
-            hint = f"Keep at most {self.runs}, or plan more runs."
-        if message:
-            raise_all("FlowShare", [problem_at(message, hint, "keep")])
+    def _reserved_has_epsilon(self) -> Self:
+        if self.reserved and self.epsilon is None:
+            message = "a reserved share needs an epsilon."
+            hint = "Write such as {epsilon: 2.5, delta: 5e-7, reserved: true}."
+            raise_all("FlowShare", [problem_at(message, hint, "reserved")])
         return self
 
     @model_validator(mode="after")

@@ -35,7 +35,6 @@ from dpflow.policy.fields import (
     idle_problem,
     rule_problem,
 )
-from dpflow.policy.kept_runs import with_derived_runs
 from dpflow.policy.limits import lifetime_problems, partition_problems, share_problems
 from dpflow.policy.partition import Partition
 from dpflow.policy.pinned import (
@@ -47,6 +46,7 @@ from dpflow.policy.pinned import (
     guarantee_in_words,
     parameters,
 )
+from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.types import (
     FLOW_PATTERN,
     Alerts,
@@ -219,7 +219,15 @@ class Policy(Sourced):
     def _problems(self) -> Iterator[InitErrorDetails]:
         found = list(self._rule_problems())
         # A plan is solved for rules, so they come first.
-        solved = [] if found else [f for f, s in self.flows.items() if s.runs or s.keep]
+        solved = (
+            []
+            if found
+            else [
+                flow
+                for flow, share in self.flows.items()
+                if share.runs or share.reserved
+            ]
+        )
         broken = rule_problem(self.pinned, "flows", *solved[:1]) if solved else None
         yield from (found if broken is None else [broken])
 
@@ -243,6 +251,11 @@ class Policy(Sourced):
             yield broken
         for flow, share in self.flows.items():
             place = ("flows", flow)
+            one_order = self.filter.theorem != "renyi" or "order" in self.filter.options
+            if share.reserved and not one_order:
+                message = "a reserved share needs one declared order of renyi."
+                hint = "Write `filter: {theorem: renyi, order: 16}`, or another order."
+                yield problem_at(message, hint, *place, "reserved")
             name_problem = check_flow_name(flow)
             if name_problem:
                 yield problem_at(*name_problem, *place, value=flow)
@@ -313,7 +326,7 @@ class Policy(Sourced):
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
         whole = self.whole_filter()
-        return with_derived_runs(
+        return with_derived_numbers(
             {
                 **self._kept_as_declared(),
                 **({} if whole is None else {"whole": parameters(whole)}),

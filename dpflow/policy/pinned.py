@@ -55,7 +55,7 @@ def declared_theorem(choice: TheoremChoice | None) -> dict[str, Any] | None:
 def declared_share(share: FlowShare) -> dict[str, Any]:
     """Return a flow's share in one spelling; a share without a delta has delta 0.
 
-    What it plans and keeps stands there only if it does: older copies lack it.
+    A plan and `reserved` stand there only if the share has them.
     """
     delta = None if share.epsilon is None else share.delta or Decimal(0)
     numbers = {
@@ -64,9 +64,9 @@ def declared_share(share: FlowShare) -> dict[str, Any]:
         "halt_at_epsilon": share.halt_at_epsilon,
     }
     found = {k: None if v is None else exact_text(v) for k, v in numbers.items()}
-    kept = {} if share.keep is None else {"keep": share.keep}
+    reserved = {"reserved": True} if share.reserved else {}
     costs = {"costs": list(share.costs)} if share.costs else {}
-    return {**found, **_declared_plan(share), **costs, **kept}
+    return {**found, **_declared_plan(share), **costs, **reserved}
 
 
 def _declared_plan(share: FlowShare) -> dict[str, Any]:

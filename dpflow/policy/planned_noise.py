@@ -36,8 +36,6 @@ _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
 
-_INSTEAD = {"planned": "write the noise as a number", "kept": "drop keep"}
-
 #: What a flow is admitted by: each says whether a tally of so many runs fits.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
 
@@ -159,7 +157,7 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
     return admits
 
 
-def check_steady(rule: Rule, what: str = "planned") -> None:
+def check_steady(rule: Rule) -> None:
     """Refuse a rule under which runs to come have no price that is known today.
 
     Raises:
@@ -168,12 +166,11 @@ def check_steady(rule: Rule, what: str = "planned") -> None:
     if rule.steady and rule.theorem not in ("individual", "sequence"):
         return
     msg = (
-        f"runs cannot be {what} under {rule.theorem}: what a step is charged depends "
+        f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
         "on what was charged before, so runs to come have no price yet. Choose another "
-        f"filter, or {_INSTEAD[what]}."
+        "filter, or write the noise as a number."
     )
-    name = "runs" if what == "planned" else "keep"
-    raise InvalidCost(msg, name=name, value=rule.theorem)
+    raise InvalidCost(msg, name="runs", value=rule.theorem)
 
 
 def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:

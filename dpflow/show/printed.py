@@ -100,15 +100,6 @@ class Frozen(TypedDict):
     at: str | None
 
 
-class Kept(TypedDict):
-    """What is kept for the runs of a flow."""
-
-    flow: str
-    runs: int
-    runs_left: int
-    left: Amounts
-
-
 class Reading(TypedDict):
     """What an odometer reads."""
 
@@ -134,7 +125,6 @@ class Account(TypedDict):
     reserved: Amounts
     forfeited: Amounts
     left: Amounts | None
-    kept: list[Kept]
     used_fraction: float | None
     odometer: Reading | None
 
@@ -336,11 +326,13 @@ class EnoughNoise(TypedDict):
 
 
 class Fit(TypedDict):
-    """How many such runs a theorem admits with the whole budget."""
+    """What a theorem makes of such runs, with the whole budget."""
 
     theorem: str
     priced: bool
+    steps_admitted: int | None
     runs: int | None
+    needs_epsilon: float | None
     problem: str | None
 
 
@@ -354,7 +346,7 @@ class Forecast(TypedDict):
     points: list[Point]
     noise: list[Noise]
     enough_noise: EnoughNoise | None
-    theorems: Annotated[list[Fit], Field(description="Empty without --theorems.")]
+    theorems: list[Fit]
     planned_noise: dict[str, Any]
 
 

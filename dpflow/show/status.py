@@ -281,7 +281,6 @@ def account_json(view: AccountView) -> dict[str, Any]:
         "reserved": view.reserved,
         "forfeited": view.forfeited,
         "left": view.left,
-        "kept": [asdict(each) for each in view.kept],
         "used_fraction": finite(view.used_fraction),
         "odometer": odometer,
     }

@@ -13,6 +13,7 @@ READERS = [
     ("history",),
     ("why", "cdnow"),
     ("forecast", "cdnow", "--like", "weekly-report"),
+    ("compare", "cdnow"),
     ("policy", "check"),
     ("ledger", "reservations"),
     ("releases", "list"),

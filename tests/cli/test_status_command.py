@@ -175,7 +175,7 @@ def test_the_json_has_the_promised_shape(shop: Shop) -> None:
     assert kinds == ["dataset", "flow", "odometer"]
     expected = {"id", "kind", "name", "theorem", "state", "epsilon", "delta"}
     expected |= {"budget", "spent", "reserved", "forfeited", "left"}
-    expected |= {"used_fraction", "odometer", "kept"}
+    expected |= {"used_fraction", "odometer"}
     assert all(expected == found.keys() for found in dataset["accounts"])
 
 

@@ -109,7 +109,7 @@ def _print_policy(each: PolicyCheck) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import gates_table
-    from dpflow.policy.kept_runs import run_lines
+    from dpflow.policy.reserved import run_lines
     from dpflow.show.guarantees import shares_in_words
 
     name = plain(short_path(each.path))

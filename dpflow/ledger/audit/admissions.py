@@ -13,11 +13,11 @@ from fractions import Fraction
 from operator import add, le
 from typing import Any, NamedTuple
 
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.audit.pinned import is_taken_off, kept_beside
+from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.decision.settlement import Lesser
@@ -36,6 +36,7 @@ from dpflow.ledger.rows import (
     gate_in,
     split,
 )
+from dpflow.policy.reserved import charges_others
 
 #: So many sums are put together at once: that is quicker than one by one.
 _TOGETHER = 1000
@@ -137,7 +138,13 @@ class Admissions:
         granted = self._granted.setdefault(entry.book, {})
         term = f"{entry.book}#{book.terms}"
         of_term = f"{term}/"
-        self._check_kept(rows, entry)
+        governs = self._terms.get(entry.book)
+        unpaid = governs is not None and charges_others(
+            governs.facts["pinned"], entry.body.get("flow")
+        )
+        if unpaid and f"{term}/others" not in entry.postings:
+            what = "a step was granted that no reserved share pays, nor the rest"
+            raise JournalError(what)
         for name, (_, settled, held) in entry.postings.items():
             account = rows.get(("account", name))
             if isinstance(account, Account) and account.overdrawn:
@@ -154,18 +161,6 @@ class Admissions:
             if len(sums) > _TOGETHER:
                 highest = _highest(sums)
                 sums[:] = [(highest, (0,) * len(highest))]
-
-    def _check_kept(self, rows: Mapping[Key, Row], entry: Entry) -> None:
-        """Refuse a grant out of what was kept for others."""
-        term = self._terms.get(entry.book)
-        kept = [] if term is None else kept_beside(rows, term.facts, entry)
-        if term is None or not any(kept):
-            return
-        account = f"{entry.book}#{term.number}"
-        total = map(add, *entry.postings[account][1:])
-        if not _admits(term, account, tuple(map(add, total, kept))):
-            what = "a step was granted out of what is kept for the runs of a flow"
-            raise JournalError(what)
 
 
 def _highest(sums: list[tuple[Amounts, Amounts]]) -> Amounts:
@@ -198,13 +193,13 @@ def hidden_overdraft(opened: Term | None, account: Account) -> bool:
     """Say whether an account is above its filter, and not overdrawn.
 
     A tightened filter may be below what was charged before, so that this asks the one
-    that the term was opened with.
+    that the term was opened with. That of `others` may grow instead.
     """
     if account.overdrawn or opened is None:
         return False
     _, _, kind, name, _ = split(account.id)
     found = gate_rule(opened, kind, name)
-    if found is None or not isinstance(found[0], Filter):
+    if kind == "others" or found is None or not isinstance(found[0], Filter):
         return False
     total = tuple(map(add, account.settled, account.held))
     return not _admits(opened, account.id, total)
@@ -259,17 +254,21 @@ def _check_pins(term: Term) -> None:
 
 
 def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
-    return is_taken_off(pinned, place.partition("/")[2])
+    # Accounts stay when the last reserved share is dropped.
+    dropped = place == "others" and "others" not in pinned
+    return dropped or is_taken_off(pinned, place.partition("/")[2])
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
     """Say whether a gate is the one that a copy makes; its thresholds may be lower."""
     if told is None or made is None:
         return told is made
-    return (rule_of(told["rule"]), told["halt"]) == (
-        rule_of(made["rule"]),
-        made["halt"],
-    )
+    old, new = rule_of(told["rule"]), rule_of(made["rule"])
+    if isinstance(old, ThresholdFilter) and isinstance(new, ThresholdFilter):
+        lower = old.limit.fits_within(new.limit)
+    else:
+        lower = True
+    return lower and (old, told["halt"]) == (new, made["halt"])
 
 
 def _check_tighter(before: Term | None, after: Term) -> None:
@@ -279,8 +278,8 @@ def _check_tighter(before: Term | None, after: Term) -> None:
     pinned = after.facts["pinned"]
     for place in before.facts["gates"]:
         kind, _, name = place.partition("/")
-        if _took_off(pinned, place):
-            continue  # no step asks it any more
+        if place == "others" or _took_off(pinned, place):
+            continue  # it may grow with a reserved share's end, or no step asks it
         old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
         if old is not None and (new is None or not _is_tighter(old, new)):
             what = f"gate {place!r} of term {after.number} was loosened in place"

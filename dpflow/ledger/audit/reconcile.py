@@ -23,8 +23,7 @@ from dpflow.ledger.audit.lost_decisions import (
     perhaps_lost,
 )
 from dpflow.ledger.audit.pinned import is_taken_off
-from dpflow.ledger.decision.gates import gate_at
-from dpflow.ledger.decision.kept import remainder
+from dpflow.ledger.decision.gates import gate_at, remainder
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.office_records import Repair, lost_name

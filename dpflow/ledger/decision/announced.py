@@ -10,7 +10,6 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, solved_thresholds
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.decision.kept import announced_holds
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.rows import OF_FLOW, Asked, asked_for
@@ -22,9 +21,11 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule and halt of every gate of a copy, with solved thresholds.
 
     By "dataset", "partition", "population", "odometer" for flows that are not named,
+    "others" where shares are reserved,
     "flow/NAME" and "odometer/NAME" for those that are.
     """
     places = [("dataset", ""), ("partition", ""), ("population", ""), ("odometer", "")]
+    places += [("others", "")] if "others" in pinned else []
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
     return {
         f"{kind}/{name}" if name else kind: _gate_text(asked_for(pinned, kind, name))
@@ -49,13 +50,14 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     rule = rule_of(canonical(asked[0]))
     dataset, text = str(pinned["dataset"]), asked[1]
     halt = None if text is None else number_from_text(text)
-    holds = announced_holds(pinned) if kind == "dataset" else ()
-    return Gate("", dataset, kind, name, "", rule, halt, rule.zero(), holds=holds)
+    return Gate("", dataset, kind, name, "", rule, halt, rule.zero())
 
 
 def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     """Return the gates that a policy names, each as if nothing was charged to it."""
     places = [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    if "others" in pinned:
+        places.insert(0, ("others", ""))
     if "whole" in pinned:
         places.insert(0, ("dataset", ""))
     if "partition" in pinned:

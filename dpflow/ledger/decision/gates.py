@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import floor
 from operator import add, ge
 from typing import Any, NamedTuple, cast
@@ -26,19 +26,12 @@ from dpflow.accounting.rules.rule import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.decision.kept import (
-    Hold,
-    held_against,
-    holds_of_term,
-    of_flow,
-    others,
-    remainder,
-)
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.pure_cache import by_identity, by_parts
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import OF_FLOW, Account, Sums, Term, gate_in, split
 from dpflow.policy import Policy
+from dpflow.policy.reserved import charges_others
 from dpflow.rounding import float_down, float_up, number_from_text
 from dpflow.solving import before_solving
 
@@ -49,8 +42,8 @@ class Gate(NamedTuple):
     """An account under its rule, which must admit a step.
 
     Attributes:
-        kind: "dataset", "population", "partition", "flow", "odometer", or "kept" for
-            what a flow has drawn of the runs that are kept for it.
+        kind: "dataset", "population", "partition", "flow", "odometer", or "others" for
+            all charges that no reserved share pays.
         name: Of the flow or partition.
         partition: The partition that it belongs to; empty if to none.
         halt: For an odometer, the reading above which it refuses.
@@ -60,7 +53,6 @@ class Gate(NamedTuple):
         size: How many privacy units of one person the step can touch here; 0 for an
             account that only says whether the dataset is open.
         closed: Whether the policy gives the step's flow no access to the dataset.
-        holds: What is kept of it for the runs of flows.
     """
 
     id: str
@@ -75,7 +67,6 @@ class Gate(NamedTuple):
     state: str = "open"
     size: int = 1
     closed: bool = False
-    holds: tuple[Hold, ...] = ()
 
     @property
     def settled(self) -> Tally:
@@ -96,8 +87,7 @@ class Gate(NamedTuple):
         if state.book(self.dataset).frozen is not None:
             told = "frozen"
         # A named tuple's own way of making one takes twice as long.
-        holds = tuple(hold.after(state.account(hold.account)) for hold in self.holds)
-        fields = (*self[:7], used, row, told, *self[10:12], holds)
+        fields = (*self[:7], used, row, told, *self[10:12])
         return tuple.__new__(type(self), fields)
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
@@ -124,8 +114,6 @@ class Gate(NamedTuple):
         if self.state != "open":
             return False
         total = self.used + asked
-        if self.holds and any(asked.amounts):
-            total += held_against(self.holds, asked)
         # By the kind: to ask a rule for its class is slow. One of another class would
         # have no such method.
         if self.kind != "odometer":
@@ -169,19 +157,10 @@ class Gate(NamedTuple):
         return float_up(max(gone, Fraction(0)) / (self.halt - Fraction(idle)))
 
     def left(self) -> Tally | None:
-        """Return what the threshold has left beside what is kept for others.
-
-        None if the theorem has no box.
-        """
+        """Return what remains of the threshold; None if the theorem has no box."""
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
-        return remainder(self.rule.limit, self.used_or_kept)
-
-    @property
-    def used_or_kept(self) -> Tally:
-        """What is used, and what is kept for others than who asks."""
-        kept = (hold.left for hold in others(self.holds))
-        return reduce(add, kept, self.used)
+        return remainder(self.rule.limit, self.used)
 
     def overdrawn_by(self, amount: Tally) -> bool:
         """Say whether a charge breaks what the account's filter promised.
@@ -191,6 +170,12 @@ class Gate(NamedTuple):
         """
         total, grew = self.used + amount, any(amount.amounts)
         return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
+
+
+def remainder(whole: Tally, drawn: Tally) -> Tally:
+    """Return what remains of a whole, component by component, at least zero."""
+    pairs = zip(whole.amounts, drawn.amounts, strict=True)
+    return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
 @by_identity
@@ -368,11 +353,9 @@ def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None
         _empty(term, base, size),
         not covers_flow(term.facts["pinned"], step.flow),
     )
-    holds = of_flow(holds_of_term(term), step.flow)
-    yield whole and whole._replace(closed=closed, holds=holds)
-    for hold in holds:
-        if hold.mine:
-            yield _empty(term, hold.account)
+    yield whole and whole._replace(closed=closed)
+    if charges_others(term.facts["pinned"], step.flow):
+        yield _empty(term, f"{base}/others")
     for part in parts:
         if part:
             yield _empty(term, f"{base}{part}")

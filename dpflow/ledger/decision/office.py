@@ -16,8 +16,7 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger.decision.admit import check_holds, check_relation, terms_of
-from dpflow.ledger.decision.gates import Gate, gate_at, gates_of
-from dpflow.ledger.decision.kept import remainder
+from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import governing
 from dpflow.ledger.model import Decision, Pen, State

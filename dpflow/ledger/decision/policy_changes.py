@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import (
     InvalidCost,
@@ -19,8 +20,8 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
+from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.gates import Gate, gate_at
-from dpflow.ledger.decision.kept_changes import check_kept
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
     agrees,
@@ -36,6 +37,7 @@ from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, flow_mark, split
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge, overall, tightened_pins
+from dpflow.policy.reserved import reserved_flows
 
 
 def term_views(
@@ -53,7 +55,7 @@ def term_views(
         split(row.id)[1]
         for row in state.rows.values()
         if isinstance(row, Account) and row.book == book and row.overdrawn
-        if split(row.id)[2] not in ("flow", "odometer")
+        if split(row.id)[2] not in ("flow", "odometer", "others")
     }
     lost = {split(name)[1] for name in forgotten if name.startswith(f"{book}#")}
     for term in terms:
@@ -93,14 +95,13 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
         if action == "new term" and overall(changes) in ("tighter", "neutral"):
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
+                _check_reserved(state, term, pins)
                 action = "tighten"
             except InvalidCost as error:
-                why = error.message
+                pins, why = None, error.message
     obstacle = ""
     try:
         _check_sum(policy, action, terms, raised=False)
-        if term is not None and pins is not None:
-            check_kept(state, term, pins)
     except PolicyNotApplied as error:
         obstacle = error.message
     return Proposal(
@@ -113,6 +114,30 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
         terms=terms,
         obstacle=obstacle,
     )
+
+
+def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
+    """Refuse reserved shares that accounts of a charged term already exceed.
+
+    Raises:
+        InvalidCost: If an account is above its new threshold: a share that stays
+            reserved would not be free any more.
+    """
+    reserved = reserved_flows(pins)
+    shares = [("flow", flow) for flow in reserved] if len(reserved) > 1 else []
+    for kind, name in [("others", ""), *shares] if reserved else []:
+        gate = announced_gate(pins, kind, name)
+        place = f"{kind}/{name}" if name else kind
+        row = state.account(f"{term.book}#{term.number}/{place}")
+        if gate is None or row is None or gate.admits(_used(row)):
+            continue
+        whose = f"flow {name!r}" if name else "the flows without a reserved share"
+        msg = f"{whose} used more in this term than the file leaves to them."
+        raise InvalidCost(msg, name="reserved", value=name)
+
+
+def _used(row: Account) -> Tally:
+    return Tally(row.settled) + Tally(row.held)
 
 
 def _charged_flows(state: State, term: Term) -> set[str]:
@@ -164,8 +189,7 @@ def _tighten(
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
         raise ValueError(msg)
     _check_sum(policy, "tighten", found.terms, raised=False)
-    check_kept(was := pen.state, before, pins)
-    copied = copy_of(policy, pins)
+    was, copied = pen.state, copy_of(policy, pins)
     old = before.facts["gates"]
     # A flow that may not use the dataset any more keeps its gates, under which what it
     # charged is settled; no step asks them.
@@ -199,7 +223,8 @@ def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gat
         old, new = gate_at(was, key[1]), gate_at(now, key[1])
         if old is None or new is None:
             continue
-        if not _is_tighter(old, new):
+        # A reserved share that shrinks leaves more to `others`.
+        if old.kind != "others" and not _is_tighter(old, new):
             msg = (
                 f"the policy would loosen account {old.id!r} in place, which is never "
                 "done. Undo the edit, or open a new term."

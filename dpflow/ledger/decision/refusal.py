@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.decision.kept import others
 from dpflow.ledger.records import Request
 from dpflow.rounding import (
     number_from_text,
@@ -116,6 +115,8 @@ def _gate(account: Gate) -> str:
     theorem, dataset = account.rule.theorem, _dataset(account)
     if account.kind in ("dataset", "population"):
         return f"the {theorem} filter of {dataset}"
+    if account.kind == "others":
+        return f"the reserved shares of {dataset}"
     if account.kind == "partition":
         return f"the {theorem} filter of partition {account.name!r} of {dataset}"
     if account.partition:
@@ -159,24 +160,12 @@ def _reason(refusal: Refusal) -> str:
     if left is not None:
         shown = _shown(left, up=False, asked=asked)
         rest = f" Remaining: {shown} of {_budget(account)}."
-    return f"it needs {_shown(asked, up=True)}.{rest}{_reserved(account)}"
-
-
-def _reserved(account: Gate) -> str:
-    """Return the sentence about the runs of other flows that have reserved a part."""
-    runs = [
-        f"{_runs(hold.runs_left)} of flow {hold.flow!r} "
-        f"({_shown(account.rule.named(hold.left), up=True)})"
-        for hold in others(account.holds)
-    ]
-    return f" Reserved for others: {' and '.join(runs)}." if runs else ""
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
+    return f"it needs {_shown(asked, up=True)}.{rest}"
 
 
 def _budget(account: Gate) -> str:
+    if account.kind == "others":
+        return "the budget beside reserved shares"
     if not isinstance(account.rule, Filter):
         return "the budget"
     rule = account.rule
@@ -238,8 +227,8 @@ def _fits(refusal: Refusal) -> str:
         return f"The excess is a rounding of the split: take {share}."
     if refusal.factor is None:
         gone = "the budget is used up"
-        if others(refusal.account.holds):
-            gone = "the rest is kept for others"
+        if refusal.account.kind == "others":
+            gone = "the rest is reserved"
         elif not any(refusal.account.used.amounts):
             gone = "it needs more than the whole budget"
         return f"No amount of noise makes it fit: {gone}."

@@ -22,8 +22,7 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at
-from dpflow.ledger.decision.kept import remainder
+from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired, sealed
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import may_return

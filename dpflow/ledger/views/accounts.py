@@ -9,11 +9,10 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.decision.kept import KEPT, holds_of_term
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
-from dpflow.ledger.records import AccountView, KeptView
+from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import account_of_term, openings
@@ -109,9 +108,6 @@ def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:
 def gates_of_book(state: State, book: str) -> list[Gate]:
     """Return the gates of all terms of a book, whole and charged ones.
 
-    What was drawn of kept runs is no budget: the gate of the newest term's dataset says
-    what is left of them.
-
     Args:
         state: With every term and account of the book.
         book: Its name.
@@ -121,7 +117,7 @@ def gates_of_book(state: State, book: str) -> list[Gate]:
     names |= {
         row.id
         for row in state.rows.values()
-        if isinstance(row, Account) and row.book == book and split(row.id)[2] != KEPT
+        if isinstance(row, Account) and row.book == book
     }
     return [_standing(state, name, newest) for name in sorted(names)]
 
@@ -164,9 +160,6 @@ def current_gates(state: State, book: str) -> dict[str, Gate]:
 
 def _standing(state: State, name: str, newest: int) -> Gate:
     gate = gate_of(state, name, 1)
-    term = state.newest(gate.dataset)
-    if term is not None and name == account_of_term(term):
-        gate = gate._replace(holds=holds_of_term(term)).standing(state)
     if gate.state == "frozen" and term_of(name) != newest:
         # What is frozen is the term that governs.
         row = state.account(name)
@@ -217,10 +210,6 @@ def account_view(
         reserved=rule.named(gate.held - dead),
         forfeited=rule.named(dead + closed),
         left=None if left is None else rule.named(left),
-        kept=tuple(
-            KeptView(hold.flow, hold.runs, hold.runs_left, rule.named(hold.left))
-            for hold in gate.holds
-        ),
         used_fraction=gate.used_share(gate.used),
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),

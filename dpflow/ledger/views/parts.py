@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dpflow.ledger.decision.kept import holds_of_term
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.storage.transaction import Reading
 
@@ -78,10 +77,7 @@ def load_parts(
 
 def load_accounts(reading: Reading, book: str, names: Iterable[str]) -> State:
     """Read every term of a book, the accounts of its whole, and others by their ids."""
-    terms = reading.load(Keys(terms=(book,))).terms(book)
-    holds = (hold.account for term in terms for hold in holds_of_term(term))
-    wanted = tuple(dict.fromkeys((*holds, *names)))
-    return reading.load(Keys(terms=(book,), accounts=wanted))
+    return reading.load(Keys(terms=(book,), accounts=tuple(dict.fromkeys(names))))
 
 
 def partition_of(account: str) -> str:

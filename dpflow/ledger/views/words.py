@@ -79,16 +79,6 @@ def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
     return ", ".join(parts) or "0"
 
 
-def kept_lines(views: Sequence[AccountView]) -> list[str]:
-    """Say what is still kept for the runs of flows, a line for each."""
-    return [
-        f"kept for {each.flow}: {each.runs_left} of {each.runs} runs, "
-        f"{amounts_text(each.left)}"
-        for view in views
-        for each in view.kept
-    ]
-
-
 def people_lines(views: Sequence[AccountView]) -> list[str]:
     """Return a line where people have taken the budget, each for steps of their own."""
     taken = any(
@@ -174,6 +164,8 @@ def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
     """Say which account of a dataset this is."""
     if kind == "dataset":
         return f"dataset {dataset}"
+    if kind == "others":
+        return f"dataset {dataset} beside reserved shares"
     if kind == "population":
         return dataset.replace("/", " ", 1)
     if kind == "partition":

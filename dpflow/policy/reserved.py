@@ -1,0 +1,115 @@
+"""Reserved shares: the filter of everything that no reserved share is charged for.
+
+Its thresholds are those of the dataset minus those of all reserved shares. They are
+computed when a policy is pinned (docs/derivations/ledger.md#reserved-shares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tightening import same_prices
+from dpflow.exceptions import InvalidCost
+from dpflow.policy.planned_noise import plan_lines, with_planned_noise
+from dpflow.rounding import from_units, short_up
+
+#: Filters whose thresholds add up: a step has the same price in a share and outside.
+_ALLOWED = ("basic", "concentrated", "gaussian", "output", "renyi")
+
+_Pinned = Mapping[str, Any]
+
+
+def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
+    """Return a copy of a policy with planned noise and the thresholds of `others`.
+
+    Raises:
+        InvalidCost: If the noise or the thresholds do not exist.
+    """
+    return _with_others(with_planned_noise(pinned))
+
+
+def reserved_flows(pinned: _Pinned) -> list[str]:
+    """Return the flows whose share is reserved."""
+    return [name for name, share in pinned["flows"].items() if "reserved" in share]
+
+
+def charges_others(pinned: _Pinned, flow: str | None) -> bool:
+    """Say whether a charge of a flow, or outside any flow, posts to `others`."""
+    return "others" in pinned and flow not in reserved_flows(pinned)
+
+
+def run_lines(pinned: _Pinned) -> list[str]:
+    """Return the sentences about planned noise and reserved shares of a copy."""
+    if "others" not in pinned:
+        return plan_lines(pinned)
+    names = ", ".join(reserved_flows(pinned))
+    whole = _filter(pinned["filter"])
+    rest = min(
+        (kept / all_ for kept, all_ in _pairs(pinned["others"], whole) if all_),
+        default=0,
+    )
+    line = (
+        f"Reserved shares: {names}. All other charges together have {rest:.1%} of the "
+        "dataset's budget."
+    )
+    return [*plan_lines(pinned), line]
+
+
+def _pairs(others: _Pinned, whole: ThresholdFilter) -> list[tuple[int, int]]:
+    return list(zip(others["thresholds"], whole.thresholds, strict=True))
+
+
+def _with_others(pinned: _Pinned) -> dict[str, Any]:
+    flows = reserved_flows(pinned)
+    if not flows:
+        return dict(pinned)
+    _check_allowed(pinned)
+    whole = _filter(pinned["filter"])
+    rest = list(whole.thresholds)
+    for flow in flows:
+        share = _filter(pinned["flows"][flow]["filter"])
+        if not same_prices(share, whole):
+            msg = (
+                f"the share of flow {flow!r} and the dataset's filter have different "
+                "constants, so that their thresholds do not add up. Declare the "
+                "filter's options such that they hold for both."
+            )
+            raise InvalidCost(msg, name="reserved", value=flow)
+        rest = [a - b for a, b in zip(rest, share.thresholds, strict=True)]
+    for name, amount in zip(whole.components, rest, strict=True):
+        if amount < 0:
+            msg = (
+                f"the reserved shares of {', '.join(flows)} together exceed the "
+                f"budget's {name} by {short_up(from_units(-amount))}. Lower a "
+                "reserved share, or raise the budget."
+            )
+            raise InvalidCost(msg, name="reserved", value=flows[-1])
+    return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
+
+
+def _check_allowed(pinned: _Pinned) -> None:
+    """Refuse reserved shares where a share is no part of one threshold."""
+    theorem, why = pinned["filter"]["theorem"], ""
+    hint = "Remove `reserved`, or use a dataset of its own for the flow's data."
+    if "partition" in pinned:
+        why = "a share cannot be reserved where each partition has its own budget"
+    elif "population" in pinned:
+        why = "other datasets could use up the population's budget of a reserved share"
+    elif theorem not in _ALLOWED:
+        why = f"a share cannot be reserved under {theorem}: it has no single threshold"
+        hint = "Write `filter: gaussian`, or remove `reserved`."
+    elif theorem == "renyi" and "order" not in pinned["filter"]:
+        why = "a share cannot be reserved under several orders of renyi"
+        hint = "Declare one order, or write `filter: gaussian`."
+    if why:
+        msg = f"{why}. {hint}"
+        raise InvalidCost(msg, name="reserved", value=True)
+
+
+def _filter(numbers: _Pinned) -> ThresholdFilter:
+    found = make_filter(**numbers)
+    assert isinstance(found, ThresholdFilter)
+    return found

@@ -1,0 +1,204 @@
+"""Reserved shares: all other charges together have the rest of the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision import gates
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office_records import Applied, Wish
+from dpflow.policy import Policy
+from tests.ledger.support import Place, granted, make_ledger, make_policy, sums
+
+REPORT, BUDGET = "weekly-report", "{epsilon: 100}"
+
+
+def reserving(flows: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 100 and these flows."""
+    given = {"budget": BUDGET, "other_flows": "allow", **fields}
+    return make_policy(flows=flows, **given)
+
+
+TWO = reserving("{a: {epsilon: 40, reserved: true}, b: {epsilon: 40, reserved: true}}")
+ONE = reserving(f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}")
+
+
+def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
+    """Say whether a step is granted."""
+    try:
+        granted(ledger, cost, policies=[policy], flow=flow)
+    except BudgetRefused:
+        return False
+    return True
+
+
+def apply(ledger: Ledger, policy: Policy) -> Applied:
+    """Apply a policy to a term that was charged."""
+    return apply_policy(ledger, policy, Wish(reason="a test"))
+
+
+def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
+    """The negative control: a share alone is a limit."""
+    plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
+    assert fits(ledger, plain, "100", None)
+    assert not fits(ledger, plain, "1", REPORT)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "share"),
+    [
+        ("basic", "{epsilon: 2}"),
+        ("output", "{epsilon: 2}"),
+        ("gaussian", "{epsilon: 2, delta: 5e-7}"),
+        (
+            "concentrated",
+            "{epsilon: 2, delta: 5e-7}",
+        ),
+        (
+            "{theorem: renyi, order: 16}",
+            "{epsilon: 2, delta: 5e-7}",
+        ),
+    ],
+)
+def test_thresholds_of_share_and_others_add_up_exactly(
+    theorem: str, share: str
+) -> None:
+    """Under each filter that allows it, in whole units and per component."""
+    policy = make_policy(
+        budget="{epsilon: 4, delta: 1e-6}",
+        filter=theorem,
+        flows=f"{{f: {share[:-1]}, reserved: true}}}}",
+    )
+    whole, own = policy.dataset_filter(), policy.flow_filter("f")
+    assert own is not None
+    assert whole.limit is not None
+    assert own.limit is not None
+    rest = policy.pinned()["others"]["thresholds"]
+    both = [a + b for a, b in zip(rest, own.limit.amounts, strict=True)]
+    assert both == list(whole.limit.amounts)
+
+
+def test_a_charge_posts_to_the_share_or_to_others(path: Place) -> None:
+    """What returns comes back to its own account."""
+    ledger = make_ledger(path)
+    name = granted(ledger, "10", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    assert sums(path, "a#1")[1] == 30
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 10)
+    ledger.void(name, reason="a test")
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
+    ledger.close()
+
+
+def test_a_refusal_names_the_reserved_shares(ledger: Ledger) -> None:
+    """With the rest that remains."""
+    granted(ledger, "20", policies=[TWO], flow="c")
+    with pytest.raises(BudgetRefused, match="the reserved shares of dataset 'a'") as e:
+        granted(ledger, "1", policies=[TWO], flow=None)
+    assert "the rest is reserved" in e.value.message
+    assert e.value.details["gate"] == "others"
+
+
+def test_dropping_a_used_share_beside_another_needs_a_new_term(ledger: Ledger) -> None:
+    """Others could take the second share: 40 used by a, 20 by others, 40 for b."""
+    granted(ledger, "40", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    for edit in (
+        "{a: {epsilon: 40}, b: {epsilon: 40, reserved: true}}",
+        "{b: {epsilon: 40, reserved: true}}",
+        "{a: {epsilon: 30, reserved: true}, b: {epsilon: 40, reserved: true}}",
+    ):
+        with pytest.raises(PolicyChanged, match="cannot be applied in place"):
+            apply(ledger, reserving(edit))
+    assert fits(ledger, TWO, "40", "b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ("{a: {epsilon: 40}}", "{a: {epsilon: 40, reserved: true}}", False),
+        (
+            "{a: {epsilon: 40, reserved: true}}",
+            "{a: {epsilon: 50, reserved: true}}",
+            False,
+        ),
+        ("{a: {epsilon: 40, reserved: true}}", "{a: {epsilon: 40}}", True),
+        (
+            "{a: {epsilon: 40, reserved: true}}",
+            "{a: {epsilon: 30, reserved: true}}",
+            True,
+        ),
+    ],
+)
+def test_changes_of_a_reserved_share_in_a_charged_term(
+    ledger: Ledger, before: str, after: str, allowed: bool
+) -> None:
+    """Turning it on and raising it need a new term; dropping the last one does not."""
+    old, new = reserving(before), reserving(after)
+    granted(ledger, "5", policies=[old], flow="a")
+    held = granted(ledger, "5", policies=[old], flow=None)
+    if not allowed:
+        with pytest.raises(PolicyChanged):
+            apply(ledger, new)
+        return
+    assert apply(ledger, new).action == "tighten"
+    ledger.settle(held)
+    assert fits(ledger, new, "60", None)
+    assert verify(ledger).bad == []
+
+
+def test_a_budget_below_what_others_used_is_not_applied_in_place(
+    ledger: Ledger,
+) -> None:
+    """The share that is reserved would not be free any more; at the usage it is."""
+    granted(ledger, "20", policies=[ONE], flow=None)
+    flows = f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}"
+    with pytest.raises(PolicyChanged, match="used more in this term"):
+        apply(ledger, reserving(flows, budget="{epsilon: 71}"))
+    assert apply(ledger, reserving(flows, budget="{epsilon: 72}")).action == "tighten"
+    assert verify(ledger).bad == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "share", "match"),
+    [
+        ({"filter": "portfolio"}, "", "filter: gaussian"),
+        ({"filter": "residue"}, "", "filter: gaussian"),
+        ({"filter": "whitehouse"}, "", "filter: gaussian"),
+        ({"filter": "rogers"}, "", "filter: gaussian"),
+        ({"filter": "{theorem: individual, measure: gaussian}"}, "", "gaussian"),
+        ({"filter": "renyi"}, "", "one declared order"),
+        ({"filter": "{theorem: renyi, orders: [4, 16]}"}, "", "one declared order"),
+        ({"filter": "gaussian", "partition": "{by: region}"}, "", "each partition"),
+        ({"filter": "gaussian", "population": "all"}, "", "other datasets"),
+        ({"filter": "gaussian"}, ", g: {epsilon: 2.9, delta: 9e-7, reserved: true}",
+         "exceed the budget's mu_squared"),
+        ({"filter": "basic"}, ", g: {epsilon: 1, delta: 8e-7, reserved: true}",
+         "exceed the budget's delta"),
+        ({"filter": "gaussian"}, ", g: {reserved: true}", "needs an epsilon"),
+    ],
+)  # fmt: skip
+def test_where_no_single_threshold_bounds_a_share_nothing_is_reserved(
+    fields: dict[str, str], share: str, match: str
+) -> None:
+    """Each combination is refused when the file is read, with what to write."""
+    flows = f"{{f: {{epsilon: 2, delta: 5e-7, reserved: true}}{share}}}"
+    with pytest.raises(PolicyError, match=match):
+        make_policy(budget="{epsilon: 3, delta: 1e-6}", flows=flows, **fields)
+
+
+def test_verify_finds_a_grant_that_nothing_pays(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that forgot the account of all others granted it."""
+    forgotten: Any = lambda *_: False
+    monkeypatch.setattr(gates, "charges_others", forgotten)
+    granted(ledger, "60", policies=[ONE], flow=None)
+    monkeypatch.undo()
+    (finding,) = verify(ledger).bad
+    assert "no reserved share pays" in finding.problem
