@@ -84,68 +84,57 @@ def resume(ledger: Ledger, flow: str, *, who: str) -> None:
 # Charging by hand
 
 
-def amend(ledger: Ledger, reservation: str, cost: Cost, *, reason: str) -> list[Posted]:
-    """Charge what a step cost more than was reserved for it.
-
-    Args:
-        ledger: The ledger.
-        reservation: The step's; it may have ended, also as void.
-        cost: What the step truly did.
-        reason: How that was found out, for the journal.
-
-    Raises:
-        ReservationConflict: If that is no more than was charged: nothing is lowered.
-        UnsupportedCost: If the theorem of an account has no price for the cost, or
-            that does not hold under the relation of its term.
-    """
-    command = Amend(charge=reservation, cost=cost, reason=reason, **ledger.label())
-    return list(ledger.ask(command))
-
-
-def import_prior(
+def charge_by_hand(
     ledger: Ledger,
-    policy: Policy,
+    spent_on: Policy | str,
     cost: Cost,
     *,
     reason: str,
-    evidence: str,
-    populations: tuple[Policy, ...] = (),
+    evidence: str | None = None,
+    dataset: str | None = None,
+    flow: str | None = None,
     partitions: tuple[str, ...] = (),
+    populations: tuple[Policy, ...] = (),
 ) -> list[Posted]:
-    """Charge what was spent on a dataset before dpflow governed it; irreversible.
+    """Charge prior spending on a dataset, or raise a step's charge; irreversible.
+
+    Each account that a step posted to is raised by the difference between its corrected
+    cost and its charge. Accounts may be overdrawn.
 
     Args:
         ledger: The ledger.
-        policy: The dataset's.
+        spent_on: Policy of the dataset, or the id of a reservation, ended or not.
         cost: All that was spent; `Composed` and `Repeated` hold several steps.
-        reason: What it was, for the journal.
-        evidence: The sha256 of what proves it.
-        populations: Of the population that the dataset belongs to.
-        partitions: Which parts of a divided dataset it was spent on.
+        reason: Why, for the journal.
+        evidence: The sha256 of a file that proves it.
+        dataset: With a reservation, one that its step read.
+        flow: With a policy, the flow whose share was spent.
+        partitions: With a policy, the parts of a divided dataset that were read.
+        populations: With a policy, the population that the dataset belongs to.
 
     Raises:
-        ConfigurationError: If this evidence was charged before, or the parts are not
-            said.
-        UnsupportedCost: If the theorem has no price for the cost.
+        ConfigurationError: If a term was charged with this evidence before, or no part
+            of a divided dataset is named.
+        ReservationConflict: If the cost is not above the reservation's charge.
+        UnsupportedCost: If the theorem of an account has no price for the cost.
         PolicyChanged: If the policy file differs from what the ledger pinned.
     """
+    facts = {"reason": reason, "evidence": evidence, **ledger.label()}
+    if isinstance(spent_on, str):
+        command = Amend(charge=spent_on, cost=cost, dataset=dataset, **facts)
+        return list(ledger.ask(command))
     request = Request(
         reservation=uuid.uuid4().hex,
         owner="operator",
-        policies=(policy,),
+        policies=(spent_on,),
         populations=populations,
         cost=cost,
         step="spent before dpflow",
+        flow=flow,
         partitions=partitions,
     )
-    command = Prior(
-        request=request,
-        reason=reason,
-        evidence=evidence,
-        applies=ledger.conditions.applies_policies,
-        **ledger.label(),
-    )
-    return list(ledger.ask(command))
+    applies = ledger.conditions.applies_policies
+    return list(ledger.ask(Prior(request=request, applies=applies, **facts)))
 
 
 def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:

@@ -32,48 +32,63 @@ class Freeze(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amend(Command):
-    """Charge what a step cost more than was reserved for it."""
-
-    guarded: ClassVar[bool] = True
-
-    charge: str
-    cost: Cost
-    reason: str
-
-    @property
-    def keys(self) -> Keys:
-        """The charge with all that it holds."""
-        return Keys(charges=(self.charge,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prior(Command):
-    """Charge prior spending, before the ledger governed the dataset.
+class ByHand(Command):
+    """Charge of an operator.
 
     Attributes:
-        request: The dataset, its partitions and the cost.
-        evidence: The sha256 of what proves it; each is charged once.
+        reason: Why, for the journal.
+        evidence: The sha256 of a file that proves it; a term uses each once.
     """
 
     guarded: ClassVar[bool] = True
 
-    request: Request
     reason: str
-    evidence: str
+    evidence: str | None = None
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Names that a term uses once."""
+        return () if self.evidence is None else (f"evidence {self.evidence}",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amend(ByHand):
+    """Charge what a step cost more than was reserved for it.
+
+    Attributes:
+        charge: Of the step.
+        cost: Corrected cost of the step.
+        dataset: One that the step read, if the operator names it.
+    """
+
+    charge: str
+    cost: Cost
+    dataset: str | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """The charge with all that it holds, and the evidence."""
+        return Keys(charges=(self.charge,), claims=self.claims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior(ByHand):
+    """Charge prior spending, before the ledger governed the dataset.
+
+    Attributes:
+        request: The dataset, its partitions, the flow and the cost.
+        applies: Whether a first policy may be applied.
+    """
+
+    request: Request
     applies: bool = True
 
     @property
     def keys(self) -> Keys:
         """The accounts of every gate, and the evidence."""
         keys = Reserve(at="", writer="", request=self.request).keys
-        claims = (*keys.claims, self.name)
+        claims = (*keys.claims, *self.claims)
         return Keys(books=keys.books, gates=keys.gates, claims=claims)
-
-    @property
-    def name(self) -> str:
-        """The name that a term uses once."""
-        return f"evidence {self.evidence}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

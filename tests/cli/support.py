@@ -257,5 +257,5 @@ def freeze_a_population(shop: Shop) -> None:
     shop.write(f"{ADULT}population: people\n", "adult.yaml")
     (shop.root / "proof").touch()
     how = ("--cost", "PureDP(epsilon=0.1)", "--reason", "before", "--evidence")
-    run_fine("ledger", "import-prior", "adult", *how, "proof")
+    run_fine("ledger", "charge", "adult", *how, "proof")
     run_fine("freeze", "population/people", "--reason", "wrong sigma")

@@ -52,11 +52,19 @@ def decisions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
     run_fine(
         "ledger", "reservations", "--close", reservation, "--reason", "a dead host"
     )
-    amend = ("ledger", "amend", reservation, "--reason", "sigma was half of that")
+    amend = (
+        "ledger",
+        "charge",
+        "cdnow",
+        "--charge",
+        reservation,
+        "--reason",
+        "sigma was half of that",
+    )
     run_fine(*amend, "--cost", "Gaussian(sensitivity=100, noise_multiplier=5)")
     (shop.root / "proof").touch()
     how = ("--reason", "a pilot", "--evidence", "proof")
-    run_fine("ledger", "import-prior", "cdnow", "--cost", repr(STEP), *how)
+    run_fine("ledger", "charge", "cdnow", "--cost", repr(STEP), *how)
     shop.write(TERM_TWO)
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     for _ in range(16):

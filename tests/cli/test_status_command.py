@@ -302,7 +302,7 @@ def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
     (shop.root / "proof").touch()
     charged = ("--partition", "north", "--cost", "Laplace(sensitivity=1, scale=10)")
     how = ("--reason", "before dpflow", "--evidence", "proof")
-    run_fine("ledger", "import-prior", "events", *charged, *how)
+    run_fine("ledger", "charge", "events", *charged, *how)
     (data,) = run_json("status", "events")["datasets"]
     assert "dataset" not in {each["kind"] for each in data["accounts"]}
     assert "north" in run_fine("status", "events")
@@ -327,7 +327,7 @@ def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
     (shop.root / "proof").touch()
     charged = ("--partition", "2026-W05", "--cost", "Laplace(sensitivity=1, scale=10)")
     how = ("--reason", "before dpflow", "--evidence", "proof")
-    run_fine("ledger", "import-prior", "events", *charged, *how)
+    run_fine("ledger", "charge", "events", *charged, *how)
     (data,) = run_json("status", "events")["datasets"]
     (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
     assert whole["spent"] != whole["left"]
@@ -378,7 +378,7 @@ def test_many_parts_are_read_a_page_at_a_time(
         (shop.root / part).write_text(part)
         how = ("--reason", "before dpflow", "--evidence", part)
         charged = ("--partition", part, "--cost", "Laplace(sensitivity=1, scale=10)")
-        run_fine("ledger", "import-prior", "events", *charged, *how)
+        run_fine("ledger", "charge", "events", *charged, *how)
     assert "parts were read" not in run_fine("status", "events")
     page = Parts(most=2)
     monkeypatch.setattr("dpflow.ledger.views.parts.PAGE_OF_PARTS", page)

@@ -144,7 +144,9 @@ def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
     reservation = run_json("history", "adult")["entries"][0]["reservation"]
     amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
-    assert run("ledger", "amend", reservation, *amend).exit_code == 0
+    assert (
+        run("ledger", "charge", "adult", "--charge", reservation, *amend).exit_code == 0
+    )
     found = overview("adult")
     assert found["state"]["word"] == "overdrawn"
     (flow,) = found["by_flow"]

@@ -19,7 +19,7 @@ from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.office import amend
+from dpflow.ledger.office import charge_by_hand
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
@@ -346,7 +346,9 @@ def test_what_was_amended_counts(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
     (step,) = dataset_runs(ledger, "d").runs[0].steps
-    amend(ledger, step.reservation, PureDP(epsilon="0.2"), reason="a wrong sigma")
+    charge_by_hand(
+        ledger, step.reservation, PureDP(epsilon="0.2"), reason="a wrong sigma"
+    )
     (outlook,) = outlooks(ledger)
     assert outlook.per_run == "1 step, epsilon 0.2"
     assert outlook.runs_left == 4

@@ -17,7 +17,7 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import amend, apply_policy, freeze, import_prior, unfreeze
+from dpflow.ledger.office import apply_policy, charge_by_hand, freeze, unfreeze
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
@@ -180,9 +180,11 @@ def by_hand(world: World, policy: Policy) -> None:
     ledger = world.ledger
     name = granted(ledger, STEP, policies=[policy])
     ledger.settle(name)
-    amend(ledger, name, Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma")
+    charge_by_hand(
+        ledger, name, Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma"
+    )
     world.checked("shop")
-    import_prior(ledger, policy, STEP, reason="before", evidence="e" * 64)
+    charge_by_hand(ledger, policy, STEP, reason="before", evidence="e" * 64)
 
 
 def tighten(world: World, policy: Policy) -> None:

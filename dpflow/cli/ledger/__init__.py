@@ -192,7 +192,6 @@ for _command in (
     operations.restore,
     operations.export,
     operations.reservations,
-    operations.amend,
-    operations.import_prior,
+    operations.charge,
 ):
     app.command()(_command)

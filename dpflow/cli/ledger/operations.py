@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
-from dpflow.cli.options import Reason, reason_text
+from dpflow.cli.options import Dataset, Reason, reason_text
 from dpflow.cli.output import AsJson, answer, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
@@ -27,6 +27,7 @@ from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
+    from dpflow.config import Settings
     from dpflow.ledger.audit.backup import Restored
     from dpflow.ledger.office_records import Posted
     from dpflow.ledger.records import OpenReservation
@@ -40,7 +41,6 @@ CostOption = Annotated[
         help="Such as 'Gaussian(sensitivity=1, sigma=20)', or a journal's JSON.",
     ),
 ]
-ReservationArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
 
 
 class Format(StrEnum):
@@ -229,80 +229,79 @@ def _close(reservation: str, reason: str, *, as_json: bool) -> None:
     answer({**facts, "state": "forfeited"}, text, as_json=as_json)
 
 
-def amend(
-    reservation: ReservationArgument,
-    *,
-    cost: CostOption,
-    reason: Reason,
-    as_json: AsJson = False,
-) -> None:
-    """Charge what a step truly cost, where that is more than was reserved for it.
-
-    The difference is posted to each of the step's accounts. An account that would not
-    have admitted so much is overdrawn from then on and admits nothing more.
-
-    Example: `dpflow ledger amend ID --cost 'PureDP(epsilon=1)' --reason TEXT`
-    """
-    from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.ledger.office import amend as charge
-
-    read = cost_from_text(cost)
-    with project_ledger(quiet=True, writes=True) as (_, ledger):
-        charges = charge(ledger, reservation, read, reason=reason)
-    _say_charges(charges, read, {"reservation": reservation}, as_json=as_json)
-
-
 _Evidence = Annotated[
-    Path,
-    typer.Option("--evidence", help="What proves it; its sha256 is kept."),
+    Path | None,
+    typer.Option("--evidence", help="A file that proves it; its sha256 is kept."),
 ]
 _Partition = Annotated[
     list[str] | None,
     typer.Option("--partition", help="Part of a divided dataset; repeat it."),
 ]
+_Charge = Annotated[
+    str | None,
+    typer.Option("--charge", metavar="ID", help="Reservation of a step to correct."),
+]
+_Flow = Annotated[
+    str | None, typer.Option("--flow", help="Flow whose share was spent.")
+]
 
 
-def import_prior(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name.")],
+def charge(
+    dataset: Dataset,
     *,
     cost: CostOption,
     reason: Reason,
-    evidence: _Evidence,
+    charge: _Charge = None,
+    flow: _Flow = None,
     partition: _Partition = None,
+    evidence: _Evidence = None,
     as_json: AsJson = False,
 ) -> None:
-    """Charge what was spent on a dataset before dpflow; this cannot be undone.
+    """Charge prior spending on a dataset, or raise a step's charge; irreversible.
 
-    Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)' or
-    'Composed(...)'. The policy of the dataset is applied if it is not yet.
+    With --charge, the cost is the corrected cost of that step: each account that the
+    step posted to is raised by the difference, never lowered. Otherwise it is spending
+    before dpflow: on the dataset, its population, the parts and the flow's share.
+    Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)'. An
+    overdrawn account admits nothing more.
 
-    Example: `dpflow ledger import-prior shop --cost COST --evidence FILE --reason WHY`
+    Example: `dpflow ledger charge shop --cost 'PureDP(epsilon=1)' --reason "2025"`
     """
     from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.ledger.office import import_prior as charge
+    from dpflow.ledger.office import charge_by_hand
+
+    if charge is not None and (flow or partition):
+        msg = "--flow and --partition are for prior spending; leave them out"
+        raise typer.BadParameter(msg)
+    read, proof = cost_from_text(cost), None if evidence is None else _sha256(evidence)
+    words: dict[str, Any] = {"dataset": dataset}
+    with project_ledger(quiet=True, writes=True) as (found, ledger):
+        if charge is None:
+            words = _prior(found, dataset, flow, tuple(partition or ()))
+        spent_on = charge or words.pop("policy")
+        words |= {"reason": reason, "evidence": proof}
+        charges = charge_by_hand(ledger, spent_on, read, **words)
+    facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
+    _say_charges(charges, read, facts, as_json=as_json)
+
+
+def _prior(
+    found: Settings, dataset: str, flow: str | None, partitions: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the policy that prior spending is charged to, and where."""
     from dpflow.policy import load_policies
 
-    read, proof = cost_from_text(cost), _sha256(evidence)
-    with project_ledger(quiet=True, writes=True) as (found, ledger):
-        policies = load_policies(found.policies)
-        policy = policies.policy_for(dataset)
-        if policy.partition is not None and not partition:
-            msg = (
-                f"dataset {dataset!r} is divided by {policy.partition.by}: say with "
-                "--partition which parts the spending read; repeat it for each"
-            )
-            raise ConfigurationError(msg)
-        charges = charge(
-            ledger,
-            policy,
-            read,
-            reason=reason,
-            evidence=proof,
-            populations=policies.populations_of([policy]),
-            partitions=tuple(partition or ()),
+    policies = load_policies(found.policies)
+    policy = policies.policy_for(dataset)
+    if policy.partition is not None and not partitions:
+        msg = (
+            f"dataset {dataset!r} is divided by {policy.partition.by}: say with "
+            "--partition which parts the spending read; repeat it for each"
         )
-    facts = {"dataset": dataset, "evidence_sha256": proof}
-    _say_charges(charges, read, facts, as_json=as_json)
+        raise ConfigurationError(msg)
+    populations = policies.populations_of([policy])
+    places = {"flow": flow, "partitions": partitions, "populations": populations}
+    return {"policy": policy, **places}
 
 
 def _write(
@@ -392,7 +391,8 @@ def _say_how_to_end(found: list[OpenReservation]) -> None:
             FORFEITED,
             "Find out what the step did. If it released nothing more than it reserved, "
             'close it: `dpflow ledger reservations --close ID --reason "..."`.',
-            "If it cost more: `dpflow ledger amend ID --cost ...` first.",
+            "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
+            "--charge ID --cost COST --reason TEXT`.",
         )
     if any(item.covers is not None and not item.alive for item in found):
         say(

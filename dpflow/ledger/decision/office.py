@@ -23,6 +23,7 @@ from dpflow.ledger.model import Decision, Pen, State
 from dpflow.ledger.office_records import (
     Amend,
     BookLoss,
+    ByHand,
     Checkpoint,
     Freeze,
     Posted,
@@ -87,6 +88,13 @@ def amend(state: State, command: Amend) -> Decision:
             "under which no body runs. Amend the step that cost more."
         )
         raise ReservationConflict(msg, reservation=charge.id)
+    if command.dataset is not None and command.dataset not in charge.places:
+        msg = (
+            f"reservation {charge.id} charged {', '.join(map(repr, charge.places))}, "
+            f"not dataset {command.dataset!r}. Nothing was charged. `dpflow history "
+            f"{command.dataset}` lists the reservations of that dataset."
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
     extra: list[tuple[Gate, Tally]] = []
     made = state.all_made(charge)
     for entry in made:
@@ -108,14 +116,19 @@ def amend(state: State, command: Amend) -> Decision:
             "charge is only ever raised."
         )
         raise ReservationConflict(msg, reservation=charge.id)
+    places = dict.fromkeys(split(gate.id)[:2] for gate, _ in extra)
+    terms = [term for place in places if (term := state.term(*place)) is not None]
     body = {
         **command.facts,
         "cost": command.cost.describe(),
         "reserved_cost": reserved,
         "reason": command.reason,
+        "evidence_sha256": command.evidence,
         "policy": made[0].body["policy"],
     }
-    return pen.decided(_raised(pen, "amend", extra, body, charge=charge.id))
+    claims = _evidence(state, command, terms)
+    raised = _raised(pen, "amend", extra, body, charge=charge.id, claims=claims)
+    return pen.decided(raised)
 
 
 def _more(gate: Gate, cost: Cost, known: Tally, before: Tally) -> Tally:
@@ -174,7 +187,7 @@ def prior(state: State, command: Prior) -> Decision:
         "evidence_sha256": command.evidence,
         "cost": described(request.cost),
         "step": request.step,
-        "flow": None,
+        "flow": request.flow,
         "release_key": None,
         "policy": {term.book: term.facts["policy_hash"] for term in terms},
     }
@@ -182,23 +195,27 @@ def prior(state: State, command: Prior) -> Decision:
 
 
 def _evidence(
-    state: State, command: Prior, terms: Sequence[Term]
-) -> dict[str, dict[str, str]]:
+    state: State, command: ByHand, terms: Sequence[Term]
+) -> dict[str, dict[str, str]] | None:
     """Return what each book says of the evidence, which no term charges twice."""
-    claim, found = state.claim(command.name), {}
-    for term in terms:
-        account = f"{term.book}#{term.number}"
-        used, _, entry = (claim.by if claim else {}).get(term.book, "").rpartition(" ")
-        if used == account:
-            msg = (
-                f"this evidence was charged to account {account!r} before, by entry "
-                f"{entry}; a second time would charge the same spending twice. Other "
-                "spending needs a file of its own that proves it."
+    found: dict[str, dict[str, str]] = {}
+    for name in command.claims:
+        claim = state.claim(name)
+        for term in terms:
+            account = f"{term.book}#{term.number}"
+            used, _, entry = (
+                (claim.by if claim else {}).get(term.book, "").rpartition(" ")
             )
-            raise ConfigurationError(msg)
-        next_entry = state.book(term.book).number + 1
-        found[term.book] = {command.name: f"{account} {next_entry}"}
-    return found
+            if used == account:
+                msg = (
+                    f"this evidence was charged to account {account!r} before, by "
+                    f"entry {entry}; a second time would charge the same spending "
+                    "twice. Other spending needs a file of its own that proves it."
+                )
+                raise ConfigurationError(msg)
+            next_entry = state.book(term.book).number + 1
+            found[term.book] = {name: f"{account} {next_entry}"}
+    return found or None
 
 
 def _raised(

@@ -233,17 +233,26 @@ def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     assert (data["reservation"], data["state"]) == (other, "forfeited")
 
 
-# amend and import-prior
+# charge
 
 
 def test_an_amendment_says_what_it_charged(shop: Shop) -> None:
     """On each account, and when one is overdrawn."""
     name = shop.reserve()
     sigma = "Gaussian(sensitivity=100, noise_multiplier=5)"
-    text = run_fine("ledger", "amend", name, "--cost", sigma, *WHY)
+    text = run_fine(
+        "ledger", "charge", "cdnow", "--charge", name, "--cost", sigma, *WHY
+    )
     assert text.startswith("Charged cdnow#1: ")
     result = run(
-        "ledger", "amend", name, "--cost", "Gaussian(sensitivity=1, sigma=0.1)", *WHY
+        "ledger",
+        "charge",
+        "cdnow",
+        "--charge",
+        name,
+        "--cost",
+        "Gaussian(sensitivity=1, sigma=0.1)",
+        *WHY,
     )
     assert result.exit_code == 0
     assert "account cdnow#1 is overdrawn" in result.stderr
@@ -256,7 +265,7 @@ def test_an_amendment_in_json(shop: Shop) -> None:
     """With the cost as a journal keeps it."""
     name = shop.reserve()
     cost = json.dumps({"mechanism": "Gaussian", "sensitivity": "100", "sigma": "500"})
-    data = run_json("ledger", "amend", name, "--cost", cost, *WHY)
+    data = run_json("ledger", "charge", "cdnow", "--charge", name, "--cost", cost, *WHY)
     assert data["cost"] == json.loads(cost)
     assert data["reservation"] == name
     assert [charge["state"] for charge in data["charges"]] == ["open"] * 3
@@ -275,14 +284,24 @@ def test_an_amendment_that_cannot_be_is_refused(
 ) -> None:
     """And nothing is charged."""
     name = shop.reserve()
-    assert message in failed("ledger", "amend", name, "--cost", cost, *WHY)
+    assert message in failed(
+        "ledger", "charge", "cdnow", "--charge", name, "--cost", cost, *WHY
+    )
     assert len(run_json("history", "cdnow")["entries"]) == 2
+
+
+def test_a_correction_takes_no_flow(shop: Shop) -> None:
+    """The reservation says which accounts are raised, and of which dataset."""
+    name = shop.reserve()
+    correction = ("--charge", name, "--cost", "PureDP(epsilon=1)", *WHY)
+    assert run("ledger", "charge", "cdnow", *correction, "--flow", "f").exit_code == 2
+    assert "not dataset 'adult'" in failed("ledger", "charge", "adult", *correction)
 
 
 def test_prior_spending_is_charged_with_its_evidence(shop: Shop) -> None:
     """Its sha256 is kept, and it is charged once."""
     (shop.root / "report.pdf").write_bytes(b"what was released in 2025")
-    command = ("ledger", "import-prior", "adult", "--cost", LAPLACE, *WHY)
+    command = ("ledger", "charge", "adult", "--cost", LAPLACE, *WHY)
     data = run_json(*command, "--evidence", "report.pdf")
     proof = hashlib.sha256(b"what was released in 2025").hexdigest()
     assert data["evidence_sha256"] == proof
@@ -304,7 +323,7 @@ def test_prior_spending_on_a_divided_dataset_names_its_parts(shop: Shop) -> None
     )
     shop.write(text, "events.yaml")
     (shop.root / "proof").touch()
-    command = ("ledger", "import-prior", "events", "--cost", LAPLACE, *WHY)
+    command = ("ledger", "charge", "events", "--cost", LAPLACE, *WHY)
     told = failed(*command, "--evidence", "proof")
     assert "--partition" in told
     assert "partitions=" not in told
@@ -318,7 +337,7 @@ def test_prior_spending_needs_a_policy(shop: Shop) -> None:
     (shop.root / "proof").touch()
     text = failed(
         "ledger",
-        "import-prior",
+        "charge",
         "unheard",
         "--cost",
         LAPLACE,
@@ -338,7 +357,14 @@ def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None
         (shop.root / ".dpflow" / f"ledger.db{part}").unlink(missing_ok=True)
     shutil.copyfile("kept.db", shop.root / ".dpflow" / "ledger.db")
     text = failed(
-        "ledger", "amend", name, "--cost", "Gaussian(sensitivity=100, sigma=500)", *WHY
+        "ledger",
+        "charge",
+        "cdnow",
+        "--charge",
+        name,
+        "--cost",
+        "Gaussian(sensitivity=100, sigma=500)",
+        *WHY,
     )
     assert "dpflow ledger reconcile" in text
     with pytest.raises(LedgerRolledBack):
@@ -382,7 +408,14 @@ def test_a_killed_preflight_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
     before = dataset_account()
     assert before["forfeited"] == whole
     assert "no body runs" in failed(
-        "ledger", "amend", row["reservation"], "--cost", LAPLACE, *WHY
+        "ledger",
+        "charge",
+        "cdnow",
+        "--charge",
+        row["reservation"],
+        "--cost",
+        LAPLACE,
+        *WHY,
     )
     run_fine("ledger", "reservations", "--close", row["reservation"], *WHY)
     after = dataset_account()

@@ -15,7 +15,7 @@ from dpflow.ledger.audit import admissions
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.newest_entries import TAIL
-from dpflow.ledger.office import import_prior
+from dpflow.ledger.office import charge_by_hand
 from tests.ledger.audit.books import SHOP, fill, quoted, rewrite, sql
 from tests.ledger.support import (
     COLUMNS,
@@ -119,7 +119,7 @@ OUTSIDE = {
 def test_what_the_journal_implies_is_covered(ledger, path, name):
     """Accounts, terms, reservations and releases agree with it."""
     if name == "overdrawn":
-        import_prior(ledger, SHOP, Gaussian(sensitivity=1, sigma=1), **PRIOR)
+        charge_by_hand(ledger, SHOP, Gaussian(sensitivity=1, sigma=1), **PRIOR)
     assert verify(ledger).fine
     before = read(path, "SELECT * FROM account")
     edit(path, OUTSIDE[name])

@@ -11,7 +11,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.office import apply_policy, freeze, import_prior
+from dpflow.ledger.office import apply_policy, charge_by_hand, freeze
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import digest
 from dpflow.rounding import UNITS
@@ -84,7 +84,7 @@ def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path):
     """The sums tell of it; the state is only the account's."""
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
-    import_prior(
+    charge_by_hand(
         ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
     )
     overdrawn = "SELECT overdrawn FROM account WHERE id = 'b#1'"
@@ -100,7 +100,7 @@ def test_an_overdraft_that_no_entry_tells_of_is_noticed(path):
     """Nor one that was taken out of the entry that told of it."""
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
-    import_prior(
+    charge_by_hand(
         ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
     )
 

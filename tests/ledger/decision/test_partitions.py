@@ -21,7 +21,7 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import amend, apply_policy
+from dpflow.ledger.office import apply_policy, charge_by_hand
 from dpflow.ledger.office_records import Wish
 from dpflow.ledger.rows import Key
 from dpflow.ledger.storage.loading import Found
@@ -336,7 +336,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
     """A larger true cost is charged to the whole as often as a person is touched."""
     weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
     made = charge(ledger, CAPPED, *weeks, cost="0.1")
-    amend(ledger, made, PureDP(epsilon="0.3"), reason="found out")
+    charge_by_hand(ledger, made, PureDP(epsilon="0.3"), reason="found out")
     assert set(spent(ledger).values()) == {Fraction(3, 10)}
     assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
     audit(ledger)
@@ -345,7 +345,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
 def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
     """Without a cap the dataset's own account holds nothing."""
     made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
-    amend(ledger, made, PureDP(epsilon=5), reason="found out")
+    charge_by_hand(ledger, made, PureDP(epsilon=5), reason="found out")
     assert spent(ledger) == {"2026-W01": Fraction(5)}
     assert spent(ledger, "dataset") == {"": Fraction(0)}
     charge(ledger, WEEKS, "2026-W02")

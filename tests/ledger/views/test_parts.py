@@ -8,7 +8,7 @@ from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.model import Keys
-from dpflow.ledger.office import amend
+from dpflow.ledger.office import charge_by_hand
 from dpflow.ledger.views.accounts import (
     BookAccounts,
     book_accounts,
@@ -88,7 +88,7 @@ def test_what_is_overdrawn_is_on_every_page(divided: Ledger) -> None:
     """It breaks the guarantee of all parts, so that no page may hide it."""
     assert not views.terms(divided, "a")[-1].overdrawn
     name = granted(divided, policies=[DIVIDED], partitions=("east",), flow="daily")
-    amend(divided, name, PureDP(epsilon=5), reason="it cost more")
+    charge_by_hand(divided, name, PureDP(epsilon=5), reason="it cost more")
     states = {view.id: view.state for view in page(divided, 1).accounts}
     assert states["a#1/partition/east"] == "overdrawn"
     assert "a#1/partition/north" not in states

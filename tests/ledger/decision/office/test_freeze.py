@@ -8,7 +8,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import amend, freeze, freeze_of, unfreeze
+from dpflow.ledger.office import charge_by_hand, freeze, freeze_of, unfreeze
 from dpflow.ledger.records import Replayed
 from tests.ledger.journals import account, audit, kinds
 from tests.ledger.support import granted, make_policy, request
@@ -98,7 +98,7 @@ def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> 
 
 def test_an_account_that_is_overdrawn_stays_so(ledger: Ledger) -> None:
     """Unfreezing gives nothing back."""
-    amend(ledger, granted(ledger), PureDP(epsilon=5), reason="it cost more")
+    charge_by_hand(ledger, granted(ledger), PureDP(epsilon=5), reason="it cost more")
     freeze(ledger, "a", who="ann", reason="wrong sigma")
     unfreeze(ledger, "a", who="ann", reason="it was right")
     assert (found := account(ledger)) is not None
@@ -114,7 +114,9 @@ def test_what_was_overdrawn_while_frozen_is_seen_at_the_unfreeze(
     """A total that grew past the filter since the freeze is told apart."""
     name = granted(ledger, "0.5")
     freeze(ledger, "a", who="ann", reason="wrong sigma")
-    (posted,) = amend(ledger, name, PureDP(epsilon=amount), reason="it cost more")
+    (posted,) = charge_by_hand(
+        ledger, name, PureDP(epsilon=amount), reason="it cost more"
+    )
     assert posted.state == "frozen"
     unfreeze(ledger, "a", who="ann", reason="it was right")
     assert (found := account(ledger)) is not None

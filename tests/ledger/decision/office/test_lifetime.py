@@ -13,7 +13,7 @@ from dpflow.ledger import views
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Pen
-from dpflow.ledger.office import amend, apply_policy, freeze, propose, unfreeze
+from dpflow.ledger.office import apply_policy, charge_by_hand, freeze, propose, unfreeze
 from dpflow.ledger.office_records import Freeze, Wish
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -55,7 +55,7 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     name = granted(ledger, policies=[before])
     if while_frozen:
         freeze(ledger, "a", who="ann", reason="looked odd")
-    amend(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
+    charge_by_hand(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
     if while_frozen:
         unfreeze(ledger, "a", who="ann", reason="it was odd")
     for file in (before, policy("1", "7")):
@@ -77,7 +77,9 @@ def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
     """The dataset's own budget still holds."""
     shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
     name = granted(ledger, policies=[shared], flow="report")
-    amend(ledger, name, PureDP(epsilon="0.5"), reason="it was a sum, not a mean")
+    charge_by_hand(
+        ledger, name, PureDP(epsilon="0.5"), reason="it was a sum, not a mean"
+    )
     found = apply_policy(ledger, shared, NEW)
     assert [view.overdrawn for view in found.terms] == [False, False]
     assert "overdrawn" not in terms_in_words(found.terms)
@@ -175,7 +177,7 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     granted(ledger, "0.9", policies=[after])
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
-    amend(ledger, name, PureDP(epsilon=1), reason="it ran after all")
+    charge_by_hand(ledger, name, PureDP(epsilon=1), reason="it ran after all")
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "together are not kept within the lifetime (epsilon = 1, delta" in words
 
@@ -197,7 +199,7 @@ def test_an_overdrawn_term_keeps_nobody_within_the_lifetime(ledger: Ledger) -> N
     name = granted(ledger, policies=[before])
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
-    amend(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
+    charge_by_hand(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "together are kept within" not in words
     assert "together are not kept within the lifetime (epsilon = 2, delta" in words

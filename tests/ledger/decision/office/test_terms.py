@@ -12,11 +12,10 @@ from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import (
-    amend,
     apply_policy,
+    charge_by_hand,
     freeze,
     freeze_of,
-    import_prior,
     propose,
     unfreeze,
 )
@@ -207,9 +206,9 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     reservation = granted(worker)
     facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": False}, "dpflow": "9"}
     officer = open_ledger(url(path), conditions=Conditions(facts=facts))
-    amend(officer, reservation, PureDP(epsilon="0.2"), reason="it cost more")
+    charge_by_hand(officer, reservation, PureDP(epsilon="0.2"), reason="it cost more")
     spent = PureDP(epsilon="0.1")
-    import_prior(officer, BASIC, spent, reason="2024", evidence="0" * 64)
+    charge_by_hand(officer, BASIC, spent, reason="2024", evidence="0" * 64)
     freeze(officer, "a", who="ann", reason="wrong sigma")
     unfreeze(officer, "a", who="ann", reason="it was right")
     lost = BookLoss(

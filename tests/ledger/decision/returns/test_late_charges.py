@@ -18,7 +18,7 @@ from dpflow.costs import GaussianDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import amend, import_prior
+from dpflow.ledger.office import charge_by_hand
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
@@ -56,7 +56,7 @@ def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
         small = granted(opened, GaussianDP(mu="1e-9"), **here)
         opened.settle(small)
         opened.settle(granted(opened, choice, **here))
-        (told,) = amend(opened, small, GaussianDP(mu=rest), reason="as drawn")
+        (told,) = charge_by_hand(opened, small, GaussianDP(mu=rest), reason="as drawn")
         fits.append(told.state == "open")
         opened.close()
         audit(place)
@@ -90,7 +90,7 @@ def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
 
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     """Amend a step to a pure one."""
-    amend(ledger, charge, PureDP(epsilon=epsilon), reason="found out")
+    charge_by_hand(ledger, charge, PureDP(epsilon=epsilon), reason="found out")
 
 
 def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
@@ -147,11 +147,11 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
     place: str, ledger: Ledger
 ) -> None:
     """The first one is not; a second one may have come before it."""
-    here = {"reason": "before", "ledger": ledger, "policy": RESIDUE, "cost": STEP}
-    import_prior(**here, evidence="1" * 64)
+    here = {"reason": "before", "ledger": ledger, "spent_on": RESIDUE, "cost": STEP}
+    charge_by_hand(**here, evidence="1" * 64)
     first = sums(place)[0]
     assert first == in_turn(STEP)
-    import_prior(**here, evidence="2" * 64)
+    charge_by_hand(**here, evidence="2" * 64)
     assert sums(place)[0].amounts[0] >= 6 * first.amounts[0]
 
 
