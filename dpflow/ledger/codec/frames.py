@@ -80,20 +80,10 @@ def _pack_periods(packer: form.Packer, array: Any) -> form.Node:
     return {"kind": "period", "values": values, "freq": freq}
 
 
-def _pack_arrow(packer: form.Packer, array: Any) -> form.Node:
-    from dpflow.ledger.codec import arrow  # noqa: PLC0415
-
-    return {
-        "kind": "arrow",
-        "values": arrow.pack_column(packer, array.__arrow_array__()),
-    }
-
-
 _COLUMNS: dict[type, Callable[[form.Packer, Any], form.Node]] = {
     pd.CategoricalDtype: _pack_categories,
     pd.IntervalDtype: _pack_intervals,
     pd.PeriodDtype: _pack_periods,
-    pd.ArrowDtype: _pack_arrow,
 }
 
 
@@ -126,17 +116,10 @@ def _unpack_intervals(node: form.Node, unpack: form.Unpack) -> Any:
     return arrays.IntervalArray.from_arrays(left, right, closed=node["closed"])
 
 
-def _unpack_arrow(node: form.Node, unpack: form.Unpack) -> Any:
-    from dpflow.ledger.codec import arrow  # noqa: PLC0415
-
-    return arrays.ArrowExtensionArray(arrow.unpack_column(node["values"], unpack))
-
-
 _BY_THEMSELVES: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "object": _unpack_objects,
     "string": _unpack_texts,
     "interval": _unpack_intervals,
-    "arrow": _unpack_arrow,
 }
 
 
@@ -184,15 +167,11 @@ def _pack_index(packer: form.Packer, index: Any) -> form.Node:
         return {"kind": "range", "bounds": bounds, "name": name}
     if type(index) not in _INDEXES:
         raise form.unstorable(index, "turn it into text with .map(str)")
-    node = {"kind": "flat", "column": _pack_column(packer, index), "name": name}
     frequency = getattr(index, "freq", None)
-    if frequency is None or isinstance(index, pd.PeriodIndex):
-        return node
-    if pd.tseries.frequencies.to_offset(index.freqstr) != frequency:
-        raise form.unstorable(
-            frequency, "drop the index's frequency: index.freq = None"
-        )
-    return {**node, "freq": index.freqstr}
+    if frequency is not None and not isinstance(index, pd.PeriodIndex):
+        hint = "drop the index's frequency: index.freq = None"
+        raise form.unstorable(frequency, hint)
+    return {"kind": "flat", "column": _pack_column(packer, index), "name": name}
 
 
 _INDEXES = {
@@ -219,10 +198,7 @@ def _unpack_index(node: form.Node, unpack: form.Unpack) -> Any:
     if kind != "flat":
         raise ValueError(kind)
     column = _unpack_column(form.member(node, "column", dict), unpack)
-    index = pd.Index(column, dtype=column.dtype, name=name, tupleize_cols=False)
-    if "freq" in node:
-        index.freq = form.member(node, "freq", str)
-    return index
+    return pd.Index(column, dtype=column.dtype, name=name, tupleize_cols=False)
 
 
 # Values

@@ -5,7 +5,6 @@ Not as polars' own IPC: its bytes keep what a mask took away (docs/decisions.md)
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +28,8 @@ def _pack_column(packer: form.Packer, series: Any) -> form.Node:
     dtype = series.dtype
     kind = dtype.base_type().__name__
     node = {"name": packer.pack(series.name), "dtype": kind}
-    if kind in _NESTED:
-        more: form.Node = _NESTED[kind](packer, series)
+    if kind in _PACK_NAMED:
+        more: form.Node = _PACK_NAMED[kind](packer, series)
         return node | more
     if kind not in _PLAIN and kind not in _CLOCKS:
         hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
@@ -40,32 +39,6 @@ def _pack_column(packer: form.Packer, series: Any) -> form.Node:
         "unit": getattr(dtype, "time_unit", None),
         "zone": getattr(dtype, "time_zone", None),
         "values": packer.pack_all(values.to_list()),
-    }
-
-
-# Columns of columns, and of names. What a mask hides is dropped before they are cut up.
-
-
-def _pack_lists(packer: form.Packer, series: Any) -> form.Node:
-    lengths = series.list.len().to_list()
-    return {
-        "lengths": packer.pack_all(lengths),
-        "inner": _pack_column(packer, _flat(series, lengths)),
-    }
-
-
-def _flat(series: Any, lengths: list[int | None]) -> Any:
-    """Return what lists hold, one after another."""
-    held = [one for one, length in zip(series, lengths, strict=True) if length]
-    return pl.concat(held) if held else pl.Series("", [], dtype=series.dtype.inner)
-
-
-def _pack_structs(packer: form.Packer, series: Any) -> form.Node:
-    there = series.is_not_null()
-    fields = series.filter(there).struct.unnest()
-    return {
-        "there": packer.pack_all(there.to_list()),
-        "fields": [_pack_column(packer, column) for column in fields],
     }
 
 
@@ -95,8 +68,8 @@ def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
 
 def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
     kind = form.member(node, "dtype", str)
-    if kind in _UNNESTED:
-        return _UNNESTED[kind](node, unpack).alias(unpack(node["name"]))
+    if kind in _UNPACK_NAMED:
+        return _UNPACK_NAMED[kind](node, unpack).alias(unpack(node["name"]))
     values = [unpack(item) for item in form.member(node, "values", list)]
     name = unpack(node["name"])
     if kind in _PLAIN:
@@ -107,37 +80,6 @@ def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
     if kind == "Duration":
         return counts.cast(pl.Duration(node["unit"]))
     return counts.cast(getattr(pl, kind))
-
-
-def _unpack_lists(node: form.Node, unpack: form.Unpack) -> Any:
-    inner = _unpack_series(form.member(node, "inner", dict), unpack)
-    lengths = [unpack(each) for each in form.member(node, "lengths", list)]
-    known = [length for length in lengths if length is not None]
-    starts = itertools.accumulate(known, initial=0)
-    # Never by Python's own values: their clocks have no nanoseconds.
-    lists = [inner.slice(*cut).implode() for cut in zip(starts, known, strict=False)]
-    if sum(known) != inner.len():
-        raise ValueError(known)
-    empty = pl.Series([], dtype=pl.List(inner.dtype))
-    return _with_gaps(
-        pl.concat([empty, *lists]), [each is not None for each in lengths]
-    )
-
-
-def _unpack_structs(node: form.Node, unpack: form.Unpack) -> Any:
-    columns = [
-        _unpack_series(each, unpack) for each in form.member(node, "fields", list)
-    ]
-    there = [unpack(each) for each in form.member(node, "there", list)]
-    return _with_gaps(pl.DataFrame(columns).to_struct(), there)
-
-
-def _with_gaps(values: Any, there: list[bool]) -> Any:
-    """Return a series with its values where something is, and nulls elsewhere."""
-    if values.len() != sum(there):
-        raise ValueError(there)
-    places = iter(range(values.len()))
-    return values.gather([next(places) if each else None for each in there])
 
 
 def _unpack_decimals(node: form.Node, unpack: form.Unpack) -> Any:
@@ -158,16 +100,12 @@ def _unpack_frame(node: form.Node, unpack: form.Unpack) -> Any:
     return pl.DataFrame([_unpack_series(column, unpack) for column in columns])
 
 
-_NESTED: dict[str, form.Pack] = {
-    "List": _pack_lists,
-    "Struct": _pack_structs,
+_PACK_NAMED: dict[str, form.Pack] = {
     "Decimal": _pack_decimals,
     "Categorical": _pack_names,
     "Enum": _pack_names,
 }
-_UNNESTED: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
-    "List": _unpack_lists,
-    "Struct": _unpack_structs,
+_UNPACK_NAMED: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "Decimal": _unpack_decimals,
     "Categorical": _unpack_names,
     "Enum": _unpack_names,

@@ -32,16 +32,6 @@ COLUMNS: list[Any] = [
         pl.Datetime("ms", "Europe/Berlin")
     ),
     pl.Series("span", [timedelta(days=1), None, timedelta(microseconds=-1)]),
-    pl.Series("lists", [[1, None], None, []], dtype=pl.List(pl.Int8)),
-    pl.Series("no lists", [None, []], dtype=pl.List(pl.Date)),
-    pl.Series("nanos in lists", [[1], None], dtype=pl.List(pl.Int64)).cast(
-        pl.List(pl.Datetime("ns"))
-    ),
-    pl.Series("nanos in structs", [1, None], dtype=pl.Int64)
-    .cast(pl.Datetime("ns"))
-    .to_frame()
-    .to_struct("nanos in structs"),
-    pl.Series("structs", [{"a": 1, "b": [0.5]}, None, {"a": None, "b": None}]),
     pl.Series("decimals", [Decimal("0.10"), None], dtype=pl.Decimal(38, 2)),
     pl.Series("categories", ["b", None, "a", "b"], dtype=pl.Categorical),
     pl.Series("choices", ["b", None], dtype=pl.Enum(["a", "b", "c"])),
@@ -73,6 +63,8 @@ def test_a_frame_comes_back() -> None:
     [
         pl.Series("objects", [object()], dtype=pl.Object),
         pl.Series("arrays", [[1, 2]], dtype=pl.Array(pl.Int8, 2)),
+        pl.Series("lists", [[1, None], None, []], dtype=pl.List(pl.Int8)),
+        pl.Series("structs", [{"a": 1, "b": [0.5]}, None]),
     ],
     ids=lambda series: series.name,
 )
@@ -88,19 +80,9 @@ SECRET = 123456789.25
 KEPT = pl.DataFrame({"number": [1.0, SECRET], "kept": [True, False]})
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        pl.col("number"),
-        pl.concat_list("number"),
-        pl.struct("number"),
-        pl.struct(pl.concat_list("number").alias("inner")),
-    ],
-    ids=["number", "list", "struct", "nested"],
-)
-def test_what_was_masked_is_not_published(shown: pl.Expr) -> None:
+def test_what_was_masked_is_not_published() -> None:
     """Nothing beneath a null is written; the control is polars' IPC, which does."""
-    masked = KEPT.select(pl.when("kept").then(shown).alias("shown"))
+    masked = KEPT.select(pl.when("kept").then("number").alias("shown"))
     text = encode(masked)
     assert "123456789" not in text
     assert_frame_equal(decode(text), masked)
@@ -129,14 +111,6 @@ def test_lazy_frames_are_refused() -> None:
         ),
         '{"$type":"polars.read_csv","path":"/etc/passwd"}',
         '{"$type":"polars.DataFrame","columns":[1]}',
-        (
-            '{"$type":"polars.Series","dtype":"List","inner":{"dtype":"Int8","name":'
-            '"","unit":null,"values":[1,2],"zone":null},"lengths":[1],"name":"a"}'
-        ),
-        (
-            '{"$type":"polars.Series","dtype":"Struct","fields":[{"dtype":"Int8",'
-            '"name":"b","unit":null,"values":[1],"zone":null}],"name":"a","there":[]}'
-        ),
         (
             '{"$type":"polars.Series","categories":["a"],"dtype":"Enum","name":"a",'
             '"values":["b"]}'
