@@ -24,7 +24,7 @@ Verdict = Literal["tighter", "looser", "other", "neutral"]
 Copy = Mapping[str, Any]
 
 #: What a flow plans: no guarantee rests on it, but it is solved for a whole term.
-_PLAN = ("runs", "steps", "mechanism", "costs")
+_PLAN = ("plan",)
 _NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 

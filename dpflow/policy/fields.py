@@ -238,6 +238,75 @@ class OdometerChoice(TheoremChoice):
     )
 
 
+class PlannedStep(Record):
+    """One step of a planned run: a weight, for solved noise, or the step's own cost."""
+
+    weight: Weight | None = Field(
+        default=None,
+        description="Precision of the step, relative to the run's other steps.",
+        examples=[2],
+    )
+    mechanism: Literal["Gaussian", "Laplace"] | None = Field(
+        default=None,
+        description="Mechanism of the solved noise. Default: Gaussian.",
+        examples=["Laplace"],
+    )
+    cost: CostText | None = Field(
+        default=None,
+        description="Upper bound of the cost of a step that declares its own noise.",
+        examples=["Gaussian(sensitivity=1, noise_multiplier=20)"],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, value: object) -> object:
+        whole = isinstance(value, Mapping | cls)
+        return value if whole else {"weight": value}
+
+    @model_validator(mode="after")
+    def _weight_or_cost(self) -> Self:
+        if (self.weight is None) is (self.cost is None) or (
+            self.cost is not None and self.mechanism is not None
+        ):
+            message = "a planned step has a weight or a cost."
+            hint = "Write a number, {weight: 2, mechanism: Laplace}, or {cost: COST}."
+            raise_all("PlannedStep", [problem_at(message, hint)])
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Accept the short form, too."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        description = schema.pop("description")
+        schema["title"] = "Planned step with options"
+        weight = schema["properties"]["weight"]["anyOf"]
+        return {
+            "title": "Planned step",
+            "description": description,
+            "anyOf": [*weight, schema],
+        }
+
+
+class Plan(Record):
+    """Runs for which a flow's budget lasts, and the steps of one run."""
+
+    runs: int = Field(
+        ge=1,
+        le=MOST_RUNS,
+        strict=True,
+        description="Number of runs. The noise of steps that declare "
+        'noise="planned" is solved such that all runs fit an empty account.',
+        examples=[52],
+    )
+    steps: Mapping[str, PlannedStep] = Field(
+        min_length=1,
+        description="Steps of one run, by name. Each runs once.",
+        examples=[{"revenue": 2, "active_customers": 1}],
+    )
+
+
 class FlowShare(Record):
     """What one flow may use of the dataset's budget, and where it halts."""
 
@@ -264,31 +333,10 @@ class FlowShare(Record):
         "the rest of the budget.",
         examples=[True],
     )
-    runs: int | None = Field(
+    plan: Plan | None = Field(
         default=None,
-        ge=1,
-        le=MOST_RUNS,
-        strict=True,
-        description="How many runs of the flow its budget has to last for: the noise "
-        'of its steps that declare noise="planned" is solved for them.',
-        examples=[52],
-    )
-    steps: Mapping[str, Weight] | None = Field(
-        default=None,
-        description="The planned steps of one run, each with how much precision it is "
-        "worth beside the others. Each runs once.",
-        examples=[{"revenue": 2, "active_customers": 1}],
-    )
-    mechanism: Literal["Gaussian", "Laplace"] | None = Field(
-        default=None,
-        description="Of the planned steps. Default: Gaussian.",
-        examples=["Gaussian"],
-    )
-
-    costs: tuple[CostText, ...] = Field(
-        default=(),
-        description="What one run costs beside its planned steps, at most.",
-        examples=[["Gaussian(sensitivity=1, noise_multiplier=20)"]],
+        description="Runs and steps for which the flow's noise is solved.",
+        examples=[{"runs": 52, "steps": {"revenue": 2, "active_customers": 1}}],
     )
 
     @model_validator(mode="after")
@@ -297,16 +345,6 @@ class FlowShare(Record):
             message = "a reserved share needs an epsilon."
             hint = "Write such as {epsilon: 2.5, delta: 5e-7, reserved: true}."
             raise_all("FlowShare", [problem_at(message, hint, "reserved")])
-        return self
-
-    @model_validator(mode="after")
-    def _plan_is_whole(self) -> Self:
-        plan = {"runs": self.runs, "steps": self.steps or None}
-        if None in plan.values() and any((*plan.values(), self.mechanism)):
-            lacking = next(name for name, value in plan.items() if value is None)
-            message = f"planned noise needs {lacking}."
-            hint = "Write runs: 52 and steps: {revenue: 2, active_customers: 1}."
-            raise_all("FlowShare", [problem_at(message, hint, lacking)])
         return self
 
     @model_validator(mode="after")

@@ -225,7 +225,7 @@ class Policy(Sourced):
             else [
                 flow
                 for flow, share in self.flows.items()
-                if share.runs or share.reserved
+                if share.plan or share.reserved
             ]
         )
         broken = rule_problem(self.pinned, "flows", *solved[:1]) if solved else None

@@ -13,7 +13,13 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import Rule
-from dpflow.policy.fields import Budget, FlowShare, OdometerChoice, TheoremChoice
+from dpflow.policy.fields import (
+    Budget,
+    FlowShare,
+    OdometerChoice,
+    PlannedStep,
+    TheoremChoice,
+)
 from dpflow.policy.strict_yaml import NUMBER, KeyPath, exact_decimal, key_text
 from dpflow.rounding import number_from_text, number_text
 
@@ -65,16 +71,21 @@ def declared_share(share: FlowShare) -> dict[str, Any]:
     }
     found = {k: None if v is None else exact_text(v) for k, v in numbers.items()}
     reserved = {"reserved": True} if share.reserved else {}
-    costs = {"costs": list(share.costs)} if share.costs else {}
-    return {**found, **_declared_plan(share), **costs, **reserved}
+    return {**found, **_declared_plan(share), **reserved}
 
 
 def _declared_plan(share: FlowShare) -> dict[str, Any]:
-    if share.runs is None or share.steps is None:
+    if share.plan is None:
         return {}
-    steps = {name: exact_text(share.steps[name]) for name in sorted(share.steps)}
-    mechanism = share.mechanism or "Gaussian"
-    return {"runs": share.runs, "steps": steps, "mechanism": mechanism}
+    steps = {k: _declared_step(step) for k, step in sorted(share.plan.steps.items())}
+    return {"plan": {"runs": share.plan.runs, "steps": steps}}
+
+
+def _declared_step(step: PlannedStep) -> dict[str, str]:
+    if step.weight is None:
+        return {"cost": str(step.cost)}
+    mechanism = step.mechanism or "Gaussian"
+    return {"weight": exact_text(step.weight), "mechanism": mechanism}
 
 
 def _one_spelling(value: object) -> object:

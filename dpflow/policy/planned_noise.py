@@ -50,12 +50,13 @@ def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
         InvalidCost: If there is no such noise, or none that could be relied on.
     """
     flows = dict(pinned["flows"])
-    planned = [name for name, share in flows.items() if "runs" in share]
+    planned = [name for name, share in flows.items() if "plan" in share]
     if planned:
         _check_alone(pinned, planned)
     for name in planned:
         solved = _solved(json.dumps(_asked(pinned, flows[name]), sort_keys=True))
-        flows[name] = {**flows[name], "noise": dict(solved)}
+        if solved:
+            flows[name] = {**flows[name], "noise": dict(solved)}
     return {**pinned, "flows": flows}
 
 
@@ -75,14 +76,15 @@ def planned_multiplier(
         msg = (
             f"step {step!r} declares {planned!r}, but {where} plans no noise for it in "
             f"flow {flow!r} (planned steps: {known}). Name it there under "
-            "`flows: {FLOW: {runs: ..., steps: ...}}`, or give the noise as a number."
+            "`flows: {FLOW: {plan: ...}}`, or give the noise as a number."
         )
         raise InvalidCost(msg, name="noise", value="planned")
-    if share["mechanism"] != planned.mechanism:
+    mechanism = share["plan"]["steps"][step]["mechanism"]
+    if mechanism != planned.mechanism:
         msg = (
-            f"step {step!r} declares {planned!r}, but {where} plans "
-            f"{share['mechanism']} noise. Write `mechanism: {planned.mechanism}` "
-            f"there, or declare {share['mechanism']}."
+            f"step {step!r} declares {planned!r}, but {where} plans {mechanism} "
+            f"noise. Write `mechanism: {planned.mechanism}` there, or declare "
+            f"{mechanism}."
         )
         raise InvalidCost(msg, name="noise", value=planned.mechanism)
     return number_from_text(noise[step])
@@ -103,7 +105,7 @@ def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
         hint = "Write the noise as a number."
     if why:
         msg = f"{why}. {hint}"
-        raise InvalidCost(msg, name="runs", value=None)
+        raise InvalidCost(msg, name="plan", value=None)
 
 
 def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,8 +115,7 @@ def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any
         "filters": [rule for rule in (pinned["filter"], share["filter"]) if rule],
         "odometer": None if halt is None else share["odometer"],
         "halt": halt,
-        "costs": share.get("costs", []),
-        **{name: share[name] for name in ("runs", "steps", "mechanism")},
+        **share["plan"],
     }
 
 
@@ -122,18 +123,24 @@ def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any
 def _solved(asked: str) -> tuple[tuple[str, str], ...]:
     """Return the least noise of each step, rounded up, at which all runs fit."""
     plan = json.loads(asked)
-    weights = {name: number_from_text(text) for name, text in plan["steps"].items()}
+    weights = {
+        name: number_from_text(step["weight"])
+        for name, step in plan["steps"].items()
+        if "weight" in step
+    }
     admits = _admission(plan)
 
     def noise(scale: Fraction) -> dict[str, Fraction]:
         return {name: _rounded_up(scale / _root(w)) for name, w in weights.items()}
 
     runs = int(plan["runs"])
+    if not weights and admits({}, runs):
+        return ()
     least = _least(lambda scale: admits(noise(scale), runs), runs)
     found = noise(least)
     if not admits(found, runs) or admits(found, runs + 1):
         msg = f"no noise lets {runs} runs fit and the next one not."
-        raise InvalidCost(msg, name="runs", value=runs)
+        raise InvalidCost(msg, name="plan", value=runs)
     return tuple((name, number_text(found[name])) for name in sorted(found))
 
 
@@ -144,11 +151,13 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
     for rule in rules:
         check_steady(rule)
     halt = None if plan["halt"] is None else number_from_text(plan["halt"])
-    others = [cost_from_text(text) for text in plan["costs"]]
+    kinds = {k: step.get("mechanism") for k, step in plan["steps"].items()}
+    texts = [step["cost"] for step in plan["steps"].values() if "cost" in step]
+    others = [cost_from_text(text) for text in texts]
 
     def admits(noise: Mapping[str, Fraction], runs: int) -> bool:
-        planned = PlannedNoise.of_unit(plan["mechanism"])
-        steps = [*map(planned.at, noise.values()), *others]
+        planned = [PlannedNoise.of_unit(kinds[k]).at(m) for k, m in noise.items()]
+        steps = [*planned, *others]
         return all(
             admitted(rule, halt, reduce(add, map(rule.price, steps)).times(runs))
             for rule in rules
@@ -170,7 +179,7 @@ def check_steady(rule: Rule) -> None:
         "on what was charged before, so runs to come have no price yet. Choose another "
         "filter, or write the noise as a number."
     )
-    raise InvalidCost(msg, name="runs", value=rule.theorem)
+    raise InvalidCost(msg, name="plan", value=rule.theorem)
 
 
 def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
@@ -190,13 +199,13 @@ def _least(fits: Callable[[Fraction], bool], runs: int) -> Fraction:
         high *= 8
         if high > RATIO_HIGH / 10**4:
             msg = f"no noise lets {runs} runs fit the budget. Plan fewer, or raise it."
-            raise InvalidCost(msg, name="runs", value=runs)
+            raise InvalidCost(msg, name="plan", value=runs)
     low = high / 8
     while fits(low):
         low, high = low / 8, low
         if low < RATIO_LOW * 10**4:
             msg = f"the budget lasts for {runs} runs without any noise to speak of."
-            raise InvalidCost(msg, name="runs", value=runs)
+            raise InvalidCost(msg, name="plan", value=runs)
     while high / low > _CLOSE:
         middle = _rounded_up((low + high) / 2, _DIGITS + 4)
         low, high = (low, middle) if fits(middle) else (middle, high)
@@ -220,10 +229,9 @@ def _magnitude(number: Fraction) -> int:
 
 
 def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a copy plans, by flow: runs, mechanism and the noise of each step."""
-    names = ("runs", "mechanism", "noise")
+    """Return what a copy plans, by flow: runs and the noise of each step."""
     return {
-        flow: {name: share[name] for name in names}
+        flow: {"runs": share["plan"]["runs"], "noise": share["noise"]}
         for flow, share in pinned["flows"].items()
         if "noise" in share
     }
@@ -232,9 +240,8 @@ def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
 def plan_lines(pinned: Mapping[str, Any]) -> list[str]:
     """Say what noise a copy plans, a line for each flow that has a plan."""
     return [
-        f"Flow {name}: {share['runs']} runs fit an empty account, with "
-        f"{share['mechanism']} noise of {_noise_words(share['noise'])} times the "
-        "sensitivity."
+        f"Flow {name}: {share['plan']['runs']} runs fit an empty account, with noise "
+        f"of {_noise_words(share['noise'])} times the sensitivity."
         for name, share in pinned["flows"].items()
         if "noise" in share
     ]

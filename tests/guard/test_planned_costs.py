@@ -24,7 +24,7 @@ relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
 filter: gaussian
 flows:
-  weekly: {runs: 3, steps: {revenue: 2, customers: 1}}
+  weekly: {plan: {runs: 3, steps: {revenue: 2, customers: 1}}}
 """
 
 
@@ -111,3 +111,24 @@ def test_a_step_that_left_the_plan_is_told_so(shop):
     rewrite_policy(shop, "revenue: 2, ", "")
     with pytest.raises(ConfigurationError, match="planned steps: customers"):
         step(release_key="revenue-{week}")(1)
+
+
+@pytest.mark.parametrize(("sigma", "warned"), [(90, True), (100, False), (110, False)])
+def test_a_step_above_its_planned_cost_is_logged_and_runs(shop, caplog, sigma, warned):
+    """The bound is for planning; the filter decides."""
+    bound = "{cost: 'Gaussian(sensitivity=1, sigma=100)'}"
+    rewrite_policy(shop, "customers: 1", f"customers: {bound}")
+
+    @guarded(
+        dataset="shop",
+        cost=Gaussian(sensitivity=1, sigma=sigma),
+        flow="weekly",
+        name="customers",
+        fresh=True,
+    )
+    def customers():
+        return release(0.0)
+
+    customers()
+    assert kinds() == ["reserve", "settle"]
+    assert ("more than the plan of flow 'weekly'" in caplog.text) is warned

@@ -75,7 +75,7 @@ REFUSED_SHARES = [
     (
         edited("odometer: {theorem: renyi, delta: 1e-6}", ""),
         "halt_at_epsilon needs an odometer",
-        "Known: basic, best",
+        "Known: basic, individual",
     ),
     (
         edited("renyi, delta", "renyi, order: 5, delta"),

@@ -20,7 +20,9 @@ STEPS = {"revenue": 2, "active_customers": 1}
 
 def policy(theorem="gaussian", *, share=None, flows=None, **fields):
     """Return a policy that plans one flow."""
-    planned = {"runs": 52, "steps": STEPS, **(share or {})}
+    own = dict(share or {})
+    plan = {"runs": 52, "steps": STEPS, **own.pop("plan", {})}
+    planned = {"plan": plan, **own}
     return Policy(
         dataset="cdnow",
         unit="customer",
@@ -71,7 +73,7 @@ def test_a_step_that_is_worth_twice_the_precision_has_half_the_variance():
 def test_a_share_is_planned_for_and_two_shares_stand_side_by_side():
     """The noise is solved for the flow's own filter where that is smaller."""
     share = {"epsilon": 1, "delta": "5e-7"}
-    other = {"other": {"runs": 10, "steps": {"count": 1}, **share}}
+    other = {"other": {"plan": {"runs": 10, "steps": {"count": 1}}, **share}}
     governed = policy(share=share, flows=other)
     noise = noise_of(governed.pinned())
     assert runs_of(governed.flow_filter("weekly-report"), noise) == 52
@@ -80,10 +82,22 @@ def test_a_share_is_planned_for_and_two_shares_stand_side_by_side():
 
 
 def test_laplace_noise_is_planned_under_a_pure_budget():
-    """The mechanism is said in the plan."""
-    governed = policy("basic", share={"mechanism": "Laplace"})
+    """Each step says its mechanism in the plan."""
+    steps = {k: {"weight": v, "mechanism": "Laplace"} for k, v in STEPS.items()}
+    governed = policy("basic", share={"plan": {"steps": steps}})
     noise = noise_of(governed.pinned())
     assert runs_of(make_filter("basic", epsilon=3, delta="1e-6"), noise, Laplace) == 52
+
+
+def test_a_steps_own_cost_takes_its_part_of_each_run():
+    """What remains is solved for the other steps; without others nothing is solved."""
+    own = {"cost": "PureDP(epsilon=0.1)"}
+    laplace = {"weight": 1, "mechanism": "Laplace"}
+    plan = {"runs": 20, "steps": {"ages": laplace, "own": own}}
+    noise = noise_of(policy("basic", share={"plan": plan}).pinned())
+    assert 20 <= noise["ages"] < Fraction("20.000001")
+    alone = policy("basic", share={"plan": {"runs": 30, "steps": {"own": own}}})
+    assert "noise" not in alone.pinned()["flows"]["weekly-report"]
 
 
 def test_an_odometers_halt_is_planned_for():
@@ -105,13 +119,24 @@ def test_an_odometers_halt_is_planned_for():
     [
         ("individual", {}, "runs to come have no price"),
         ("portfolio", {}, "depends on what was charged before"),
-        ("gaussian", {"flows": {"x": {"runs": 3, "steps": {"a": 1}}}}, "whole budget"),
+        (
+            "gaussian",
+            {"flows": {"x": {"plan": {"runs": 3, "steps": {"a": 1}}}}},
+            "whole budget",
+        ),
         ("gaussian", {"partition": {"by": "region"}}, "partition"),
         ("gaussian", {"population": "people"}, "population"),
-        ("gaussian", {"share": {"runs": None}}, "planned noise needs runs"),
-        ("gaussian", {"share": {"steps": {}}}, "planned noise needs steps"),
-        ("gaussian", {"share": {"steps": {"a": 0}}}, "0"),
-        ("gaussian", {"share": {"runs": 0}}, "runs"),
+        ("gaussian", {"share": {"plan": {"runs": None}}}, "runs"),
+        ("gaussian", {"share": {"plan": {"steps": {}}}}, "steps"),
+        ("gaussian", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
+        ("gaussian", {"share": {"plan": {"runs": 0}}}, "runs"),
+        ("gaussian", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
+        ("gaussian", {"share": {"plan": {"steps": {"a": {"cost": "1"}}}}}, "cost"),
+        (
+            "basic",
+            {"share": {"plan": {"steps": {"a": {"cost": "PureDP(epsilon=0.1)"}}}}},
+            "no noise lets 52 runs fit",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_its_reason(theorem, more, told):
@@ -130,9 +155,9 @@ def test_a_policy_without_a_plan_declares_what_it_did_before():
 
 def test_another_plan_is_another_term_unless_the_flow_never_ran():
     """Runs are counted from an empty account."""
-    old, new = policy().declared(), policy(share={"runs": 60}).declared()
+    old, new = policy().declared(), policy(share={"plan": {"runs": 60}}).declared()
     verdicts = {c.field: c.verdict for c in judge(old, new)}
-    assert verdicts == {"flows.weekly-report.runs": "other"}
+    assert verdicts == {"flows.weekly-report.plan.runs": "other"}
     (change,) = judge(old, new, charged_flows=())
     assert change.verdict == "neutral"
 
