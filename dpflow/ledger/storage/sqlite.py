@@ -155,7 +155,6 @@ class SqliteStorage:
         Raises:
             LedgerUnavailable: If another thread was in a transaction for too long.
         """
-        self._reader.close()
         self._after_unseen_fork()
         turn = Turn()
         try:

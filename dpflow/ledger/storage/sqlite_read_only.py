@@ -2,16 +2,14 @@
 
 SQLite reads a write-ahead log with the -shm file beside it, and makes that file where
 it may. Opened as `immutable`, it leaves the log out, and with it the newest charges. So
-a file with its log and -shm is read in its place, one without a log as it is, and one
-whose log nobody has open is copied with it to a folder of this process's own.
+a file with its log and -shm is read in its place, one without a log as it is if nothing
+changes it meanwhile, and a log without its -shm is refused.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -29,6 +27,8 @@ from dpflow.locks import FileLock
 
 #: Device, inode, size and time of the last change.
 _Stamp = tuple[int, int, int, int]
+#: A file that was changed so many seconds ago may change again with no later time.
+_UNSURE = 1.0
 
 
 class _Files(NamedTuple):
@@ -41,18 +41,6 @@ class _Files(NamedTuple):
     def logged(self) -> bool:
         """Whether something is in the log."""
         return self.wal is not None and self.wal[2] > 0
-
-
-class _Copy(NamedTuple):
-    """A copy of a ledger with its log, and what it was made of."""
-
-    of: _Files
-    folder: tempfile.TemporaryDirectory[str]
-
-    @property
-    def path(self) -> Path:
-        """The copied file."""
-        return Path(self.folder.name) / "ledger.db"
 
 
 def may_write(path: Path) -> bool:
@@ -96,7 +84,6 @@ class SqliteReader:
         self._path = path
         self._place = place
         self._lock_seconds = lock_seconds
-        self._copy: _Copy | None = None
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -106,7 +93,6 @@ class SqliteReader:
             LedgerMissing: If there is none.
             LedgerCorrupt: If its log was taken away.
             LedgerUnavailable: If something of it may not be read, or it is busy.
-            OSError: If it cannot be copied where it has to be.
             sqlite3.Error: If SQLite cannot open it.
         """
         with self._locked():
@@ -118,32 +104,42 @@ class SqliteReader:
             check_one_name(self._path.stat(), self._path, self._place)
             self._check_readable()
             alive = real_path(self._path, "-shm").exists()
-            with self._connected(before, alive=alive) as connection:
+            if not alive:
+                before = self._settled(before)
+            with self._connected(alive=alive) as connection:
                 connection.execute("BEGIN")
                 yield connection
             if not alive and before != self._files():
-                msg = (
-                    f"the ledger {self._path} was written while it was read, by "
-                    "something that does not hold its lock. Read it again."
-                )
-                raise LedgerUnavailable(msg, ledger=self._place)
+                raise self._changed()
 
-    def close(self) -> None:
-        """Remove the copy, if one was made."""
-        copy, self._copy = self._copy, None
-        if copy is not None:
-            copy.folder.cleanup()
+    def _settled(self, files: _Files) -> _Files:
+        """Return what the files are, once their last change is surely seen as one."""
+        if files.logged:
+            log = real_path(self._path, "-wal")
+            msg = (
+                f"the ledger {self._path} cannot be read here: its newest charges are "
+                f"in {log}, which SQLite reads with a -shm file only, and this user "
+                f"may not make one. Copy {self._path.name}* to a folder that can be "
+                "written and read the copy, or make one with `dpflow ledger backup`."
+            )
+            raise LedgerUnavailable(msg, ledger=self._place)
+        if files.main is not None and time.time() - files.main[3] / 1e9 <= _UNSURE:
+            time.sleep(_UNSURE)
+            if files != self._files():
+                raise self._changed()
+        return files
+
+    def _changed(self) -> LedgerUnavailable:
+        msg = (
+            f"the ledger {self._path} was written while it was read, by something that "
+            "does not hold its lock. Read it again."
+        )
+        return LedgerUnavailable(msg, ledger=self._place)
 
     @contextmanager
-    def _connected(self, files: _Files, *, alive: bool) -> Iterator[sqlite3.Connection]:
-        # Held here: without it, the folder would go when another thread copies anew.
-        copy = None if alive or not files.logged else self._copied(files)
-        if copy is not None:
-            uri = f"{copy.path.as_uri()}?mode=rw"
-        elif alive:
-            uri = f"{self._path.as_uri()}?mode=ro"
-        else:
-            uri = f"{self._path.as_uri()}?mode=ro&immutable=1"
+    def _connected(self, *, alive: bool) -> Iterator[sqlite3.Connection]:
+        end = "" if alive else "&immutable=1"
+        uri = f"{self._path.as_uri()}?mode=ro{end}"
         with closing(
             sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
@@ -154,17 +150,6 @@ class SqliteReader:
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
-
-    def _copied(self, files: _Files) -> _Copy:
-        known = self._copy
-        if known is not None and known.of == files and known.path.exists():
-            return known
-        made = _Copy(files, tempfile.TemporaryDirectory(prefix="dpflow-"))
-        for end in ("", "-wal"):
-            target = made.path.with_name(f"{made.path.name}{end}")
-            shutil.copyfile(real_path(self._path, end), target)
-        self._copy = made
-        return made
 
     def _files(self) -> _Files:
         return _Files(*(_stamp(real_path(self._path, end)) for end in ("", "-wal")))
