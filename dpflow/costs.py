@@ -7,7 +7,6 @@ from dpflow.accounting.costs.notions import (
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
-from dpflow.accounting.costs.refined import RefinedLaplace
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.guard.run import RunCosts
 
@@ -16,7 +15,6 @@ __all__ = [
     "GaussianDP",
     "ProbabilisticDP",
     "ProposeTestRelease",
-    "RefinedLaplace",
     "RenyiDP",
     "RunCosts",
     "TopK",

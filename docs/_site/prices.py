@@ -34,7 +34,7 @@ from dpflow.accounting.costs.notions import (
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.accounting.costs.refined import Refined, RefinedLaplace
+from dpflow.accounting.costs.refined import Refined
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.apart import apart
@@ -71,7 +71,7 @@ EXAMPLES: tuple[Cost, ...] = (
     OutputDP({"none": 0, "answer": "0.1"}),
     EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
     Refined(Gaussian(sensitivity=1, sigma=20), coarsest=80),
-    RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
+    Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80),
     SparseVector(positives=2, epsilon="0.1"),
     ProposeTestRelease(epsilon="0.1", delta="1e-9"),
     TopK(epsilon="0.1", delta="1e-9", most=2),

@@ -16,7 +16,7 @@ from dpflow.accounting.costs.noise import (
     Gaussian,
     Laplace,
 )
-from dpflow.accounting.costs.refined import Refined, RefinedLaplace
+from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.rounding import (
@@ -42,7 +42,7 @@ _POWERS = {
     "rho": -2,
     "xi": -2,
 }
-_PARTS = ("cost", "step")
+_PARTS = ("cost", "finest", "step")
 #: A list of numbers that are spreads of noise.
 _SPREADS = "spreads"
 
@@ -85,10 +85,9 @@ def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
         cost: The cost that was declared.
         outcome: Of refined noise: how many draws were made. Default: all.
     """
-    if outcome is not None and isinstance(cost, Refined | RefinedLaplace):
-        spread = cost.spreads[int(outcome) - 1]
-        normal = isinstance(cost, Refined)
-        return spread * (_normal() if normal else _exponential())
+    if outcome is not None and isinstance(cost, Refined):
+        normal = isinstance(cost, GaussianDraws)
+        return cost.draw(outcome) * (_normal() if normal else _exponential())
     noise = noise_of(cost)
     return None if noise is None else noise.half_width
 

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
-from dpflow.accuracy.target import Target
 from dpflow.exceptions import (
     BudgetRefused,
     DpflowError,
@@ -49,7 +48,7 @@ from dpflow.guard.step import CellLike, Step
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.refining import refined
+from dpflow.noise.refining import Until, refinement
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
 from dpflow.rounding import Number
 
@@ -98,35 +97,30 @@ class Execution:
         value: Any,
         *,
         within: Number | None = None,
+        until: Until | None = None,
         confidence: Number = "95%",
     ) -> Any:
-        """Draw the declared noise and return the noisy value.
-
-        Args:
-            value: A number, list, numpy array or pandas series of numbers.
-            within: For one number under `Refined`: how far it may be from the true
-                one, as "10%" of itself or in its own units.
-            confidence: For `within`: in how many of all releases it is.
-
-        Returns:
-            The noisy value, of the same shape and kind; with `within` an `Estimate`.
+        """Draw the declared noise and return the noisy value; as `dpflow.release`.
 
         Raises:
             InvalidCost: If `within` or `confidence` is out of range.
             ReleaseError: If the cost names no mechanism, the value cannot carry its
                 noise, or the step released already: its charge pays for one draw.
         """
-        target = None if within is None else Target.read(within, confidence)
-        with self._draw.lock, self.drawing():
-            self.check_may_draw("release()")
-            self._check_undrawn("release()")
-            if target is None:
-                noisy, draws = mechanism.draw(self.cost, value), None
-            else:
-                draws, noisy = refined(self.cost, value, target)
-            self._draw.take()
-        if draws is not None:
-            self.report(draws)
+        if within is None and until is None:
+            with self._draw.lock, self.drawing():
+                self.check_may_draw("release()")
+                self._check_undrawn("release()")
+                noisy = mechanism.draw(self.cost, value)
+                self._draw.take()
+            return noisy
+        draw = refinement(
+            self.cost, value, within=within, until=until, confidence=confidence
+        )
+        self.claim_draw("release()")
+        with self.drawing():
+            draws, noisy = draw()
+        self.report(draws)
         return noisy
 
     def claim_draw(self, asked_by: str, by: str = "") -> None:
@@ -284,7 +278,7 @@ class Execution:
         call = "person_sum(people)" if by_people else "release(value)"
         msg = (
             f"step {self.request.step!r} ended without {call}, so the noise of its "
-            f"{type(self.cost).__name__} was not drawn. Its value is withheld and not "
+            f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
             f'kept. Return {call}, or say noise="own" where the step is declared if '
             "its body draws that very noise by itself."
         )

@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from dpflow.guard.charge import current_execution
+from dpflow.noise.refining import Until
 from dpflow.rounding import Number
 
 
 def release(
-    value: Any, *, within: Number | None = None, confidence: Number = "95%"
+    value: Any,
+    *,
+    within: Number | None = None,
+    until: Until | None = None,
+    confidence: Number = "95%",
 ) -> Any:
-    """Draw the noise that the running step declared; see `Execution.release`.
+    """Draw the noise that the running step declared.
 
     Args:
         value: A number, list, numpy array or pandas series of numbers.
         within: For one number under `Refined`: how far it may be from the true one, as
             "10%" of itself or in its own units; noise is refined until it shows that.
+        until: For a list of whole numbers under `Refined`: says of the answers so far,
+            the finest last, whether the last one is good enough. It may use these and
+            public numbers, and nothing private.
         confidence: For `within`: in how many of all releases it is.
 
     Returns:
         The noisy value, of the same shape and kind; with `within` an `Estimate`, a
-        float that carries its `interval`.
+        float that carries its `interval`; with `until` the tuple of all answers.
 
     Raises:
         ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
@@ -32,4 +40,4 @@ def release(
         ...     return release(count(week))
     """
     execution = current_execution("release()")
-    return execution.release(value, within=within, confidence=confidence)
+    return execution.release(value, within=within, until=until, confidence=confidence)

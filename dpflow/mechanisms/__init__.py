@@ -16,8 +16,6 @@ from dpflow.mechanisms.in_steps import (
     output_perturbation,
     person_sum,
     recoverable_model,
-    refinable,
-    refined,
     sparse_vector,
     trimmed_mean,
 )
@@ -40,8 +38,6 @@ __all__ = [
     "private_bounds",
     "private_groups",
     "recoverable_model",
-    "refinable",
-    "refined",
     "sparse_vector",
     "top_k",
     "trimmed_mean",

@@ -151,53 +151,6 @@ def _trimmed(
         return _reported(execution, draw(cost, values, bound=bound, trim=trim))
 
 
-def refinable(*epsilons: Number) -> OutputDP:
-    """Return the cost of answers with less and less noise, for `refined`.
-
-    Its cells are the numbers of answers; so many cost the epsilon of the last one.
-
-    Args:
-        epsilons: Of the answers, rising.
-
-    Raises:
-        InvalidCost: If a number is out of range.
-    """
-    numbers = enumerate(epsilons, start=1)
-    return OutputDP({str(number): epsilon for number, epsilon in numbers})
-
-
-def refined(
-    values: Sequence[int],
-    *,
-    sensitivity: int,
-    good_enough: Callable[[Sequence[tuple[int, ...]]], bool],
-) -> tuple[tuple[int, ...], ...]:
-    """Release whole numbers with less and less noise, until they are good enough.
-
-    The running step must have declared `refinable`.
-
-    Args:
-        values: The true whole numbers.
-        sensitivity: How far a privacy unit moves them in L1 norm.
-        good_enough: Says of the answers so far whether the last will do. It may use
-            these and public numbers, and nothing private.
-
-    Returns:
-        All answers that were made, the finest last.
-
-    Raises:
-        ReleaseError: Outside a step with such a cost, if the step has drawn noise
-            already, or if values are no whole numbers.
-    """
-    from dpflow.mechanisms.noise_reduction import is_refinable
-    from dpflow.mechanisms.noise_reduction import refined as draw
-
-    execution, cost = _claimed("refined()", OutputDP, is_refinable)
-    with execution.drawing():
-        drawn = draw(cost, values, sensitivity=sensitivity, good_enough=good_enough)
-        return _reported(execution, drawn)
-
-
 def recoverable_model(*, model: Number, test: Number) -> OutputDP:
     """Return the cost of a noisy model that comes out only if it passes a test.
 

@@ -12,7 +12,7 @@ grid and the chance is compared bit by bit.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -22,11 +22,10 @@ from mpmath.ctx_mp import MPContext
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.refined import Refined, RefinedLaplace
-from dpflow.accuracy.estimate import Estimate
+from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.exceptions import PublicError
-from dpflow.noise.containers import one_number
+from dpflow.noise.containers import check_number, one_number
 from dpflow.noise.draws import (
     LARGEST_STEPS,
     Sampler,
@@ -35,12 +34,16 @@ from dpflow.noise.draws import (
 )
 from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.sources import random_bytes
-from dpflow.rounding import float_up, to_fraction, to_real
+from dpflow.rounding import Number, float_up, to_fraction, to_real
 
-#: Adds the noise of a Gaussian to a number.
-Noisy = Callable[[Gaussian, float], float]
+#: Adds the noise of a Gaussian to numbers.
+Noisy = Callable[[Gaussian, Sequence[float]], list[float]]
 #: Draws one number of integer noise of a scale.
 Whole = Callable[[Fraction], int]
+#: Noisy whole numbers, as many as true ones.
+Answer = tuple[int, ...]
+#: Says of the answers so far, the finest last, whether the last one is good enough.
+Until = Callable[[tuple[Answer, ...]], bool]
 
 _LARGEST = Fraction(sys.float_info.max)
 _FIRST_BITS = 128
@@ -50,27 +53,107 @@ _MORE_DIGITS = 60
 _ERROR = Fraction(1, 2**32)
 
 
-def refined(cost: Cost, value: Any, target: Target) -> tuple[int, Estimate]:
-    """Draw a number with the declared noise until it shows that the target is met.
+def refinement(
+    cost: Cost,
+    value: Any,
+    *,
+    within: Number | None,
+    until: Until | None,
+    confidence: Number,
+) -> Callable[[], tuple[int, Any]]:
+    """Check what noise is refined by, and return the function that draws it.
 
     Args:
-        cost: What the step declared: `Refined` or `RefinedLaplace`.
-        value: An int or a float.
-        target: The error that is asked for.
+        cost: What the step declared: `Refined`.
+        value: An int or a float; with `until` a list of ints.
+        within: How far the number may be from the true one.
+        until: Ends the refining, by the answers so far.
+        confidence: For `within`: in how many of all releases it is.
 
     Returns:
-        How many draws were taken, which settles the cost, and the number.
+        A function that returns how many draws were taken, which settles the cost, and
+        the number, or all answers.
 
     Raises:
-        ReleaseError: If the cost cannot be refined, the value is no number that noise
-            can be added to, or OpenDP is missing or fails.
+        InvalidCost: If `within` or `confidence` is out of range.
+        ReleaseError: If the cost cannot be refined, or the value is no number that
+            noise can be added to.
     """
-    rule = rule_for(cost, target)
+    if until is not None:
+        if within is not None:
+            msg = (
+                "release() got within= and until=, and each says when the noise is "
+                "fine enough. Give one of them."
+            )
+            raise PublicError(msg)
+        return partial(_taken, answers(cost, value), until)
+    assert within is not None
+    rule = rule_for(cost, Target.read(within, confidence))
     number = one_number(value)
+    if isinstance(cost, GaussianDraws):
+        drawn = gaussian_numbers(cost, [number], _by_opendp)
+        return partial(rule.refine, (numbers[0] for numbers in drawn))
+    return partial(rule.refine, laplace_numbers(_refined(cost), number, whole_laplace))
+
+
+def _taken(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
+    made: tuple[Answer, ...] = ()
+    for answer in drawn:
+        made = (*made, answer)
+        # Of the last draw it is called, too, and changes nothing.
+        if until(made):
+            break
+    return len(made), made
+
+
+def answers(cost: Cost, values: Any) -> Iterator[Answer]:
+    """Return whole numbers with the declared noise, the coarsest first.
+
+    Everything is checked here, and nothing is drawn before the first is taken.
+
+    Source: Ligett, Neel, Roth, Waggoner, Wu 2017 (arXiv 1705.10829) Alg. 1, with
+    discrete Laplace noise; docs/derivations/output.md#noise-reduction.
+
+    Assumes: a privacy unit moves the numbers together by at most the sensitivity, in L1
+    norm for a Laplace and in L2 norm for a Gaussian; how many there are is public.
+
+    Checked by: tests/accounting/costs/test_refined.py, tests/guard/test_refined.py.
+
+    Raises:
+        ReleaseError: If the cost cannot be refined, or the values are no whole numbers.
+    """
+    cost = _refined(cost)
+    if not isinstance(values, Sequence) or not values:
+        values = [None]
+    if not all(type(value) is int for value in values):
+        msg = (
+            "release(values, until=...) refines a list of one or more whole numbers. "
+            "Convert each with int(), and release other numbers with within=."
+        )
+        raise PublicError(msg)
+    for value in values:
+        check_number(values, value)
+    if cost.finest.sensitivity < 1:
+        msg = (
+            f"{cost!r} has a sensitivity below 1, and a privacy unit that moves whole "
+            "numbers moves them by 1 or more. Declare that sensitivity."
+        )
+        raise PublicError(msg)
+    if isinstance(cost, GaussianDraws):
+        drawn = gaussian_numbers(cost, [float(value) for value in values], _by_opendp)
+        return (tuple(map(round, numbers)) for numbers in drawn)
+    scales = [Fraction(float_up(scale)) for scale in cost.spreads]
+    return laplace_answers(values, scales, whole_laplace)
+
+
+def _refined(cost: Cost) -> Refined:
     if isinstance(cost, Refined):
-        return rule.refine(gaussian_numbers(cost, number, _by_opendp))
-    assert isinstance(cost, RefinedLaplace)
-    return rule.refine(laplace_numbers(cost, number, whole_laplace))
+        return cost
+    msg = (
+        f"release(within=...) and release(until=...) refine noise, and {cost!r} has "
+        "one. Declare cost=Refined(Gaussian(...), coarsest=...), or leave both out."
+    )
+    raise PublicError(msg)
 
 
 def rule_for(cost: Cost, target: Target) -> StoppingRule:
@@ -79,58 +162,58 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
     Raises:
         ReleaseError: If it cannot be refined.
     """
-    if not isinstance(cost, Refined | RefinedLaplace):
-        msg = (
-            f"release(within=...) refines noise, and {cost!r} has one. Declare "
-            "cost=Refined(Gaussian(...), coarsest=...), or leave within= out."
-        )
-        raise PublicError(msg)
-    if isinstance(cost, Refined):
+    cost = _refined(cost)
+    if isinstance(cost, GaussianDraws):
         return stopping_rule(target, cost.spreads)
     # The noise that is drawn, which is a little more than the declared one.
-    step = cost.sensitivity / GRID
+    step = cost.finest.sensitivity / GRID
     return stopping_rule(target, tuple(s * step for s in _steps_of(cost)), step)
 
 
-def gaussian_numbers(cost: Refined, number: float, noisy: Noisy) -> Iterator[float]:
-    """Yield the average of the draws so far, by precision, after each draw."""
-    total = precision = 0.0
-    for part in _parts(cost):
+def gaussian_numbers(
+    cost: GaussianDraws, numbers: Sequence[float], noisy: Noisy
+) -> Iterator[list[float]]:
+    """Yield the averages of the draws so far, by precision, after each draw."""
+    totals, precision = [0.0] * len(numbers), 0.0
+    for part in cost.refinements():
         weight = float(part.sigma) ** -2
-        total += weight * noisy(part, number)
+        drawn = zip(totals, noisy(part, numbers), strict=True)
+        totals = [total + weight * number for total, number in drawn]
         precision += weight
-        yield total / precision
+        yield [total / precision for total in totals]
 
 
-@lru_cache(maxsize=256)
-def _parts(cost: Refined) -> tuple[Gaussian, ...]:
-    return cost.refinements()
+def _by_opendp(part: Gaussian, numbers: Sequence[float]) -> list[float]:
+    return sampler_for(part)(numbers)
 
 
-def _by_opendp(part: Gaussian, number: float) -> float:
-    return sampler_for(part)([number])[0]
-
-
-def laplace_numbers(
-    cost: RefinedLaplace, number: float, noise: Whole
-) -> Iterator[float]:
-    """Yield the number after each draw, the coarsest first.
-
-    All are drawn before the first is shown; those behind the last that is asked for
-    are thrown away.
-    """
-    steps, scales = in_steps(number, cost.sensitivity), _steps_of(cost)
-    drawn = coarsened(steps + noise(scales[-1]), scales[::-1], noise)
-    for each in reversed(drawn):
-        value = each * cost.sensitivity / GRID
+def laplace_numbers(cost: Refined, number: float, noise: Whole) -> Iterator[float]:
+    """Yield the number after each draw, the coarsest first."""
+    sensitivity = cost.finest.sensitivity
+    steps = in_steps(number, sensitivity)
+    for (each,) in laplace_answers([steps], _steps_of(cost), noise):
+        value = each * sensitivity / GRID
         # The true number is a float, so the largest one is no farther from it.
         yield float(max(-_LARGEST, min(value, _LARGEST)))
 
 
-def _steps_of(cost: RefinedLaplace) -> list[Fraction]:
+def laplace_answers(
+    values: Sequence[int], scales: Sequence[Fraction], noise: Whole
+) -> Iterator[Answer]:
+    """Yield whole numbers with noise of each scale, the coarsest first.
+
+    All are drawn before the first is shown; those behind the last that is taken are
+    thrown away.
+    """
+    finest = [value + noise(scales[-1]) for value in values]
+    drawn = [coarsened(number, scales[::-1], noise) for number in finest]
+    yield from reversed(list(zip(*drawn, strict=True)))
+
+
+def _steps_of(cost: Refined) -> list[Fraction]:
     """Return the scales of the draws in steps, rounded up to floats."""
-    widened = Fraction(GRID + ADDED) / cost.sensitivity
-    scales = [Fraction(float_up(scale * widened)) for scale in cost.scales]
+    widened = Fraction(GRID + ADDED) / cost.finest.sensitivity
+    scales = [Fraction(float_up(scale * widened)) for scale in cost.spreads]
     if scales[0] > LARGEST_STEPS:
         most = f"{float(LARGEST_STEPS / widened):g}"
         msg = f"{cost!r} draws too much noise; its largest scale is {most}"
@@ -138,7 +221,7 @@ def _steps_of(cost: RefinedLaplace) -> list[Fraction]:
     return scales
 
 
-def coarsened(finest: int, scales: list[Fraction], noise: Whole) -> list[int]:
+def coarsened(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
     """Add noise to a number with noise, so that each sum has the next, larger scale.
 
     Args:
@@ -188,23 +271,16 @@ def happens(chance: Callable[[int], Fraction]) -> bool:
 
 @sampler_for.register
 def _(cost: Refined) -> Sampler:
-    sampler_for(cost.finest)
-    return _undecided(cost)
-
-
-@sampler_for.register
-def _(cost: RefinedLaplace) -> Sampler:
-    _steps_of(cost)
-    return _undecided(cost)
-
-
-def _undecided(cost: Cost) -> Sampler:
-    """Return what refuses to draw without a target: nobody said when to end."""
+    """Return what refuses to draw without a target: nothing says when to end."""
+    if isinstance(cost, GaussianDraws):
+        sampler_for(cost.finest)
+    else:
+        _steps_of(cost)
 
     def sample(_: object) -> list[float]:
         msg = (
-            f"{cost.mechanism} is drawn until it is good enough: say when, as in "
-            'release(value, within="10%") or release(value, within=25)'
+            "Refined is drawn until it is good enough. Say when, as in "
+            'release(value, within="10%") or release(values, until=...).'
         )
         raise PublicError(msg, mechanism=cost.mechanism)
 

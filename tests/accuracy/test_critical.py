@@ -8,7 +8,7 @@ do for one draw, and one whose draws may not depend on each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from random import Random
 
@@ -18,11 +18,9 @@ import pytest
 from scipy import signal
 
 from dpflow import Gaussian, Laplace, Refined
-from dpflow.accounting.costs.base import Cost
 from dpflow.accuracy.critical import _gaussian_integral, factor, missed
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
-from dpflow.costs import RefinedLaplace
 from dpflow.noise.refining import (
     chance_to_stay,
     gaussian_numbers,
@@ -33,14 +31,18 @@ from tests.sizes import scaled
 
 RUNS = scaled(10_000, push=2_000)
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
-PURE = RefinedLaplace(Laplace(sensitivity=1, scale=5), coarsest=80)
+PURE = Refined(Laplace(sensitivity=1, scale=5), coarsest=80)
 #: True numbers, from none to one that an early draw is good enough for.
 TRUTHS = (0, 60, 528)
 
 
-def noisy(random: Random) -> Callable[[Gaussian, float], float]:
-    """Add normal noise, as OpenDP would."""
-    return lambda part, number: number + random.gauss(0, float(part.sigma))
+def gaussian(truth: float, random: Random) -> Iterator[float]:
+    """Yield the averages of normal noise, as OpenDP would draw it."""
+
+    def noisy(part: Gaussian, numbers: Sequence[float]) -> list[float]:
+        return [number + random.gauss(0, float(part.sigma)) for number in numbers]
+
+    return (numbers[0] for numbers in gaussian_numbers(COST, [truth], noisy))
 
 
 def whole(random: Random) -> Callable[[Fraction], int]:
@@ -53,15 +55,14 @@ def whole(random: Random) -> Callable[[Fraction], int]:
     return draw
 
 
-def run(cost: Cost, rule: StoppingRule, truth: float, random: Random) -> Estimate:
+def run(cost: Refined, rule: StoppingRule, truth: float, random: Random) -> Estimate:
     """Refine one number."""
-    if isinstance(cost, Refined):
-        return rule.refine(gaussian_numbers(cost, truth, noisy(random)))[1]
-    assert isinstance(cost, RefinedLaplace)
+    if cost == COST:
+        return rule.refine(gaussian(truth, random))[1]
     return rule.refine(laplace_numbers(cost, truth, whole(random)))[1]
 
 
-def covered(cost: Cost, rule: StoppingRule, truth: float, runs: int = RUNS) -> int:
+def covered(cost: Refined, rule: StoppingRule, truth: float, runs: int = RUNS) -> int:
     """Count the runs whose interval holds the true number."""
     random = Random(f"{cost!r} {rule.target} {truth}")
     found = (run(cost, rule, truth, random).interval for _ in range(runs))
@@ -152,7 +153,7 @@ def test_the_interval_is_that_of_the_noise_that_is_drawn() -> None:
 @pytest.mark.parametrize("truth", [3e12, 1e15, -1e15, 1.7e308])
 def test_numbers_of_every_size_are_in_their_interval(truth: float) -> None:
     """The noise of a script that ends in zero leaves the number where it is."""
-    cost = RefinedLaplace(Laplace(sensitivity="0.01", epsilon=1), coarsest=10)
+    cost = Refined(Laplace(sensitivity="0.01", epsilon=1), coarsest=10)
     rule = rule_for(cost, Target.read(1))
     for noise in (0, 5, -5):
         numbers = laplace_numbers(cost, truth, lambda _, noise=noise: noise)
@@ -171,10 +172,7 @@ def test_the_interval_of_a_single_draw_does_not() -> None:
 def test_a_distance_is_met_at_a_draw_that_is_known_before() -> None:
     """So its factor is that of one draw, and the share is what it says."""
     rule = rule_for(COST, Target.read(25))
-    draws = {
-        rule.refine(gaussian_numbers(COST, truth, noisy(Random(1))))[0]
-        for truth in TRUTHS
-    }
+    draws = {rule.refine(gaussian(truth, Random(1)))[0] for truth in TRUTHS}
     (draw,) = draws
     assert rule.half_widths[draw - 1] <= 25 < rule.half_widths[draw - 2]
     assert rule.half_widths[0] == pytest.approx(80 * 1.959964, rel=1e-5)

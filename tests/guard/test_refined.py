@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.costs import RefinedLaplace
 from dpflow.exceptions import InvalidCost, ReleaseError
 from dpflow.noise import draws
+from dpflow.noise.refining import answers
 from tests.projects import POLICY, account, caught, journal, make_project, run_python
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
-PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
+PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
 BUDGET = "budget: {epsilon: 1, delta: 1e-6}"
 CURVES = POLICY.replace("budget: {epsilon: 1}", BUDGET)
 
@@ -52,7 +54,7 @@ def test_the_charge_is_that_of_the_last_precision(
     found = customers(COST, 2970, within="10%")
     draw = journal()[-1].body["reported"]
     rule = make_filter(theorem, epsilon=1, delta="1e-6")
-    last = Gaussian(sensitivity=1, sigma=COST.sigmas[draw - 1])
+    last = Gaussian(sensitivity=1, sigma=COST.spreads[draw - 1])
     assert account().spent == rule.named(rule.price(last))
     assert set(account().reserved.values()) == {"0"}
     assert draw < 5
@@ -67,11 +69,54 @@ def test_laplace_is_charged_the_cell_of_its_last_draw(
     project(tmp_path, monkeypatch, "output")
     customers(PURE, 2970, within="20%")
     draw = journal()[-1].body["reported"]
-    assert draw < len(PURE.scales)
+    assert draw < len(PURE.spreads)
     epsilon = make_filter("output", epsilon=1).price(
-        Laplace(sensitivity=1, scale=PURE.scales[int(draw) - 1])
+        Laplace(sensitivity=1, scale=PURE.spreads[int(draw) - 1])
     )
     assert account().spent == make_filter("output", epsilon=1).named(epsilon)
+
+
+CHOSEN = {
+    "output": Refined(Laplace(sensitivity=2, epsilon="0.4"), spreads=[20, 10]),
+    "gaussian": Refined(Gaussian(sensitivity=2, sigma=20), spreads=[80, 40]),
+}
+
+
+@pytest.mark.parametrize("theorem", CHOSEN)
+@pytest.mark.parametrize("enough", [1, 2, 4])
+def test_whole_numbers_are_refined_until_an_answer_will_do(
+    theorem: str, enough: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All answers come back, no finer one is shown, and the last one is paid."""
+    project(tmp_path, monkeypatch, theorem)
+    cost, seen = CHOSEN[theorem], []
+
+    def until(answers: tuple[tuple[int, ...], ...]) -> bool:
+        # The cost pays for this one draw alone.
+        assert "twice" in str(caught(lambda: release([1], until=len)))
+        seen.append(answers)
+        return len(answers) == enough
+
+    found = customers(cost, [2970, 528], until=until)
+    draws = min(enough, 3)
+    assert seen == [found[: n + 1] for n in range(draws)]
+    assert [len(answer) for answer in found] == [2] * draws
+    assert {type(number) for answer in found for number in answer} == {int}
+    assert journal()[-1].body["reported"] in (draws, str(draws))
+    rule = make_filter(theorem, epsilon=1, delta="1e-6")
+    assert account().spent == rule.named(rule.price_realised(cost, draws))
+    assert customers(cost, [2970, 528], until=until) == found
+
+
+def test_a_number_with_chosen_spreads_has_the_noise_of_each() -> None:
+    """The errors of the answers fall as the spreads do, whatever the law."""
+    for cost in CHOSEN.values():
+        made = np.array([list(answers(cost, [70, 7])) for _ in range(400)])
+        errors = np.abs(made - [70, 7]).mean(axis=(0, 2))
+        expected = [float(spread) for spread in cost.spreads]
+        if isinstance(cost.finest, Gaussian):
+            expected = [math.sqrt(2 / math.pi) * spread for spread in expected]
+        assert errors == pytest.approx(expected, rel=0.25)
 
 
 def test_the_interval_is_kept_in_the_release(
@@ -97,7 +142,7 @@ def test_a_number_that_needs_more_than_the_worst_case_says_so(
     """Nothing is drawn beyond the finest noise; the interval is wider than asked."""
     project(tmp_path, monkeypatch, "gaussian")
     found = customers(COST, 3, within="10%")
-    assert journal()[-1].body["reported"] == len(COST.sigmas)
+    assert journal()[-1].body["reported"] == len(COST.spreads)
     assert found.interval[1] - found.interval[0] > 2 * 12 * 1.9
 
 
@@ -109,6 +154,7 @@ def test_a_number_that_needs_more_than_the_worst_case_says_so(
         (COST, {"within": "-10%"}, "within"),
         (COST, {"within": 25, "confidence": 1}, "confidence"),
         (COST, {"within": "ten"}, "finite number"),
+        (COST, {"until": len}, "whole numbers"),
     ],
 )
 def test_what_cannot_be_refined_is_refused_before_a_draw(
@@ -131,13 +177,22 @@ def test_what_cannot_be_refined_is_refused_before_a_draw(
     assert says in step()
 
 
-@pytest.mark.parametrize("value", [[1, 2], True, float("nan"), 2**60, "528"])
-def test_only_one_finite_number_is_refined(
-    value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        *((each, {"within": "10%"}) for each in ([1, 2], True, float("nan"), "528")),
+        *((each, {"until": len}) for each in ([], [1.0], [True], [2**60], 528)),
+    ],
+)
+def test_only_finite_numbers_are_refined(
+    value: object,
+    asked: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error names its type, and never the value; the step is charged in full."""
     project(tmp_path, monkeypatch, "gaussian")
-    caught(lambda: customers(COST, value, within="10%"))
+    caught(lambda: customers(COST, value, **asked))
     full = make_filter("gaussian", epsilon=1, delta="1e-6")
     assert account().spent == full.named(full.price(COST))
 
@@ -167,6 +222,7 @@ KILLED = """
 import json, os
 from dpflow import Gaussian, Refined, guarded, release
 from dpflow.noise import draws
+from dpflow.noise.refining import answers
 kept, drawn = draws._noisy, []
 def dying(*asked):
     drawn.append(asked)

@@ -1,4 +1,4 @@
-"""Steps that draw coarse noise first, and finer noise until the number is good enough.
+"""Steps that draw coarse noise first, and finer noise until it is good enough.
 
 Each holds the spreads of all its draws, so that what they are is not a matter of the
 code that made them: a journal says it.
@@ -6,14 +6,19 @@ code that made them: a journal says it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import Cost, Outcome, whole_number
+from dpflow.accounting.costs.base import (
+    Cost,
+    Outcome,
+    cost_from_description,
+    whole_number,
+)
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutcomeCost, OutputDP
 from dpflow.exceptions import InvalidCost
@@ -34,58 +39,137 @@ _FINER = Fraction(9, 10)
 _DIGITS = 4
 _MOST_DRAWS = 200
 
-C = TypeVar("C", bound="Refined | RefinedLaplace")
-
 
 @dataclass(frozen=True, init=False, repr=False)
 class Refined(Cost):
-    """A number with Gaussian noise, refined until it shows that it is good enough.
+    """Numbers with noise that is refined until they are good enough.
 
-    `release(value, within="10%")` draws it with the coarsest noise, and again with
-    further, independent noise, averaged by precision, until the target is met or the
-    finest noise is reached, which is reserved. After k draws the price is that of one
-    Gaussian of the noise reached, in every theorem that lets what was released decide
-    what runs next.
+    `release(value, within="10%")` draws one number with the coarsest noise, and with
+    finer noise until the number shows that the target is met, or the finest noise is
+    reached, which is reserved. `release(values, until=...)` does so with whole numbers
+    until a function of the released answers ends it.
 
-    Source: docs/derivations/accuracy.md#refined-gaussians. The outcome is the number of
+    Of a `Gaussian`, each draw adds independent noise and all draws are averaged by
+    precision. After k draws the price is that of one Gaussian of the noise reached, in
+    every theorem that lets what was released decide what runs next.
+
+    Of a `Laplace`, the finest number is drawn first and coarsened, so that all numbers
+    up to the last one tell no more than the last. After k draws it costs the epsilon of
+    that noise, under the filters that settle by the cell of an output.
+
+    Source: docs/derivations/accuracy.md#refined-gaussians and #refined-laplace, after
+    Koufogiannis, Han, Pappas 2015 (arXiv 1504.00429). The outcome is the number of
     draws.
 
-    Assumes: whether to go on depends on the noisy numbers alone.
+    Assumes: whether to go on depends on the released numbers alone.
 
     Args:
-        finest: The most that it may spend: a `Gaussian`.
-        coarsest: Noise multiplier of the first draw, larger than that of the finest.
+        finest: The most that it may spend: a `Gaussian` or a `Laplace`.
+        coarsest: Noise multiplier of the first draw (of a Laplace 1 / epsilon), larger
+            than that of the finest. Each draw has about a tenth less noise.
+        spreads: In its place the sigmas or scales of all draws before the finest.
 
     Raises:
-        InvalidCost: If it is not larger, or there would be more than 200 draws.
+        InvalidCost: If the spreads do not fall, or there would be more than 200 draws.
 
     Examples:
         >>> Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
         Refined(Gaussian(sensitivity=1, sigma=5), coarsest=80)
+        >>> Refined(Laplace(sensitivity=1, epsilon=1), spreads=[10, 4])
+        Refined(Laplace(sensitivity=1, scale=1), spreads=[10, 4])
     """
 
-    settlement: ClassVar[str] = "steps"
+    finest: Gaussian | Laplace
+    spreads: tuple[Fraction, ...]
 
-    sensitivity: Fraction
-    sigmas: tuple[Fraction, ...]
+    def __new__(cls, finest: Cost | None = None, **_: Any) -> Refined:  # noqa: PYI034
+        """Choose the class by the noise: prices and settlements differ."""
+        kind = LaplaceDraws if isinstance(finest, Laplace) else GaussianDraws
+        return object.__new__(kind if cls is Refined else cls)
 
-    def __init__(self, finest: Cost, *, coarsest: Number) -> None:
-        if not isinstance(finest, Gaussian):
-            other = "RefinedLaplace" if isinstance(finest, Laplace) else "a Gaussian"
-            msg = f"Refined takes a Gaussian, got {finest!r}; declare {other}"
+    def __init__(
+        self,
+        finest: Cost,
+        *,
+        coarsest: Number | None = None,
+        spreads: Sequence[Number] | None = None,
+    ) -> None:
+        if not isinstance(finest, Gaussian | Laplace):
+            msg = f"Refined takes a Gaussian or a Laplace, got {finest!r}."
             raise InvalidCost(msg, name="finest", value=repr(finest))
-        sigmas = _spreads(finest.sigma, coarsest, finest.sensitivity)
-        _fill(self, finest.sensitivity, sigmas)
+        if (coarsest is None) == (spreads is None):
+            msg = "Refined takes exactly one of coarsest= and spreads=."
+            raise InvalidCost(msg, name="coarsest", value=None)
+        last, unit = _spread(finest), finest.sensitivity
+        if coarsest is not None:
+            first = exact(coarsest, name="coarsest", low=RATIO_LOW, high=RATIO_HIGH)
+            given = _falling(first * unit, last)
+        else:
+            given = tuple(exact(each, name="spreads") for each in spreads or ())
+        every = (*given, last)
+        falling = all(before > after for before, after in pairwise(every))
+        if not 2 <= len(every) <= _MOST_DRAWS or not falling:  # noqa: PLR2004
+            texts = ", ".join(number_text(each / unit) for each in every[:3])
+            msg = (
+                f"the draws of Refined need noise that falls down to the finest, in 2 "
+                f"to {_MOST_DRAWS} draws; the noise multipliers start with {texts}. "
+                "Give a larger coarsest= or falling spreads=."
+            )
+            raise InvalidCost(msg, name="spreads", value=len(every))
+        for each in given:
+            finest.but(**{_noise_of(finest): each})
+        object.__setattr__(self, "finest", finest)
+        object.__setattr__(self, "spreads", every)
 
     @property
-    def spreads(self) -> tuple[Fraction, ...]:
-        """The sigma of the number after each draw."""
-        return self.sigmas
+    def mechanism(self) -> str:
+        """Name of the mechanism, as journals record it."""
+        return Refined.__name__
 
-    @property
-    def finest(self) -> Gaussian:
-        """What is reserved."""
-        return Gaussian(sensitivity=self.sensitivity, sigma=self.sigmas[-1])
+    def draw(self, outcome: Outcome) -> Fraction:
+        """Return the spread of the numbers after some draws.
+
+        Raises:
+            InvalidCost: If there are not so many draws.
+        """
+        most = len(self.spreads)
+        return self.spreads[whole_number(outcome, name="draws", low=1, high=most) - 1]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the cost as JSON-able data."""
+        return {
+            "mechanism": self.mechanism,
+            "finest": self.finest.describe(),
+            "spreads": [number_text(spread) for spread in self.spreads[:-1]],
+        }
+
+    @classmethod
+    def from_description(cls, numbers: Mapping[str, Any]) -> Refined:
+        """Build the cost from what `describe` wrote, without `mechanism`."""
+        rest = dict(numbers)
+        finest = cost_from_description(rest.pop("finest"))
+        spreads = [number_from_text(text) for text in rest.pop("spreads")]
+        return cls(finest, spreads=spreads, **rest)
+
+    def noisier(self, factor: Fraction) -> Refined:
+        """Return the step with `factor` times the noise of each draw."""
+        spreads = [spread * factor for spread in self.spreads[:-1]]
+        return Refined(self.finest.noisier(factor), spreads=spreads)
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed."""
+        first = self.spreads[0]
+        if self.spreads[:-1] == _falling(first, self.spreads[-1]):
+            noise = f"coarsest={number_text(first / self.finest.sensitivity)}"
+        else:
+            noise = f"spreads=[{', '.join(map(number_text, self.spreads[:-1]))}]"
+        return f"Refined({self.finest!r}, {noise})"
+
+
+class GaussianDraws(Refined, named=False):
+    """Independent Gaussian draws, each a sub-step of its own."""
+
+    settlement: ClassVar[str] = "steps"
 
     @property
     def substeps(self) -> tuple[Cost, int]:
@@ -97,8 +181,7 @@ class Refined(Cost):
 
         The number after k draws is the average of the first k of these, by precision.
         """
-        added = _added(self.sigmas)
-        return tuple(Gaussian(sensitivity=self.sensitivity, sigma=s) for s in added)
+        return tuple(self._gaussian(sigma) for sigma in _added(self.spreads))
 
     def realised(self, outcome: Outcome) -> Gaussian:
         """Return the one Gaussian that the draws together are.
@@ -106,145 +189,39 @@ class Refined(Cost):
         Raises:
             InvalidCost: If there are not so many draws.
         """
-        sigma = self.sigmas[_draw(outcome, self.sigmas)]
-        return Gaussian(sensitivity=self.sensitivity, sigma=sigma)
+        return self._gaussian(self.draw(outcome))
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return _described(self, self.sigmas)
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> Refined:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        return _read(cls, numbers)
-
-    def noisier(self, factor: Fraction) -> Refined:
-        """Return the step with `factor` times the noise of each draw."""
-        sigmas = (sigma * factor for sigma in self.sigmas)
-        return _fill(object.__new__(Refined), self.sensitivity, sigmas)
-
-    def for_group(self, size: int) -> Refined:
-        """Return the same draws for a group of privacy units that change at once."""
-        return _fill(object.__new__(Refined), self.sensitivity * size, self.sigmas)
-
-    def __repr__(self) -> str:
-        """Write the cost as it would be constructed."""
-        coarsest = number_text(self.sigmas[0] / self.sensitivity)
-        return f"Refined({self.finest!r}, coarsest={coarsest})"
+    def _gaussian(self, sigma: Fraction) -> Gaussian:
+        return Gaussian(sensitivity=self.finest.sensitivity, sigma=sigma)
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class RefinedLaplace(OutcomeCost):
-    """A number with Laplace noise, refined until it shows that it is good enough.
-
-    As `Refined`, by noise that is drawn finest first and coarsened, so that all numbers
-    up to the last one tell no more than the last. After k draws it costs the epsilon of
-    that noise, under the filters that settle by the cell of an output.
-
-    Source: docs/derivations/accuracy.md#refined-laplace, after Koufogiannis, Han,
-    Pappas 2015 (arXiv 1504.00429). The outcome is the number of draws.
-
-    Assumes: whether to go on depends on the noisy numbers alone.
-
-    Args:
-        finest: The most that it may spend: a `Laplace`.
-        coarsest: Scale of the first draw divided by the sensitivity: 1 / epsilon.
-
-    Raises:
-        InvalidCost: If it is not larger, or there would be more than 200 draws.
-    """
-
-    sensitivity: Fraction
-    scales: tuple[Fraction, ...]
-
-    def __init__(self, finest: Cost, *, coarsest: Number) -> None:
-        if not isinstance(finest, Laplace):
-            msg = f"RefinedLaplace takes a Laplace, got {finest!r}"
-            raise InvalidCost(msg, name="finest", value=repr(finest))
-        scales = _spreads(finest.scale, coarsest, finest.sensitivity)
-        _fill(self, finest.sensitivity, scales)
-
-    @property
-    def spreads(self) -> tuple[Fraction, ...]:
-        """The scale of the number after each draw."""
-        return self.scales
-
-    @property
-    def finest(self) -> Laplace:
-        """The least noise that it may draw."""
-        return Laplace(sensitivity=self.sensitivity, scale=self.scales[-1])
+class LaplaceDraws(Refined, OutcomeCost, named=False):
+    """Laplace draws, of which each is a blur of the next; the cell is their number."""
 
     def output_dp(self) -> OutputDP:
         """Return the cells: the numbers of draws."""
-        epsilons = (self.sensitivity / scale for scale in self.scales)
+        epsilons = (self.finest.sensitivity / scale for scale in self.spreads)
         return OutputDP({str(k): e for k, e in enumerate(epsilons, 1)})
 
     def cell(self, outcome: Outcome) -> str:
         """Return the cell of a number of draws."""
-        return str(_draw(outcome, self.scales) + 1)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return _described(self, self.scales)
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> RefinedLaplace:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        return _read(cls, numbers)
-
-    def noisier(self, factor: Fraction) -> RefinedLaplace:
-        """Return the step with `factor` times the noise of each draw."""
-        scales = (scale * factor for scale in self.scales)
-        return _fill(object.__new__(RefinedLaplace), self.sensitivity, scales)
-
-    def for_group(self, size: int) -> RefinedLaplace:
-        """Return the same draws for a group of privacy units that change at once."""
-        wider = self.sensitivity * size
-        return _fill(object.__new__(RefinedLaplace), wider, self.scales)
-
-    def __repr__(self) -> str:
-        """Write the cost as it would be constructed."""
-        coarsest = number_text(self.scales[0] / self.sensitivity)
-        return f"RefinedLaplace({self.finest!r}, coarsest={coarsest})"
+        return str(self.spreads.index(self.draw(outcome)) + 1)
 
 
-def _fill(cost: C, sensitivity: Fraction, spreads: Iterable[Fraction]) -> C:
-    """Set the numbers of a cost, checked.
-
-    Raises:
-        InvalidCost: If the spreads do not fall, or are out of all proportion.
-    """
-    name = "scales" if isinstance(cost, RefinedLaplace) else "sigmas"
-    kind = Laplace if isinstance(cost, RefinedLaplace) else Gaussian
-    given = tuple(exact(each, name=name) for each in spreads)
-    falling = all(before > after for before, after in pairwise(given))
-    if not 2 <= len(given) <= _MOST_DRAWS or not falling:  # noqa: PLR2004
-        msg = f"{name} must be 2 to {_MOST_DRAWS} falling numbers, got {len(given)}"
-        raise InvalidCost(msg, name=name, value=len(given))
-    for each in given:
-        spread: dict[str, Any] = {name[:-1]: each}
-        kind(sensitivity=sensitivity, **spread)
-    object.__setattr__(cost, "sensitivity", exact(sensitivity, name="sensitivity"))
-    object.__setattr__(cost, name, given)
-    return cost
+def _noise_of(finest: Gaussian | Laplace) -> str:
+    return "sigma" if isinstance(finest, Gaussian) else "scale"
 
 
-def _spreads(
-    finest: Fraction, coarsest: Number, sensitivity: Fraction
-) -> tuple[Fraction, ...]:
-    """Return spreads from the coarsest to the finest, each about a tenth smaller."""
-    first = exact(coarsest, name="coarsest", low=RATIO_LOW, high=RATIO_HIGH)
-    if first * sensitivity <= finest:
-        msg = (
-            f"coarsest={number_text(first)} is the noise multiplier of the first draw "
-            f"and must be larger than that of the last, "
-            f"{number_text(finest / sensitivity)}"
-        )
-        raise InvalidCost(msg, name="coarsest", value=number_text(first))
-    found = [first * sensitivity]
+def _spread(finest: Gaussian | Laplace) -> Fraction:
+    return finest.sigma if isinstance(finest, Gaussian) else finest.scale
+
+
+def _falling(first: Fraction, finest: Fraction) -> tuple[Fraction, ...]:
+    """Return spreads down to the finest, without it, each about a tenth smaller."""
+    found = [first]
     while found[-1] * _FINER > finest and len(found) < _MOST_DRAWS:
         found.append(exact(short_up(found[-1] * _FINER, _DIGITS), name="spread"))
-    return (*found, finest)
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)
@@ -257,27 +234,3 @@ def _between(before: Fraction, after: Fraction) -> Fraction:
     """Return the sigma of what refines one sigma to another, rounded up."""
     precision = 1 / after**2 - 1 / before**2
     return bound_above(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))
-
-
-def _draw(outcome: Outcome, spreads: tuple[Fraction, ...]) -> int:
-    return whole_number(outcome, name="draws", low=1, high=len(spreads)) - 1
-
-
-def _described(
-    cost: Refined | RefinedLaplace, spreads: tuple[Fraction, ...]
-) -> dict[str, Any]:
-    return {
-        "mechanism": cost.mechanism,
-        "sensitivity": number_text(cost.sensitivity),
-        "spreads": [number_text(spread) for spread in spreads],
-    }
-
-
-def _read(kind: type[C], numbers: Mapping[str, Any]) -> C:
-    rest = dict(numbers)
-    sensitivity = number_from_text(rest.pop("sensitivity"))
-    spreads = [number_from_text(text) for text in rest.pop("spreads")]
-    if rest:
-        msg = f"{kind.__name__} knows no {', '.join(rest)}"
-        raise TypeError(msg)
-    return _fill(object.__new__(kind), sensitivity, spreads)

@@ -23,7 +23,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     PureDP,
 )
-from dpflow.accounting.costs.refined import Refined, RefinedLaplace
+from dpflow.accounting.costs.refined import Refined
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import bound_above, to_real
@@ -141,7 +141,6 @@ def _(cost: EarlyStopping, size: int) -> Cost:
     )
 
 
-@grouped.register(Refined)
-@grouped.register(RefinedLaplace)
-def _(cost: Refined | RefinedLaplace, size: int) -> Cost:
-    return cost.for_group(size)
+@grouped.register
+def _(cost: Refined, size: int) -> Cost:
+    return Refined(group_cost(cost.finest, size), spreads=cost.spreads[:-1])

@@ -20,8 +20,8 @@ from dpflow.ledger.storage.transaction import Reading
 
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100
-#: Mechanisms whose releases may be estimates.
-_REFINED = ("Refined", "RefinedLaplace")
+#: The mechanism whose releases may be estimates.
+_REFINED = "Refined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def _told(
                 continue
             made, ended = state.made(charge, row.book), state.ended(charge, row.book)
             body, value = made.body, None
-            if body["cost"].get("mechanism") in _REFINED:
+            if body["cost"].get("mechanism") == _REFINED:
                 value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
             yield (
                 row,

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from fractions import Fraction
 
 import mpmath
 import pytest
 
-from dpflow import Gaussian, Laplace, Refined
+from dpflow import DiscreteLaplace, Gaussian, Laplace, Refined
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
-from dpflow.costs import RefinedLaplace
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.noise import scaled
 from dpflow.noise.refining import chance_to_stay, coarsened, happens
 from dpflow.rounding import UNITS, number_text
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
-PURE = RefinedLaplace(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
+PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
 BUDGET = {"epsilon": 3, "delta": "1e-6"}
 
 
@@ -56,18 +57,18 @@ def test_the_price_after_each_draw_is_the_sum_of_its_draws(name: str) -> None:
 def test_vectors() -> None:
     """Sigmas and prices, written out: 1 / sigma^2 in mu^2, half of it in rho."""
     known = ["80", "72", "64.8", "58.32", "52.49", "47.25"]
-    assert [number_text(sigma) for sigma in COST.sigmas[:6]] == known
-    assert COST.sigmas[-1] == 5
+    assert [number_text(sigma) for sigma in COST.spreads[:6]] == known
+    assert COST.spreads[-1] == 5
     squared, rho = (
         make_filter("gaussian", **BUDGET),
         make_filter("concentrated", **BUDGET),
     )
-    for draw, mu_squared in ((1, "0.00015625"), (len(COST.sigmas), "0.04")):
+    for draw, mu_squared in ((1, "0.00015625"), (len(COST.spreads), "0.04")):
         exact = Fraction(mu_squared)
         assert squared.price_realised(COST, draw).amounts == (exact * UNITS,)
         assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * UNITS
     cells = dict(PURE.output_dp().cells)
-    assert (cells["1"], cells[str(len(PURE.scales))]) == (
+    assert (cells["1"], cells[str(len(PURE.spreads))]) == (
         Fraction(1, 80),
         Fraction(1, 10),
     )
@@ -77,7 +78,7 @@ def test_a_forecast_knows_it_with_less_noise() -> None:
     """Half the noise is half of every spread."""
     for cost in (COST, PURE):
         quieter = scaled(cost, Fraction(1, 2))
-        assert isinstance(quieter, Refined | RefinedLaplace)
+        assert isinstance(quieter, Refined)
         assert quieter.spreads == tuple(spread / 2 for spread in cost.spreads)
 
 
@@ -85,7 +86,7 @@ def test_a_draw_that_is_left_out_is_caught() -> None:
     """The control: the price of the last draw alone is far less than the sum."""
     rule = make_filter("gaussian", **BUDGET)
     last = rule.price(COST.refinements()[-1]).amounts[0]
-    assert last < rule.price_realised(COST, len(COST.sigmas)).amounts[0] / 2
+    assert last < rule.price_realised(COST, len(COST.spreads)).amounts[0] / 2
 
 
 @pytest.mark.parametrize("theorem", ["basic", "output", "rogers"])
@@ -98,7 +99,7 @@ def test_rules_without_a_price_for_gaussians_refuse_it(theorem: str) -> None:
 def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
     """Under output and at one Renyi order; elsewhere the worst stays charged."""
     rule = make_filter("output", epsilon=1)
-    for draw, scale in enumerate(PURE.scales, 1):
+    for draw, scale in enumerate(PURE.spreads, 1):
         epsilon = rule.price(Laplace(sensitivity=1, scale=scale))
         assert rule.price_realised(PURE, draw) == epsilon
     assert rule.price(PURE).amounts == (UNITS // 10, 0)
@@ -110,15 +111,17 @@ def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
 
 
 @pytest.mark.parametrize("cost", [COST, PURE])
-def test_a_description_makes_the_same_cost(cost: Refined | RefinedLaplace) -> None:
+def test_a_description_makes_the_same_cost(cost: Refined) -> None:
     """So do noisier ones, and those of a group, which keep the spreads."""
     for each in (cost, cost.noisier(Fraction(3)), group_cost(cost, 7)):
         assert cost_from_description(each.describe()) == each
     assert cost.noisier(Fraction(3)).spreads[0] == 3 * cost.spreads[0]
     group = group_cost(cost, 7)
-    assert isinstance(group, Refined | RefinedLaplace)
-    assert (group.sensitivity, group.spreads) == (7, cost.spreads)
-    assert eval(repr(cost), {**globals()}) == cost
+    assert isinstance(group, Refined)
+    assert (group.finest.sensitivity, group.spreads) == (7, cost.spreads)
+    for each in (cost, Refined(cost.finest, spreads=[90, 40])):
+        assert eval(repr(each), {**globals()}) == cost_from_text(repr(each)) == each
+        assert pickle.loads(pickle.dumps(each)) == each
 
 
 @pytest.mark.parametrize(
@@ -127,15 +130,18 @@ def test_a_description_makes_the_same_cost(cost: Refined | RefinedLaplace) -> No
         (Gaussian(sensitivity=1, sigma=5), 5),
         (Gaussian(sensitivity=1, sigma=5), 0),
         (Gaussian(sensitivity=1, sigma="1e-3"), "1e9"),
-        (Laplace(sensitivity=1, scale=5), 80),
+        (DiscreteLaplace(sensitivity=1, scale=5), 80),
     ],
 )
 def test_noise_that_cannot_be_refined_is_refused(
     finest: object, coarsest: object
 ) -> None:
-    """The first draw is coarser than the last, and there are at most 200."""
+    """Each draw is finer than the one before, and there are at most 200."""
     with pytest.raises(InvalidCost):
         Refined(finest, coarsest=coarsest)  # type: ignore[arg-type]
+    for spreads in (None, [], [5], [80, 80], [80, 90]):
+        with pytest.raises(InvalidCost):
+            Refined(Gaussian(sensitivity=1, sigma=5), spreads=spreads)
 
 
 # The law of Laplace noise that is coarsened
