@@ -306,19 +306,6 @@ def test_columns_with_missing_numbers_are_numbers(kind):
     assert (bound.tolist(), str(bound.dtype)) == ([1, 0, 0, 1], "int64")
 
 
-def test_a_column_may_have_any_name():
-    """Also one that is an argument of pandas."""
-    frame = pd.DataFrame({"person": [1], "self": [500.0]})
-    bounds = Contributions(
-        unit=("person",),
-        max_rows=1,
-        relation="add-or-remove",
-        clip={"self": Clip(0, 9)},
-    )
-    assert bounds.bound(frame)["self"].tolist() == [9]
-    assert frame["self"].tolist() == [500.0]
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_grid_turns_dollars_into_cents(library):
     """Sums of the integers are exact, where those of floats are not."""
@@ -364,32 +351,6 @@ def test_a_hashed_choice_is_the_same_whoever_else_is_there():
     other = limits("add-or-remove", rows=5, seed="l").bound(table(rows))
     assert other["at"].tolist() != alone["at"].tolist()
     assert alone["at"].tolist() != list(range(5))
-
-
-def test_a_unit_of_two_columns_is_a_pair():
-    """A user and a week together, for the unit user-week."""
-    frame = pd.DataFrame({"user": [1, 1, 1, 2], "week": [1, 1, 2, 1]})
-    bounds = Contributions(
-        unit=("user", "week"), max_rows=1, relation="add-or-remove", seed=None
-    )
-    bound = bounds.bound(frame)
-    assert bound.index.tolist() == [0, 2, 3]
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_both_libraries_keep_the_same_rows(library):
-    """Whatever chooses them."""
-    chance = random.Random(3)
-    rows = [
-        (chance.choice("abc"), chance.choice(GROUPS), chance.choice(AMOUNTS), n % 5)
-        for n in range(60)
-    ]
-    for choice in CHOICES:
-        bounds = limits("add-or-remove", rows=7, per_group=3, **choice)
-        expected = bounds.bound(table(rows))
-        found = bounds.bound(table(rows, library))
-        assert found["at"].to_list() == expected["at"].to_list()
-        assert found["amount"].to_list() == expected["amount"].to_list()
 
 
 def test_an_empty_frame_stays_empty():

@@ -31,7 +31,7 @@ from dpflow.mechanisms.gradients import (
     noisy_gradient,
     poisson_sample,
 )
-from dpflow.mechanisms.rows import Factors, NormClip
+from dpflow.mechanisms.rows import NormClip
 from dpflow.people import PrivateMask, PrivateTally, sampled_gaussian_costs
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
@@ -71,16 +71,6 @@ def test_clipping_keeps_short_rows_and_directions() -> None:
     rows = np.array([[0.3, -0.4], [30.0, -40.0]])
     found = NormClip.to(1).floats(NormClip.to(1).rows(rows))
     assert np.allclose(found, [[0.3, -0.4], [0.6, -0.8]], atol=1e-8)
-
-
-def test_the_order_of_people_does_not_move_the_sum() -> None:
-    """As it would with floats."""
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(5000, 2)) * 1e3
-    clip = NormClip.to(1)
-    sums = {clip.rows(rng.permutation(rows)).sum(axis=0).tobytes() for _ in range(5)}
-    floats = {rng.permutation(rows / 3).sum(axis=0).tobytes() for _ in range(5)}
-    assert len(sums) == 1 < len(floats)
 
 
 def test_the_noise_is_the_declared_one() -> None:
@@ -224,23 +214,6 @@ def test_it_descends_and_stops_where_a_paid_test_says(
     assert account().spent == rule.named(once + once + once + once)
 
 
-def test_without_a_test_it_runs_to_the_end(shop: Path) -> None:
-    """Under the last stop's price."""
-    cost = EarlyStopping(Gaussian(sensitivity=1, sigma="0.05"), stops=(40,))
-    assert np.allclose(descend(cost), TARGET, atol=0.05)
-
-
-def test_a_sampled_descent_finds_its_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each step sums half of the people, on average."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy.replace("basic", "renyi"))
-    noise = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.1")
-    model = descend(EarlyStopping(noise, stops=(40,)))
-    assert np.allclose(model, TARGET, atol=0.1)
-
-
 def test_replace_one_needs_twice_the_clip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,23 +338,3 @@ def test_a_sampling_rate_belongs_to_an_individual_bound(shop: Path) -> None:
     """Elsewhere the cost says it, so that it is charged."""
     with pytest.raises(ReleaseError, match="PoissonSampledGaussian"):
         descend(EarlyStopping(STEP, stops=(1,)), sampling_rate="0.5")
-
-
-def test_products_of_factors_are_gradients_too(shop: Path) -> None:
-    """A linear model's gradients are summed without being written down."""
-    features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
-    factors = Factors(features)
-
-    @guarded(
-        dataset="shop",
-        cost=EarlyStopping(Gaussian(sensitivity=1, sigma="0.05"), stops=(40,)),
-    )
-    def fit() -> np.ndarray:
-        return gradient_descent(
-            np.zeros(2),
-            lambda model: factors.outer(features @ (model - TARGET)),
-            norm=1,
-            rate=0.02,
-        )
-
-    assert np.allclose(fit(), TARGET, atol=0.05)

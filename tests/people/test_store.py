@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpflow.accounting import make_odometer
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import (
     ConfigurationError,
@@ -101,17 +100,6 @@ def test_unusable_costs_charge_nothing_and_leave_the_store_open(place):
         assert place.people.read_bytes() == before
         assert store.position.step == 0
         assert reserve(store, 1.0, 1.0, 1.0) == [True, True, True]
-
-
-def test_own_reading_through_the_store(place):
-    """A person's own bound is read from the store, too."""
-    odometer = make_odometer("individual", delta="1e-6", order=8)
-    with place.create() as store:
-        reserve(store, 0.5, 0.0, 0.0)
-        spent = store.own_reading(0, odometer) - store.own_reading(1, odometer)
-        assert spent == pytest.approx(0.5, rel=1e-12)
-    with pytest.raises(LedgerUnavailable):
-        store.own_reading(0, odometer)
 
 
 def test_a_store_is_never_made_by_itself_or_anew(place):
