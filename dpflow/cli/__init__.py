@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
-    compare,
     demo,
     forecast,
     freeze,
@@ -86,7 +85,6 @@ app.command("why")(why.why)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("forecast")(forecast.forecast)
-app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
 app.command("freeze")(freeze.freeze)
 app.command("unfreeze")(freeze.unfreeze)

@@ -13,6 +13,8 @@ from dpflow.cli.output import AsJson, say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from dpflow.forecast.what_if import Forecast
 
 
@@ -61,7 +63,15 @@ _Runs = Annotated[
         help="With which noise do so many runs fit?",
     ),
 ]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Start from a full budget.")]
+_FromFullBudget = Annotated[
+    bool, typer.Option("--from-full-budget", help="Start from a full budget.")
+]
+_Theorems = Annotated[
+    bool,
+    typer.Option(
+        "--theorems", help="Count the runs under every other theorem, too; seconds."
+    ),
+]
 
 
 def forecast(
@@ -73,7 +83,8 @@ def forecast(
     every: _Every = None,
     start: _Start = None,
     runs: _Runs = None,
-    fresh: _Fresh = False,
+    from_full_budget: _FromFullBudget = False,
+    theorems: _Theorems = False,
     as_json: AsJson = False,
 ) -> None:
     """Say how many runs fit, until when, and what other noise would change.
@@ -100,7 +111,8 @@ def forecast(
         every=_interval(every),
         start=_date(start),
         runs=runs,
-        fresh=fresh,
+        from_full_budget=from_full_budget,
+        theorems=theorems,
         tell=warn,
     )
     if as_json:
@@ -137,7 +149,6 @@ def _print(found: Forecast) -> None:
     from rich.text import Text
 
     from dpflow.accounting.costs.top_k import TopK
-    from dpflow.cli.theorem_tables import noise_table, runs_table, say_left_out, telling
 
     outlook = found.outlook
     title = (plain(found.dataset), "bold cyan")
@@ -154,12 +165,62 @@ def _print(found: Forecast) -> None:
         say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
     say("", Text(_headline(found), style="bold"))
     _print_enough(found)
-    say("", "With other noise:", "", noise_table(found))
+    say("", "With other noise:", "", _noise_table(found))
+    if found.fits:
+        _print_theorems(found)
+
+
+def _noise_table(found: Forecast) -> Table:
+    """Show what other noise would change."""
+    from dpflow.cli.tables import cell, new_table
+    from dpflow.rounding import short_up
+
+    numbers = ("noise", "runs", "refused from")
+    table = new_table(*numbers, "95 % of releases within +-", numbers=numbers)
+    for row in found.rows:
+        style = "bold" if row.factor == 1 else ""
+        widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
+        left = "no end" if row.runs_left is None else str(row.runs_left)
+        table.add_row(
+            cell(f"x {float(row.factor):g}", style),
+            cell("-" if row.problem else left, style),
+            cell(row.ends or "-", style),
+            cell(row.problem or widths, "dim" if row.problem else style),
+        )
+    return table
+
+
+def _print_theorems(found: Forecast) -> None:
+    """Show how many runs each theorem admits, and name those without a price."""
+    from rich.text import Text
+
+    from dpflow.cli.tables import cell, new_table
+
     whole = "whole budget of one partition" if found.divided else "whole budget"
-    say("", f"Under other theorems, with the {whole} to themselves:", "")
-    shown = telling(found.fits, current=found.theorem)
-    say(runs_table(shown, current=found.theorem))
-    say_left_out(found.fits, shown)
+    say("", f"Under each theorem, with the {whole}:", "")
+    table = new_table("theorem", "runs", "remark", numbers=("runs",))
+    unpriced = []
+    for fit in found.fits:
+        if fit.problem:
+            unpriced.append(fit.theorem)
+            continue
+        own = fit.theorem == found.theorem and fit.order is None
+        remark = "the policy's" if own else ""
+        if fit.theorem == "sequence":
+            remark = "only if steps and their number are fixed in advance"
+        elif fit.order is not None:
+            remark = "its best whole order; fix it before the first charge"
+        runs = "no end" if fit.rounds is None else fit.rounds
+        name = fit.theorem if fit.order is None else f"{fit.theorem}, order {fit.order}"
+        table.add_row(
+            cell(name, "bold" if own else ""),
+            cell(runs),
+            cell(remark),
+        )
+    say(table)
+    if unpriced:
+        names = ", ".join(sorted(unpriced))
+        say(Text(f"Without a price for it: {names}. --json says why.", style="dim"))
 
 
 def _print_enough(found: Forecast) -> None:

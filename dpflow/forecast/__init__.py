@@ -1,9 +1,9 @@
 """What the budget is still good for: runs left, until when, and what would be better.
 
-`forecast`, `compare_theorems` and `check_policies` are what the commands of these
-names show, one record each; they find dataset, policy and budget in one place
-(`source`). All else here is pure functions of gates, tallies and workloads; `outlooks`
-reads a ledger. Nothing writes one.
+`forecast` and `check_policies` are what the commands of these names show, one record
+each; they find dataset, policy and budget in one place (`source`). All else here is
+pure functions of gates, tallies and workloads; `outlooks` reads a ledger. Nothing
+writes one.
 
 The package is called like its function: `dpflow.forecast("orders", like="weekly")`.
 """
@@ -17,7 +17,6 @@ from typing import Any
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.check import Check, PolicyCheck, check_policies
-from dpflow.forecast.comparison import TheoremComparison, compare_theorems
 from dpflow.forecast.gates import loads_of
 from dpflow.forecast.line import BudgetLine, budget_line
 from dpflow.forecast.loads import Load, load_of, runs_left
@@ -33,10 +32,8 @@ __all__ = [
     "Outlook",
     "PolicyCheck",
     "Schedule",
-    "TheoremComparison",
     "budget_line",
     "check_policies",
-    "compare_theorems",
     "flow_outlooks",
     "forecast",
     "load_of",

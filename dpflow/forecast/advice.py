@@ -54,12 +54,10 @@ class Suggestion:
     Attributes:
         best: What that theorem makes of it.
         own: What the policy's makes of it.
-        planned: What a sequence would, for steps that are fixed in advance.
     """
 
     best: Fit
     own: Fit
-    planned: Fit | None
 
     @property
     def text(self) -> str:
@@ -74,8 +72,6 @@ class Suggestion:
             )
         if self.best.order is not None:
             text += " Fix the order before the first charge."
-        if self.planned is not None:
-            text += f" A fixed `sequence` would admit {_runs(self.planned)}."
         return text
 
 
@@ -112,21 +108,13 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     if not workload or rule.theorem in ("sequence", "individual"):
         return None
     found = fits(
-        workload,
-        epsilon=rule.epsilon,
-        delta=rule.delta,
-        own=rule.parameters(),
-        needs=False,
+        workload, epsilon=rule.epsilon, delta=rule.delta, own=rule.parameters()
     )
     by_name = {fit.theorem: fit for fit in found if fit.order is None}
     own = by_name[rule.theorem]
-    adaptive = [fit for fit in found if fit.theorem != "sequence" and not fit.problem]
-    if not adaptive:
+    if found[0].problem:
         return None
-    best = adaptive[0] if _further(adaptive[0], own) else own
-    fixed = by_name["sequence"]
-    planned = fixed if not fixed.problem and _further(fixed, best) else None
-    return Suggestion(best, own, planned)
+    return Suggestion(found[0] if _further(found[0], own) else own, own)
 
 
 def declared_workload(policy: Policy) -> Workload:
@@ -242,17 +230,8 @@ def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
         try:
             rule.price(cost)
         except (UnsupportedCost, InvalidCost):
-            others = fits(
-                (WorkloadStep(cost),),
-                epsilon=rule.epsilon,
-                delta=rule.delta,
-                needs=False,
-            )
-            names = [
-                fit.filter
-                for fit in others
-                if not fit.problem and fit.theorem != "sequence"
-            ]
+            others = fits((WorkloadStep(cost),), epsilon=rule.epsilon, delta=rule.delta)
+            names = [fit.filter for fit in others if not fit.problem]
             hint = f"Choose one that does: {', '.join(names)}." if names else ""
             yield Advice(
                 "no-price",

@@ -9,6 +9,7 @@ from pathlib import Path
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import settings, short_path
 from dpflow.exceptions import DpflowError, InvalidCost, LedgerMissing, PolicyError
 from dpflow.forecast.advice import (
@@ -19,11 +20,10 @@ from dpflow.forecast.advice import (
     suggestion,
 )
 from dpflow.forecast.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
-from dpflow.forecast.counts import Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.forecast.gates import Pinned
 from dpflow.forecast.outlook import example_run
-from dpflow.forecast.workload import merged
-from dpflow.forecast.workload_file import step_from_text, workload_of_runs
+from dpflow.forecast.workload import merged, workload_of
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.announced import announced_gates
@@ -276,7 +276,9 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
         return ()
     flows = dict.fromkeys(run.flow for run in runs.runs)
     try:
-        return workload_of_runs([example_run(ledger, runs, flow) for flow in flows])
+        return workload_of(
+            step for flow in flows for step in example_run(ledger, runs, flow).steps
+        )
     except InvalidCost:
         # A mechanism of someone's own, which is not imported here.
         return ()
@@ -294,7 +296,10 @@ def _judged(
         return each
     workload, origin = declared_workload(policy), "its sequence"
     if costs:
-        workload, origin = merged(step_from_text(text) for text in costs), "--cost"
+        workload, origin = (
+            merged(WorkloadStep(cost_from_text(text)) for text in costs),
+            "--cost",
+        )
     elif not workload and each.workload:
         workload, origin = each.workload, "the journal: one run of each flow"
     steps = dict.fromkeys(step.cost for step in workload)

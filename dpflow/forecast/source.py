@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 from dpflow.config import settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing
@@ -22,7 +21,6 @@ from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.ledger.views.standing import check_dataset, known_datasets
 from dpflow.ledger.views.terms import newest_term
-from dpflow.ledger.views.unusual import RECENT
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.policy.population import PREFIX, population_of
@@ -35,7 +33,6 @@ class Governed:
 
     Attributes:
         pinned: What `Policy.pinned` returned, from the ledger or from the file.
-        declared: The same without what a default derives.
         population: As `pinned`, of the dataset's population.
         runs: What was charged in the newest term; None if the policy is the file's.
         accounts: The gates to which something was charged, by their accounts' ids.
@@ -43,7 +40,6 @@ class Governed:
 
     dataset: str
     pinned: Pinned
-    declared: Mapping[str, Any]
     population: Pinned | None = None
     runs: DatasetRuns | None = None
     accounts: Mapping[str, Gate] = field(default_factory=dict)
@@ -82,70 +78,57 @@ class ProjectSource:
         """The datasets among them."""
         return sorted(name for name in self.known if not name.startswith(PREFIX))
 
-    def needed(self, otherwise: str = "") -> Ledger:
+    def needed(self) -> Ledger:
         """Return the ledger.
-
-        Args:
-            otherwise: What to do if there is none.
 
         Raises:
             LedgerMissing: If there is none.
         """
         if self.ledger is None:
             told = "" if self.missing is None else self.missing.message
-            raise LedgerMissing(f"{told} {otherwise}".strip()) from self.missing
+            raise LedgerMissing(told) from self.missing
         return self.ledger
 
     def chosen(
-        self,
-        dataset: str | None,
-        *,
-        among: Collection[str] | None = None,
-        otherwise: str = "",
+        self, dataset: str | None, *, among: Collection[str] | None = None
     ) -> str:
         """Return the dataset that is meant: the one named, or the only one.
 
         Args:
             dataset: The one named, if one was.
             among: The datasets that come into question. Default: all.
-            otherwise: What can be given in place of a dataset.
 
         Raises:
             ConfigurationError: If several can be meant, or none.
         """
         if self.ledger is None:
-            self._check_files(otherwise)
+            self._check_files()
         if dataset is not None:
             return dataset
         known = sorted(self.datasets if among is None else among)
         if len(known) == 1:
             return known[0]
-        other = f", or {otherwise}" if otherwise else ""
         names = ", ".join(known) or "none yet"
-        msg = f"say which DATASET is meant{other}; there are: {names}"
+        msg = f"say which DATASET is meant; there are: {names}"
         raise ConfigurationError(msg)
 
-    def _check_files(self, otherwise: str) -> None:
+    def _check_files(self) -> None:
         if self.problem is not None:
             raise ConfigurationError(self.problem)
         if not self.policies:
             folder = short_path(self.policies.directory or settings().policies)
-            other = f" Or {otherwise}." if otherwise else ""
             msg = (
                 f"there is neither a ledger nor a policy in {folder}/. `dpflow init` "
-                f"makes both.{other}"
+                "makes both."
             )
             raise ConfigurationError(msg)
 
-    def governed(
-        self, dataset: str, *, fresh: bool = False, most: int | None = RECENT
-    ) -> Governed:
+    def governed(self, dataset: str, *, fresh: bool = False) -> Governed:
         """Return the policy that governs a dataset, and what was charged under it.
 
         Args:
             dataset: Its name.
             fresh: Take the file, if there is one, as a new term would.
-            most: Read so many entries of the journal, the newest; None: all.
 
         Raises:
             UnknownDataset: If neither the ledger nor a policy knows it.
@@ -154,7 +137,7 @@ class ProjectSource:
         ledger = self.ledger
         if ledger is None or (fresh and dataset in self.policies):
             return self._of_file(dataset)
-        runs = dataset_runs(ledger, dataset, most=most)
+        runs = dataset_runs(ledger, dataset)
         if runs is None:
             return self._of_file(dataset)
         facts = runs.term.facts
@@ -163,7 +146,6 @@ class ProjectSource:
         return Governed(
             dataset=dataset,
             pinned=facts["pinned"],
-            declared=facts["declared"],
             population=None if above is None else above.facts["pinned"],
             runs=runs,
             accounts=standing_gates(ledger, dataset),
@@ -180,7 +162,6 @@ class ProjectSource:
         return Governed(
             dataset=dataset,
             pinned=pinned,
-            declared=policy.declared(),
             population=None
             if above is None
             else self.policies.policy_for(above).pinned(),

@@ -8,9 +8,10 @@ from datetime import UTC, date, datetime
 from fractions import Fraction
 from typing import Any
 
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
-from dpflow.forecast.counts import Workload
+from dpflow.forecast.counts import Workload, WorkloadStep
 from dpflow.forecast.gates import Pinned, loads_of
 from dpflow.forecast.loads import Load, runs_left
 from dpflow.forecast.noise import (
@@ -22,8 +23,7 @@ from dpflow.forecast.noise import (
 )
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
-from dpflow.forecast.workload import Fit, fits, length, merged
-from dpflow.forecast.workload_file import step_from_text, workload_of_run
+from dpflow.forecast.workload import Fit, fits, length, merged, workload_of
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
@@ -61,7 +61,8 @@ class Forecast:
         divided: Whether each partition has the budget to itself.
         workload: The steps of one run.
         rows: What other noise would change.
-        fits: What each theorem makes of such runs, with the whole budget.
+        fits: How many such runs each theorem admits with the whole budget; empty
+            unless it was requested.
         enough: The noise with which the runs that were asked for fit, if any were.
         plans: What noise the policy plans, in words.
         planned: The same for programs, by flow: runs, mechanism, noise by step.
@@ -74,7 +75,7 @@ class Forecast:
     workload: Workload
     outlook: Outlook
     rows: tuple[NoiseRow, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[Fit, ...] = ()
     enough: EnoughNoise | None = None
     plans: tuple[str, ...] = ()
     planned: Mapping[str, Any] = field(default_factory=dict)
@@ -132,7 +133,8 @@ def forecast(
     every: str | None = None,
     start: date | None = None,
     runs: int | None = None,
-    fresh: bool = False,
+    from_full_budget: bool = False,
+    theorems: bool = False,
     tell: Tell = as_warning,
 ) -> Forecast:
     """Say how many runs fit, until when, and what other noise would change.
@@ -147,7 +149,9 @@ def forecast(
         every: How often it runs, such as "week". Default: as the flow did so far.
         start: The first run. Default: today, or the flow's next one.
         runs: How many runs have to fit: with which noise do they?
-        fresh: Start from a full budget.
+        from_full_budget: Start from a full budget.
+        theorems: Count the runs under every other theorem, too, each with the whole
+            budget. It takes seconds.
         tell: Called if the ledger forgot charges.
 
     Raises:
@@ -162,17 +166,21 @@ def forecast(
     with project_source(tell) as source:
         ran = None if like is None else _that_ran(source, like, dataset)
         name = source.chosen(dataset, among=ran)
-        found = source.governed(name, fresh=fresh and like is None)
-        text = _starts_from(source, found, fresh=fresh)
+        found = source.governed(name, fresh=from_full_budget and like is None)
+        text = _starts_from(source, found, fresh=from_full_budget)
         example = None if like is None else _example(source.needed(), found, like)
     flow = _checked_flow(flow or like, like, found.pinned)
     if example is None:
-        workload = merged(step_from_text(each) for each in costs)
+        workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
     else:
-        workload = workload_of_run(example)
-    run = _Run(found, flow, workload, fresh)
+        workload = workload_of(example.steps)
+    run = _Run(found, flow, workload, from_full_budget)
     foreseen = _foreseen(run, text, _schedule(found, flow, every, start), example)
-    return foreseen if runs is None else replace(foreseen, enough=run.enough(runs))
+    return replace(
+        foreseen,
+        fits=tuple(run.fits()) if theorems else (),
+        enough=None if runs is None else run.enough(runs),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +216,10 @@ class _Run:
         )
 
     def fits(self) -> list[Fit]:
-        """Return what each theorem makes of such runs, with the whole budget."""
+        """Return how many such runs each theorem admits with the whole budget."""
         epsilon, delta = self.on.budget
         own = self.on.pinned["filter"]
-        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, needs=False)
+        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, sequence=True)
 
 
 def _foreseen(
@@ -235,7 +243,6 @@ def _foreseen(
         workload=run.workload,
         outlook=outlook,
         rows=tuple(_rows(run, schedule)),
-        fits=tuple(run.fits()),
         plans=tuple(run_lines(pinned)),
         planned=planned_noise(pinned),
     )

@@ -1,4 +1,4 @@
-"""What a list of steps asks of each theorem: how much of it fits, and what it needs."""
+"""What a list of steps asks of each theorem: how often it fits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
 
-from dpflow.accounting import FILTERS, Filter, Odometer, make_filter, make_odometer
-from dpflow.accounting.costs.base import Cost
+from dpflow.accounting import FILTERS, Filter, make_filter
+from dpflow.accounting.costs.base import Cost, Outcome, Settling
 from dpflow.accounting.costs.noise import PoissonSampledGaussian
 from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
@@ -21,40 +21,39 @@ from dpflow.forecast.counts import (
     Workload,
     WorkloadStep,
     count_admitted,
-    in_turn,
     repeated,
     round_of,
 )
-from dpflow.rounding import float_up, number_from_text, number_text, short_up
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.views.runs import RunStep
 
 #: Budgets between which a theorem's need is searched, and how closely.
-_LEAST, _MOST, _CLOSE = Fraction(1, 10**6), Fraction(10**4), Fraction(1005, 1000)
+_MOST, _CLOSE = Fraction(10**4), Fraction(1005, 1000)
 #: A share of a budget from which on it is called used up, and how often it is searched.
 _FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
 #: Orders that are tried for sampled steps, whose prices are exact at whole ones.
 _ORDERS = (*range(2, 33), 40, 48, 64)
+#: Steps of a sequence, at most.
+_LONGEST = 10**6
+#: How a count is searched: the least share of the limit that is believed, how many
+#: times farther the next guess is at most, and after how many the interval is halved.
+_LEAST_SHARE, _FARTHER, _HALVE = 1e-6, 16, 3
 _NO_SUM = "it keeps a tally for each person, so a list of steps does not say what fits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a filter makes of a workload.
+    """How often a workload fits under one filter.
 
     Attributes:
         theorem: The filter's name.
-        admitted: Steps before the first refusal.
-        rounds: How often the whole workload fits; None if there is no end, or if
-            nothing was asked.
-        needs: The least epsilon at the same delta for which all of it fits, rounded
-            up; None where it is not known.
+        rounds: How often the whole workload fits; None if there is no end.
         problem: Why the theorem has no price for it, or "".
         order: The best whole order of `renyi`, tried for sampled steps.
     """
 
     theorem: str
-    admitted: int = 0
-    rounds: int | None = None
-    needs: Fraction | None = None
+    rounds: int | None = 0
     problem: str = ""
     order: int | None = None
 
@@ -66,14 +65,12 @@ class Fit:
         return f"{{theorem: {self.theorem}, order: {self.order}}}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what it makes of the workload, for programs."""
+        """Return the same for programs."""
         return {
             "theorem": self.theorem,
             "order": self.order,
             "priced": not self.problem,
-            "steps_admitted": None if self.problem else self.admitted,
-            "runs": self.rounds,
-            "needs_epsilon": None if self.needs is None else float_up(self.needs),
+            "runs": None if self.problem else self.rounds,
             "problem": self.problem or None,
         }
 
@@ -118,38 +115,36 @@ def trace(pairs: Iterable[tuple[Tally, Tally, int]], zero: Tally) -> Iterator[Ta
     yield total
 
 
-def steps_admitted(rule: Filter, workload: Workload) -> int:
-    """Count the steps, in their order, that fit an empty tally.
+def workload_of(steps: Iterable[RunStep]) -> Workload:
+    """Return the charged steps of a run as a workload, as they came out.
 
     Raises:
-        UnsupportedCost: If the theorem has no sound price for one.
+        InvalidCost: If one has a mechanism that this process does not know.
     """
-    total, found = rule.zero(), 0
-    if not rule.steady:
-        for step in workload:
-            once = in_turn(partial(priced, rule), rule.admits, step)
-            total, fit = repeated(once, total, step.times)
-            found += fit
-            if fit < step.times:
-                break
-        return found
-    for (reserved, posted), count in [(priced(rule, s), s.times) for s in workload]:
-        fit = _admitted_of(rule, total, reserved, posted, count)
-        found += fit
-        if fit < count:
-            break
-        total = total + posted.times(count)
-    return found
+    known: dict[tuple[str, Outcome | None], WorkloadStep] = {}
+    return merged(_journaled(step, known) for step in steps)
 
 
-def _admitted_of(
-    rule: Filter, total: Tally, reserved: Tally, posted: Tally, count: int
-) -> int:
-    def admits(number: int) -> bool:
-        fits = rule.admits(total + posted.times(number - 1) + reserved)
-        return number <= count and fits
+def _journaled(
+    step: RunStep, known: dict[tuple[str, Outcome | None], WorkloadStep]
+) -> WorkloadStep:
+    """Return a step as it came out; a cost that recurs is made once."""
+    name = canonical(step.description), step.reported
+    if name not in known:
+        cost = step.cost
+        known[name] = WorkloadStep(cost, 1, _settled(step, cost))
+    return known[name]
 
-    return count_admitted(admits) or 0
+
+def _settled(step: RunStep, cost: Cost) -> Outcome | None:
+    """Return the outcome by which a step settled; None if it settled in full."""
+    if step.reported is None or not isinstance(cost, Settling):
+        return None
+    try:
+        cost.realised(step.reported)
+    except InvalidCost:
+        return None
+    return step.reported
 
 
 def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
@@ -171,54 +166,15 @@ def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
     )
 
 
-def fit_of(
-    theorem: str,
-    workload: Workload,
-    *,
-    epsilon: Fraction,
-    delta: Fraction,
-    options: Mapping[str, Any] | None = None,
-    needs: bool = True,
-) -> Fit:
-    """Say what a filter, made anew for a budget, makes of a workload.
-
-    Args:
-        theorem: A name in `FILTERS`.
-        workload: At least one step.
-        epsilon: The budget's.
-        delta: The budget's.
-        options: The theorem's own options; default: its defaults.
-        needs: Whether to search the least epsilon, which takes a second or so.
-    """
-
-    def make(budget: Fraction) -> Filter:
-        return make_filter(theorem, epsilon=budget, delta=delta, **(options or {}))
-
-    try:
-        if theorem == "individual":
-            return Fit(theorem=theorem, problem=_NO_SUM)
-        if theorem == "sequence":
-            return _fit_of_sequence(workload, epsilon, delta)
-        rule = make(epsilon)
-        return Fit(
-            theorem=theorem,
-            admitted=steps_admitted(rule, workload),
-            rounds=rounds_admitted(rule, workload),
-            needs=_least_epsilon(make, workload, epsilon) if needs else None,
-        )
-    except (UnsupportedCost, InvalidCost, ConfigurationError) as error:
-        return Fit(theorem=theorem, problem=error.message)
-
-
 def fits(
     workload: Workload,
     *,
     epsilon: Fraction,
     delta: Fraction,
-    own: Mapping[str, object] | None = None,
-    needs: bool = True,
+    own: Mapping[str, Any] | None = None,
+    sequence: bool = False,
 ) -> list[Fit]:
-    """Say what every filter makes of a workload, the one that goes furthest first.
+    """Return how often a workload fits under every filter, most often first.
 
     For sampled steps `renyi` is there twice: as it is, and with its best whole order.
 
@@ -227,24 +183,33 @@ def fits(
         epsilon: The budget's.
         delta: The budget's.
         own: A policy's `theorem` with its options; others have their defaults.
-        needs: As for `fit_of`.
+        sequence: Whether a fixed sequence of them is counted, too; it takes seconds.
     """
-    chosen = dict(own or {})
-    theorem = chosen.pop("theorem", None)
-    options = {k: v for k, v in chosen.items() if k not in ("epsilon", "delta")}
-    found = [
-        fit_of(
-            name,
-            workload,
-            epsilon=epsilon,
-            delta=delta,
-            options=options if name == theorem else {},
-            needs=needs,
-        )
-        for name in FILTERS
-    ]
+    options = dict(own or {})
+    theorem = options.pop("theorem", None)
+
+    def fit(name: str, options: Mapping[str, Any]) -> Fit:
+        try:
+            if name == "individual":
+                return Fit(theorem=name, problem=_NO_SUM)
+            if name == "sequence":
+                furthest = max(each.rounds or 0 for each in found)
+                return _fit_of_sequence(workload, epsilon, delta, furthest)
+            rule = make_filter(name, **{**options, "epsilon": epsilon, "delta": delta})
+            return Fit(theorem=name, rounds=rounds_admitted(rule, workload))
+        except (UnsupportedCost, InvalidCost, ConfigurationError) as error:
+            return Fit(theorem=name, problem=error.message)
+
+    adaptive = [name for name in FILTERS if name != "sequence"]
+    found = [fit(name, options if name == theorem else {}) for name in adaptive]
     if any(_is_sampled(step.cost) for step in workload):
-        found += _with_best_order(workload, epsilon, delta, needs=needs)
+        tried = [
+            replace(fit("renyi", {"order": order}), order=order) for order in _ORDERS
+        ]
+        best = min(tried, key=_furthest)
+        found += [best] if best.rounds != 0 else []
+    if sequence:
+        found.append(fit("sequence", {}))
     return sorted(found, key=_furthest)
 
 
@@ -255,60 +220,65 @@ def _is_sampled(cost: Cost) -> bool:
     return any(map(_is_sampled, parts))
 
 
-def _with_best_order(
-    workload: Workload, epsilon: Fraction, delta: Fraction, *, needs: bool
-) -> Iterator[Fit]:
-    """Yield the fit of the whole order that admits most, if one admits anything."""
-    budget = {"epsilon": epsilon, "delta": delta}
-
-    def fit(order: int, *, needs: bool) -> Fit:
-        options = {"order": order}
-        found = fit_of("renyi", workload, **budget, options=options, needs=needs)
-        return replace(found, order=order)
-
-    tried = [fit(order, needs=False) for order in _ORDERS]
-    best = min(tried, key=lambda fit: (_furthest(fit)[:2], -fit.admitted))
-    if best.admitted and best.order is not None:
-        yield fit(best.order, needs=needs)
+def _furthest(fit: Fit) -> tuple[bool, int, str]:
+    rounds = NO_END if fit.rounds is None else fit.rounds
+    return bool(fit.problem), -rounds, fit.theorem
 
 
-def _furthest(fit: Fit) -> tuple[bool, int, Fraction, str]:
-    endless = fit.rounds is None and not fit.problem and fit.theorem != "sequence"
-    rounds = NO_END if endless else (fit.rounds or 0)
-    return bool(fit.problem), -max(rounds, 0), fit.needs or _MOST, fit.theorem
+def _fit_of_sequence(
+    workload: Workload, epsilon: Fraction, delta: Fraction, start: int
+) -> Fit:
+    """Return how often a workload fits if it is fixed in advance.
 
-
-def _least_epsilon(
-    make: Callable[[Fraction], Filter], workload: Workload, start: Fraction
-) -> Fraction | None:
-    """Search the least epsilon for which all of a workload fits.
-
-    What is returned was tried; it is within half a percent of the least.
+    A sequence of many steps takes a second, so the count is not searched from 1 on: it
+    starts at what a filter admits, and goes on where the line through two needs, in
+    logarithms, meets the budget. Every count that is returned was tried, and so was
+    the next one.
     """
+    counts: dict[Cost, int] = {}
+    for step in workload:
+        counts[step.cost] = counts.get(step.cost, 0) + step.times
 
-    def enough(epsilon: Fraction) -> bool:
+    def need(rounds: int) -> Fraction:
+        steps = [{"cost": cost, "times": n * rounds} for cost, n in counts.items()]
         try:
-            return steps_admitted(make(epsilon), workload) == length(workload)
-        except (UnsupportedCost, InvalidCost):
-            return False
+            rule = make_filter("sequence", epsilon=_MOST, delta=delta, steps=steps)
+        except InvalidCost as error:
+            if error.name == "steps" and error.high == _MOST:
+                # It fits no budget at all.
+                return _MOST * 2
+            raise
+        needed: Sequence[Fraction] = rule.epsilons  # type: ignore[attr-defined]
+        return needed[-1]
 
-    low = high = start
-    if enough(start):
-        while enough(low) and low > _LEAST:
-            low, high = low / 2, low
-    else:
-        while not enough(high):
-            if high > _MOST:
-                return None
-            low, high = high, 2 * high
-    while high / low > _CLOSE:
-        middle = _rough((low + high) / 2)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    for digits in (1, 2, 3):
-        round_one = number_from_text(short_up(low, digits))
-        if low < round_one < high and enough(round_one):
-            return round_one
-    return high
+    most = _LONGEST // length(workload)
+    return Fit(theorem="sequence", rounds=_most_below(need, epsilon, start, most))
+
+
+def _most_below(
+    need: Callable[[int], Fraction], limit: Fraction, start: int, most: int
+) -> int:
+    """Return the largest count, up to `most`, whose need is within a limit."""
+    low, high, of_low, of_high = 0, most + 1, 0.0, 0.0
+    guess, tries = min(max(start, 1), most), 0
+    while high - low > 1:
+        needed = need(guess)
+        share = max(float(needed / limit), _LEAST_SHARE)
+        if needed <= limit:
+            low, of_low = guess, share
+        else:
+            high, of_high = guess, share
+        tries += 1
+        # Needs grow about as a power of the count.
+        power = 0.5
+        if of_low and of_high:
+            power = math.log(of_high / of_low) / math.log(high / low)
+        base, of_base = (low, of_low) if low else (high, of_high)
+        guess = int(min(base * of_base ** (-1 / power), _FARTHER * base))
+        if of_low and of_high and tries % _HALVE == 0:
+            guess = (low + high) // 2
+        guess = min(max(guess, low + 1), high - 1)
+    return low
 
 
 def _rough(number: Fraction) -> Fraction:
@@ -385,105 +355,3 @@ def _least_share(
         else:
             low, of_low = guess, of_guess
     return high
-
-
-# A sequence, which is made for its steps
-
-
-def _fit_of_sequence(workload: Workload, epsilon: Fraction, delta: Fraction) -> Fit:
-    """Say what a sequence of these steps, fixed in advance, makes of them."""
-    needs = _sequence_needs(workload, delta)
-
-    def fit(count: int) -> bool:
-        return count <= length(workload) and (
-            _sequence_needs(_first(workload, count), delta) <= epsilon
-        )
-
-    whole = needs <= epsilon
-    return Fit(
-        theorem="sequence",
-        admitted=length(workload) if whole else count_admitted(fit) or 0,
-        rounds=count_admitted(
-            lambda n: _sequence_needs(workload * n, delta) <= epsilon
-        ),
-        needs=needs,
-    )
-
-
-def _sequence_needs(workload: Workload, delta: Fraction) -> Fraction:
-    counts: dict[Cost, int] = {}
-    for step in workload:
-        counts[step.cost] = counts.get(step.cost, 0) + step.times
-    steps = [{"cost": cost, "times": count} for cost, count in counts.items()]
-    try:
-        rule = make_filter("sequence", epsilon=_MOST, delta=delta, steps=steps)
-    except InvalidCost as error:
-        if error.name == "steps" and error.high == _MOST:
-            # It fits no budget at all.
-            return _MOST * 2
-        raise
-    needed: Sequence[Fraction] = rule.epsilons  # type: ignore[attr-defined]
-    return needed[-1]
-
-
-def _first(workload: Workload, count: int) -> Workload:
-    """Return the first steps of a workload."""
-    found: list[WorkloadStep] = []
-    for step in workload:
-        taken = min(step.times, count)
-        count -= taken
-        if taken:
-            found.append(WorkloadStep(step.cost, taken, step.outcome))
-    return tuple(found)
-
-
-# Odometers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OdometerReading:
-    """What an odometer reads after a workload; inf where it is undefined.
-
-    Attributes:
-        theorem: The odometer's name.
-        epsilon: The bound on the loss, rounded up.
-        problem: Why it has none, or "".
-    """
-
-    theorem: str
-    epsilon: float = float("inf")
-    problem: str = ""
-
-
-def reading_of(
-    theorem: str, workload: Workload, *, tuned_for: Fraction, delta: Fraction
-) -> OdometerReading:
-    """Say what an odometer reads after a workload.
-
-    Args:
-        theorem: A name in `ODOMETERS`.
-        workload: The steps.
-        tuned_for: The reading for which its constants are chosen in advance.
-        delta: Probability with which the reading may fail.
-    """
-    if theorem == "individual":
-        return OdometerReading(theorem=theorem, problem=_NO_SUM)
-    try:
-        odometer = _tuned(theorem, tuned_for, delta)
-        total = odometer.zero()
-        for step in workload:
-            total = total + priced(odometer, step)[1].times(step.times)
-        return OdometerReading(theorem=theorem, epsilon=odometer.read(total))
-    except (UnsupportedCost, InvalidCost) as error:
-        return OdometerReading(theorem=theorem, problem=error.message)
-
-
-def _tuned(theorem: str, tuned_for: Fraction, delta: Fraction) -> Odometer:
-    text = number_text(delta)
-    try:
-        halt = number_text(tuned_for)
-        return make_odometer(theorem, delta=text, halt_at_epsilon=halt)
-    except InvalidCost as error:
-        if "does not take" not in error.message:
-            raise
-        return make_odometer(theorem, delta=text)

@@ -326,13 +326,11 @@ class EnoughNoise(TypedDict):
 
 
 class Fit(TypedDict):
-    """What a theorem makes of such runs, with the whole budget."""
+    """How many such runs a theorem admits with the whole budget."""
 
     theorem: str
     priced: bool
-    steps_admitted: int | None
     runs: int | None
-    needs_epsilon: float | None
     problem: str | None
 
 
@@ -346,7 +344,7 @@ class Forecast(TypedDict):
     points: list[Point]
     noise: list[Noise]
     enough_noise: EnoughNoise | None
-    theorems: list[Fit]
+    theorems: Annotated[list[Fit], Field(description="Empty without --theorems.")]
     planned_noise: dict[str, Any]
 
 

@@ -31,7 +31,6 @@ COMMANDS = (
     ("init",),
     ("status",),
     ("forecast",),
-    ("compare",),
     ("why",),
     ("history",),
     ("demo",),
@@ -102,7 +101,7 @@ def test_arguments_are_named_in_capitals(name: str) -> None:
 def test_help_lists_the_nouns_and_no_completion() -> None:
     """What nobody asked for is not in the way."""
     result = run("--help")
-    for noun in ("init", "status", "forecast", "compare", "policy", "ledger"):
+    for noun in ("init", "status", "forecast", "policy", "ledger"):
         assert noun in result.stdout
     assert "completion" not in result.stdout
 
@@ -135,7 +134,7 @@ def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
         "from typer.testing import CliRunner\n"
         "from dpflow.cli import app\n"
         "for line in ('status', 'history', 'policy check', 'ledger info',\n"
-        "             'forecast --like weekly-report', 'compare cdnow'):\n"
+        "             'forecast --like weekly-report --theorems', 'status --next 2'):\n"
         "    found = CliRunner().invoke(app, line.split(), catch_exceptions=False)\n"
         "    assert found.exit_code == 0, found.output\n"
         "print('prefect' in sys.modules)\n"

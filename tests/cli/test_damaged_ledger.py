@@ -13,7 +13,6 @@ READERS = [
     ("history",),
     ("why", "cdnow"),
     ("forecast", "cdnow", "--like", "weekly-report"),
-    ("compare", "cdnow"),
     ("policy", "check"),
     ("ledger", "reservations"),
     ("releases", "list"),

@@ -61,7 +61,9 @@ def test_the_largest_groups_need_so_many_people(shop: Shop) -> None:
     cost = TopK(epsilon="0.3", delta="1e-8", most=5)
     shop.write(CDNOW.split("odometer")[0].replace("gaussian", "output"))
     text = " ".join(
-        run_fine("forecast", "cdnow", "--fresh", "--cost", repr(cost)).split()
+        run_fine(
+            "forecast", "cdnow", "--from-full-budget", "--cost", repr(cost)
+        ).split()
     )
     assert f"even odds with a margin of {cost.margin} people" in text
 
@@ -77,24 +79,32 @@ def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
 
 
 def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
-    """The policy's own counts as in `policy check`."""
-    data = run_json("forecast", "cdnow", "--cost", WEEKLY)
+    """Only on request; the policy's own theorem counts as in `policy check`."""
+    arguments = ("forecast", "cdnow", "--cost", WEEKLY)
+    assert run_json(*arguments)["theorems"] == []
+    assert "Under each theorem" not in run_fine(*arguments)
+    data = run_json(*arguments, "--theorems")
     theorems = {each["theorem"]: each for each in data["theorems"]}
     assert theorems["gaussian"]["runs"] == counted(1000, "3", "1e-6")
     assert theorems["renyi"]["runs"] < theorems["gaussian"]["runs"]
+    assert theorems["sequence"]["runs"] >= theorems["gaussian"]["runs"]
     assert theorems["basic"]["priced"] is False
-    text = run_fine("forecast", "cdnow", "--cost", WEEKLY)
+    text = run_fine(*arguments, "--theorems")
     without = sorted(name for name, each in theorems.items() if not each["priced"])
-    line = f"{len(without)} theorems without a price for it: {', '.join(without)}."
-    assert f"{line} --json says why." in " ".join(text.split())
+    line = f"Without a price for it: {', '.join(without)}. --json says why."
+    assert line in " ".join(text.split())
     rows = [row.split()[0] for row in text.splitlines() if row.strip()]
     assert not set(without) & set(rows)
-    assert "no price (" not in text
+    assert "the policy's" in text
 
 
 def test_orders_are_tried_for_sampled_steps(shop: Shop) -> None:
     """The best one has a row of its own, beside the default order."""
-    arguments = ("forecast", "cdnow", "--cost", SAMPLED)
+    text = CDNOW.replace("gaussian", "renyi").replace(
+        "weekly-report: {epsilon: 2, delta: 5e-7,", "f: {"
+    )
+    shop.write(text)
+    arguments = ("forecast", "cdnow", "--theorems", "--cost", SAMPLED)
     fits = {
         each["order"]: each["runs"]
         for each in run_json(*arguments)["theorems"]
@@ -106,19 +116,11 @@ def test_orders_are_tried_for_sampled_steps(shop: Shop) -> None:
     assert f"renyi, order {best}" in run_fine(*arguments)
 
 
-def test_the_policys_own_theorem_is_shown_without_a_price(shop: Shop) -> None:
-    """Its reason is what somebody came for."""
-    text = run_fine("compare", "adult", "--cost", "Gaussian(sensitivity=1, sigma=10)")
-    (row,) = [row for row in text.splitlines() if row.split()[:1] == ["basic"]][:1]
-    assert "no price (1)" in row
-    assert "(1)" in text.split("without a price for it")[0]
-
-
 def test_the_policys_own_options_count(shop: Shop) -> None:
     """A filter of another order admits another number."""
     text = CDNOW.replace("gaussian", "{theorem: renyi, order: 40}")
     shop.write(text.replace("weekly-report: {epsilon: 2, delta: 5e-7,", "f: {"))
-    data = run_json("forecast", "cdnow", "--cost", WEEKLY)
+    data = run_json("forecast", "cdnow", "--theorems", "--cost", WEEKLY)
     runs = {each["theorem"]: each["runs"] for each in data["theorems"]}
     rule = make_filter("renyi", epsilon=3, delta="1e-6", order=40)
     tuned = make_filter("renyi", epsilon=3, delta="1e-6")
@@ -152,11 +154,11 @@ def test_a_first_day_needs_a_known_interval(shop: Shop) -> None:
     assert "2026" in run_fine(*arguments, "--every", "week")
 
 
-def test_fresh_starts_from_a_full_budget(shop: Shop) -> None:
+def test_a_forecast_starts_from_a_full_budget(shop: Shop) -> None:
     """As a new term would."""
     shop.charge()
     now = run_json("forecast", "--like", "weekly-report")
-    fresh = run_json("forecast", "--like", "weekly-report", "--fresh")
+    fresh = run_json("forecast", "--like", "weekly-report", "--from-full-budget")
     assert fresh["outlook"]["runs_left"] == now["outlook"]["runs_left"] + 1
     assert fresh["starts_from"] == "A full budget, as asked."
 
@@ -237,7 +239,8 @@ def test_several_costs_are_one_run(shop: Shop) -> None:
 
 def test_it_fits_eighty_columns(shop: Shop) -> None:
     """Nothing is cut in a terminal."""
-    text = run_terminal("forecast", "cdnow", "--cost", WEEKLY, columns=80)
+    arguments = ("forecast", "cdnow", "--theorems", "--cost", WEEKLY)
+    text = run_terminal(*arguments, columns=80)
     lines = [plain(line) for line in text.splitlines()]
     assert max(map(len, lines)) <= 80
     assert any("portfolio" in line for line in lines)
@@ -249,9 +252,9 @@ def test_an_answer_without_end_is_said(empty: Shop) -> None:
         "dataset: weeks\nunit: user-week\nrelation: add-or-remove\n"
         "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
     )
-    text = run_fine("forecast", "--cost", "PureDP(epsilon=0.1)")
+    text = run_fine("forecast", "--theorems", "--cost", "PureDP(epsilon=0.1)")
     assert "There is no end to the runs that fit" in text
-    assert "with the whole budget of one partition to themselves" in text
+    assert "with the whole budget of one partition:" in text
 
 
 def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> None:

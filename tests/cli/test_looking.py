@@ -51,7 +51,6 @@ SHOWS = (
     ("why", "shop"),
     ("releases", "show", "count/1"),
     ("forecast", "shop", "--cost", COST),
-    ("compare", "shop"),
     ("report", "--out", "{desk}/report.html"),
     ("plot", "burndown", "shop", "--out", "{desk}/plot.svg"),
     ("policy", "check"),

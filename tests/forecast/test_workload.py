@@ -6,22 +6,21 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.accounting import FILTERS, make_filter, make_odometer
+from dpflow.accounting import FILTERS, make_filter
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counts import NO_END, WorkloadStep, count_admitted
 from dpflow.forecast.workload import (
-    Fit,
+    _most_below,
     epsilon_used,
-    fit_of,
     fits,
     merged,
-    reading_of,
     rounds_admitted,
-    steps_admitted,
+    workload_of,
 )
+from dpflow.ledger.views.runs import RunStep
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
 GAUSSIAN, TENTH = Gaussian(sensitivity=1, sigma=20), PureDP(epsilon="0.1")
@@ -63,10 +62,9 @@ def test_a_gate_that_never_refuses_has_no_end():
 @pytest.mark.parametrize("epsilon", ["0.3", "1", "4"])
 @pytest.mark.parametrize("theorem", ADAPTIVE)
 def test_counts_are_those_of_deciding_one_by_one(theorem, epsilon):
-    """Steps in order, and whole rounds, with worst cases given back."""
+    """Whole rounds, with worst cases given back."""
     rule = make_filter(theorem, epsilon=epsilon, delta=DELTA)
     workload = WORKLOAD if theorem not in _NO_GAUSSIANS else WORKLOAD[1:]
-    assert steps_admitted(rule, workload) == one_by_one(rule, workload)
     rounds = rounds_admitted(rule, workload)
     size = sum(step.times for step in workload)
     assert one_by_one(rule, workload, rounds + 1) // size == rounds
@@ -76,41 +74,9 @@ def test_counts_are_those_of_deciding_one_by_one(theorem, epsilon):
 _NO_GAUSSIANS = ("basic", "output", "rogers")
 
 
-def test_the_least_epsilon_is_enough_and_one_percent_less_is_not():
-    """For every filter that has a price."""
-    workload = (WorkloadStep(TENTH, 7),)
-    for fit in fits(workload, epsilon=EPSILON, delta=DELTA):
-        if fit.theorem in ("individual", "sequence"):
-            continue
-        for factor, expected in ((1, True), (Fraction(99, 100), False)):
-            rule = make_filter(fit.theorem, epsilon=fit.needs * factor, delta=DELTA)
-            assert (steps_admitted(rule, workload) == 7) is expected, fit
-    (basic,) = [
-        f for f in fits(workload, epsilon=EPSILON, delta=DELTA) if f.theorem == "basic"
-    ]
-    assert basic.needs == Fraction(7, 10)
-
-
-def test_a_sequence_is_what_its_filter_accepts():
-    """Its rounds are as many as fit within the budget."""
-    fit = fit_of("sequence", (WorkloadStep(TENTH, 2),), epsilon=EPSILON, delta=DELTA)
-    steps = {"cost": TENTH, "times": 2 * fit.rounds}
-    make_filter("sequence", epsilon=EPSILON, delta=DELTA, steps=[steps])
-    with pytest.raises(Exception, match="needs epsilon"):
-        make_filter(
-            "sequence",
-            epsilon=EPSILON,
-            delta=DELTA,
-            steps=[{**steps, "times": steps["times"] + 2}],
-        )
-    assert (fit.admitted, fit.needs) == (2, Fraction(1, 5)) or fit.needs < Fraction(
-        1, 5
-    )
-
-
 def test_theorems_without_a_price_say_why():
     """And stand at the end."""
-    found = fits((WorkloadStep(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, needs=False)
+    found = fits((WorkloadStep(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, sequence=True)
     named = {fit.theorem: fit.problem for fit in found}
     assert "no sound price" in named["basic"]
     assert "for each person" in named["individual"]
@@ -118,28 +84,6 @@ def test_theorems_without_a_price_say_why():
     reached = [bool(fit.problem) for fit in found]
     assert reached == sorted(reached)
     assert found[0].theorem in ("gaussian", "sequence")
-
-
-def test_readings_are_those_of_the_odometer():
-    """Settled steps are read as they settled."""
-    reading = reading_of("renyi", WORKLOAD, tuned_for=Fraction(3), delta=DELTA)
-    rule = make_odometer("renyi", delta=DELTA, halt_at_epsilon=3)
-    total = rule.zero()
-    for step in WORKLOAD:
-        for _ in range(step.times):
-            total = total + rule.price_realised(step.cost, step.outcome)
-    assert reading.epsilon == rule.read(total)
-    worst = reading_of(
-        "renyi",
-        (*WORKLOAD[:2], WorkloadStep(STOPPING)),
-        tuned_for=Fraction(3),
-        delta=DELTA,
-    )
-    assert worst.epsilon > reading.epsilon
-    assert (
-        "Gaussian"
-        in reading_of("basic", WORKLOAD, tuned_for=Fraction(3), delta=DELTA).problem
-    )
 
 
 def test_equal_steps_in_a_row_become_one():
@@ -155,7 +99,78 @@ def test_equal_steps_in_a_row_become_one():
         WorkloadStep(GAUSSIAN),
         WorkloadStep(TENTH),
     )
-    assert Fit(theorem="x").problem == ""
+
+
+def test_journaled_steps_are_merged_with_their_outcomes():
+    """One that reported what its cost does not know was settled in full."""
+    reported = (10, 10, 99, None)
+    steps = [
+        RunStep(
+            reservation="r",
+            name="s",
+            description=STOPPING.describe(),
+            reported=outcome,
+            key="",
+            failed=False,
+        )
+        for outcome in reported
+    ]
+    assert workload_of(steps) == (
+        WorkloadStep(STOPPING, 2, 10),
+        WorkloadStep(STOPPING, 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "epsilon", "delta", "rounds"),
+    [
+        ((WorkloadStep(TENTH, 2),), 1, "1e-6", 5),
+        ((WorkloadStep(TENTH, 2),), 1, "0", 5),
+        ((WorkloadStep(PureDP(epsilon="0.01")),), 1, "1e-6", 562),
+        ((WorkloadStep(ApproxDP(epsilon="0.1", delta="1e-9")),), 3, "1e-6", 46),
+        ((WorkloadStep(GAUSSIAN), WorkloadStep(TENTH)), 3, "1e-6", 35),
+        ((WorkloadStep(Gaussian(sensitivity=1, sigma=1)),), 1, "1e-6", 0),
+    ],
+)
+def test_a_sequence_is_counted_with_a_handful_of_sequences(
+    workload, epsilon, delta, rounds, monkeypatch
+):
+    """As many as the filter accepts; one of sampled steps takes a second."""
+    budget = {"epsilon": Fraction(epsilon), "delta": Fraction(delta)}
+    made = []
+
+    def make(name, **options):
+        made.append(name)
+        return make_filter(name, **options)
+
+    monkeypatch.setattr("dpflow.forecast.workload.make_filter", make)
+    assert "sequence" not in {fit.theorem for fit in fits(workload, **budget)}
+    assert "sequence" not in made
+    found = {f.theorem: f for f in fits(workload, **budget, sequence=True)}
+    assert found["sequence"].rounds == rounds
+    assert made.count("sequence") <= 6
+    for times in (rounds, rounds + 1):
+        steps = [{"cost": s.cost, "times": s.times * times} for s in workload]
+        if times == rounds:
+            _ = times and make_filter("sequence", **budget, steps=steps)
+        else:
+            with pytest.raises(InvalidCost, match="needs epsilon"):
+                make_filter("sequence", **budget, steps=steps)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 17, 999, 10**6])
+@pytest.mark.parametrize("start", [0, 1, 17, 5000])
+@pytest.mark.parametrize("power", [0.5, 0.9, 3])
+def test_a_search_from_any_start_ends_at_the_count(limit, start, power):
+    """Whether the first guess is too large or too small."""
+    asked = []
+
+    def need(count):
+        asked.append(count)
+        return Fraction(count**power / (limit + 0.5) ** power)
+
+    assert _most_below(need, Fraction(1), start, 10**6) == limit
+    assert len(asked) == len(set(asked)) <= 30
 
 
 @pytest.mark.parametrize("theorem", ADAPTIVE)
