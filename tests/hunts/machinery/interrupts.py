@@ -46,7 +46,7 @@ class Steps:
 
     def run(self, name: str) -> None:
         """Run one step."""
-        keys = {"release_key": "made/{name}"} if self.keyed else {}
+        keys = {"release_key": "made/{name}", "ignore": ("self",)} if self.keyed else {}
 
         @guarded(dataset="shop", cost=COST, name="step", **keys)
         def step(name: str) -> str:

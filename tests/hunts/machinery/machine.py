@@ -89,7 +89,8 @@ def ask(ledger: Ledger, **fields: Any) -> object:
 
 def name_of(answer: object) -> str:
     """Return the name of an answer or error, as the model says it."""
-    name = "none" if answer is None else type(answer).__name__
+    # A settlement answers with the digest of what is kept, if anything is.
+    name = "none" if isinstance(answer, str | None) else type(answer).__name__
     return {"BudgetExhausted": "refused", "BudgetRefused": "refused"}.get(name, name)
 
 
