@@ -154,7 +154,7 @@ def _asked_budget(wishes: Wishes) -> Wishes:
     say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
     say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
     say("For DP-SGD it is renyi, and its order must be fixed before the first charge:")
-    say("`dpflow forecast --cost ...` tries the orders and names the best one.")
+    say("`dpflow forecast --theorems --cost ...` names the best of the whole orders.")
     return replace(wishes, epsilon=epsilon, delta=delta)
 
 

@@ -163,40 +163,12 @@ def test_a_forecast_starts_from_a_full_budget(shop: Shop) -> None:
     assert fresh["starts_from"] == "A full budget, as asked."
 
 
-def test_a_policy_alone_is_enough(empty: Shop) -> None:
-    """Before there is a ledger."""
-    empty.write(CDNOW)
-    data = run_json("forecast", "--cost", WEEKLY)
-    assert data["outlook"]["runs_left"] == 18
-    assert "no ledger yet" in data["starts_from"]
-
-
-def test_nothing_is_written(shop: Shop) -> None:
-    """Not even the policy is pinned."""
-    run_fine("forecast", "cdnow", "--cost", WEEKLY)
-    assert run_json("ledger", "info")["datasets"] == []
-
-
 def test_a_flow_that_the_policy_keeps_out_is_a_mistake(shop: Shop) -> None:
     """A typing error is told with the name that was meant, and no table of zeros."""
     result = run("forecast", "cdnow", "--cost", WEEKLY, "--flow", "weekly")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "does not let the flow 'weekly' in" in result.stderr
     assert "Did you mean 'weekly-report'? Known: weekly-report." in result.stderr
-
-
-def test_a_sentence_about_an_odometer_has_its_commas(shop: Shop) -> None:
-    """The gate, at what it halts, and what it does."""
-    shop.write(CDNOW.replace("halt_at_epsilon: 3", "halt_at_epsilon: 1.5"))
-    text = " ".join(run_fine("forecast", "cdnow", "--cost", WEEKLY).split())
-    halts = "The odometer of weekly-report, which halts at 1.5, refuses the next one."
-    assert halts in text
-
-
-def test_no_run_fits_is_said(shop: Shop) -> None:
-    """With what would, further down."""
-    text = run_fine("forecast", "cdnow", "--cost", "Gaussian(sensitivity=1, sigma=1)")
-    assert "No run fits. The dataset cdnow refuses the next one." in text
 
 
 @pytest.mark.parametrize(
@@ -227,14 +199,6 @@ def test_wrong_questions_get_clear_answers(
     result = run("forecast", *arguments)
     assert result.exit_code == code
     assert told in plain(result.stderr).replace("\n", " ")
-
-
-def test_several_costs_are_one_run(shop: Shop) -> None:
-    """Their intervals stand side by side."""
-    steps = ("--cost", WEEKLY, "--cost", "Laplace(sensitivity=1, scale=50)")
-    data = run_json("forecast", "cdnow", *steps)
-    assert data["outlook"]["per_run"].startswith("2 steps")
-    assert len(data["noise"][0]["half_widths"]) == 2
 
 
 def test_it_fits_eighty_columns(shop: Shop) -> None:

@@ -47,20 +47,6 @@ def test_an_empty_journal_says_what_to_do_next(shop: Shop) -> None:
     assert run_json("history")["entries"] == []
 
 
-def test_without_policies_it_leads_to_the_first_one(empty: Shop) -> None:
-    """Nothing can be charged without a policy."""
-    run_fine("ledger", "init")
-    assert "Write a policy first" in run_fine("history")
-
-
-def test_an_unknown_dataset_is_an_error(shop: Shop) -> None:
-    """A mistyped name does not look like an empty journal."""
-    shop.charge()
-    result = run("history", "cdnew")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "Did you mean 'cdnow'?" in result.stderr
-
-
 # Entries
 
 
@@ -257,15 +243,6 @@ def test_old_refusals_by_a_share_are_not_lost(shop: Shop) -> None:
 def test_a_limit_that_is_none_is_wrong_usage(shop: Shop, limit: str) -> None:
     """Wrong usage has an exit code of its own."""
     assert run("history", "--limit", limit).exit_code == 2
-
-
-def test_several_datasets_are_told_apart(shop: Shop) -> None:
-    """A column names the dataset only where there are several."""
-    shop.charge()
-    assert "dataset" not in run_fine("history").splitlines()[1]
-    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    assert "dataset" in run_fine("history").splitlines()[1]
-    assert "dataset" not in run_fine("history", "adult").splitlines()[1]
 
 
 def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:

@@ -7,7 +7,6 @@ import sqlite3
 from contextlib import closing
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.guard.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json
 
@@ -37,14 +36,6 @@ def test_it_can_be_of_one_dataset(shop: Shop) -> None:
     assert "weekly_revenue" not in page
 
 
-def test_reservations_of_other_datasets_are_left_out(shop: Shop) -> None:
-    """A page of one dataset is about it alone."""
-    shop.reserve(step="of_cdnow")
-    assert [r["step"] for r in run_json("report")["reservations"]] == ["of_cdnow"]
-    assert run_json("report", "adult")["reservations"] == []
-    assert run_json("report", "cdnow")["held"] == 1
-
-
 def test_the_facts_are_there_for_programs(shop: Shop) -> None:
     """Nothing is written then, and no infinity is printed."""
     shop.charge()
@@ -57,34 +48,6 @@ def test_the_facts_are_there_for_programs(shop: Shop) -> None:
     assert len(found["stamp"]["heads"]) == 1
     assert "burn_down" not in cdnow
     assert not (shop.root / "report.html").exists()
-
-
-def test_an_undefined_reading_is_null(shop: Shop) -> None:
-    """JSON has no infinity."""
-    text = (shop.policies / "adult.yaml").read_text("utf-8")
-    text = text.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
-    odometer = "odometer: {theorem: renyi, delta: 1e-6, order: 8}\nflows: {f: {}}\n"
-    shop.write(text + odometer, "adult.yaml")
-    shop.charge(ApproxDP(epsilon="0.01", delta="1e-9"), dataset="adult", flow="f")
-    (adult, _) = run_json("report")["sections"]
-    (odometer_of_f,) = (a for a in adult["accounts"] if a["kind"] == "odometer")
-    assert odometer_of_f["reading"] is None
-    assert "epsilon infinity at delta" in page_of(shop)
-
-
-def page_of(shop: Shop) -> str:
-    """Write the page and return it."""
-    run_fine("report")
-    return (shop.root / "report.html").read_text("utf-8")
-
-
-def test_without_a_verification_it_is_quicker(shop: Shop) -> None:
-    """And the page says that there was none."""
-    shop.charge()
-    assert run_fine("report", "--no-verify").endswith("not verified.\n")
-    page = (shop.root / "report.html").read_text("utf-8")
-    assert "It was not verified for this page" in page
-    assert run_json("report", "--no-verify")["stamp"] is None
 
 
 def test_a_forgotten_charge_is_told_with_and_without_a_verification(
@@ -140,23 +103,8 @@ def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None
     assert list(empty.root.iterdir()) == []
 
 
-def test_an_unknown_dataset_is_refused(shop: Shop) -> None:
-    """With what it may mean."""
-    result = run("report", "cdnwo")
-    assert result.exit_code == 1
-    assert "cdnow" in result.stderr
-
-
 def test_a_place_that_cannot_be_written_is_refused(shop: Shop) -> None:
     """With why."""
     result = run("report", "--out", "/proc/x/report.html")
     assert result.exit_code == 1
     assert "cannot write /proc/x/report.html" in result.stderr
-
-
-def test_the_report_charges_nothing(shop: Shop) -> None:
-    """The ledger is opened for reading; every account stays as it was."""
-    shop.charge()
-    before = run_json("history", "--all-accounts")
-    run_fine("report")
-    assert run_json("history", "--all-accounts") == before

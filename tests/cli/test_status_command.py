@@ -19,7 +19,6 @@ from tests.cli.support import (
     run,
     run_fine,
     run_json,
-    run_process,
 )
 
 
@@ -155,30 +154,6 @@ def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
     assert odometer["epsilon"] is None
 
 
-def test_the_json_has_the_promised_shape(shop: Shop) -> None:
-    """Programs rely on these names."""
-    shop.charge()
-    data = run_json("status", "cdnow")
-    assert {"ledger", "datasets", "flows", "warnings"} == data.keys()
-    assert {"id", "place"} == data["ledger"].keys()
-    (dataset,) = data["datasets"]
-    expected = {"dataset", "unit", "relation", "guarantee", "term", "accounts"}
-    expected |= {"shares", "planned_noise", "terms", "frozen", "outlooks"}
-    expected |= {"state", "spent", "by_flow", "unusual_steps", "refused", "parts"}
-    assert expected == dataset.keys()
-    assert (
-        dataset["unit"],
-        dataset["relation"],
-        dataset["term"],
-    ) == ("customer", "add-or-remove", 1)
-    kinds = [found["kind"] for found in dataset["accounts"]]
-    assert kinds == ["dataset", "flow", "odometer"]
-    expected = {"id", "kind", "name", "theorem", "state", "epsilon", "delta"}
-    expected |= {"budget", "spent", "reserved", "forfeited", "left"}
-    expected |= {"used_fraction", "odometer"}
-    assert all(expected == found.keys() for found in dataset["accounts"])
-
-
 def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
     """And until when, as the keys of the releases tell; then none are left."""
     for week in range(13, 18):
@@ -238,13 +213,6 @@ def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     run_fine("policy", "check")
 
 
-def test_one_dataset_can_be_asked_for(shop: Shop) -> None:
-    """The others stay out of the way."""
-    shop.charge()
-    (dataset,) = run_json("status", "adult")["datasets"]
-    assert dataset["dataset"] == "adult"
-
-
 def test_an_unknown_dataset_is_an_error_with_a_suggestion(shop: Shop) -> None:
     """A mistyped name does not look like an empty one."""
     result = run("status", "cdnew")
@@ -275,13 +243,6 @@ def test_a_broken_policy_hides_nothing(shop: Shop) -> None:
     assert result.exit_code == 0
     assert "weekly-report" in result.stdout
     assert "cdnow.yaml" in result.stderr
-
-
-def test_a_deleted_policy_hides_nothing(shop: Shop) -> None:
-    """The pinned copy is enough to say what was promised."""
-    shop.charge()
-    (shop.policies / "cdnow.yaml").unlink()
-    assert "Every customer (add-or-remove)" in run_fine("status", "cdnow")
 
 
 def test_another_ledger_is_refused(shop: Shop) -> None:
@@ -332,37 +293,6 @@ def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
     (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
     assert whole["spent"] != whole["left"]
     assert whole["budget"] == {"epsilon": "3", "delta": "0"}
-
-
-def test_each_partitions_odometer_says_which_it_is(shop: Shop) -> None:
-    """Rows of one flow would look alike."""
-    shop.write(
-        "dataset: events\nunit: user-week\nrelation: add-or-remove\n"
-        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
-        "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.9}}\n",
-        "events.yaml",
-    )
-    code = (
-        "from dpflow import PureDP, spend\n"
-        "for week in ('2026-W05', '2026-W06'):\n"
-        "    with spend(dataset='events', cost=PureDP(epsilon='0.1'), step='s',\n"
-        "               flow='weekly', partitions=week):\n"
-        "        pass\n"
-    )
-    done = run_process(code=code)
-    assert done.returncode == 0, done.stderr
-    text = run_fine("status", "events", "--details")
-    assert "weekly in 2026-W05" in text
-    assert "weekly in 2026-W06" in text
-
-
-def test_who_pins_the_policy_is_said_until_it_is_pinned(shop: Shop) -> None:
-    """Once it is applied nothing more is to be done."""
-    assert "The first step pins" in run_fine("status", "adult")
-    run_fine("policy", "apply", "adult")
-    text = run_fine("status", "adult")
-    assert "Nothing was charged yet" in text
-    assert "The first step pins" not in text
 
 
 def test_many_parts_are_read_a_page_at_a_time(

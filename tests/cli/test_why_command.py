@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from dpflow import Gaussian, PureDP, guarded
-from dpflow.cli.why import _when
 from dpflow.exceptions import BudgetRefused
 from dpflow.guard.project import current_project
-from dpflow.ledger.views.spending import Spending
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import granted
 from tests.projects import make_project
@@ -80,31 +78,6 @@ def test_charges_can_be_grouped_otherwise() -> None:
     result = run("why", "shop", "--by", "color")
     assert result.exit_code == 2
     assert "flow, step, week" in result.stderr
-
-
-@pytest.mark.usefixtures("spent")
-def test_the_weeks_of_a_group_are_told() -> None:
-    """From the first to the last; grouped by week, the newest charge's time is."""
-    (week,) = run_json("why", "shop", "--by", "week")["spending"]
-    rows = run_json("why", "shop")["spending"]
-    assert {tuple(row["weeks"]) for row in rows} == {(week["group"][0],) * 2}
-    assert f"{week['group'][0]}\n" in run_fine("why", "shop")
-    assert week["last"][:10] in run_fine("why", "shop", "--by", "flow,step,week")
-
-
-def test_several_weeks_are_told_from_the_first_to_the_last() -> None:
-    """As years of a report are."""
-    told = Spending(
-        account="d#1",
-        group=("f",),
-        charges=2,
-        amount={},
-        used_fraction=0.1,
-        last="2026-01-20T00:00:00",
-        weeks=("2025-W50", "2026-W04"),
-    )
-    assert _when(told, "weeks") == "2025-W50 to 2026-W04"
-    assert _when(told, "last") == "2026-01-20 00:00"
 
 
 @pytest.mark.usefixtures("spent")
@@ -242,11 +215,3 @@ def test_steps_that_went_otherwise_are_told(shop: Shop) -> None:
     for word in ("bare", "broken", "killed", "closed"):
         assert word in text.split("Unusual steps")[1]
     assert "plain" not in text.split("Unusual steps")[1]
-
-
-def test_a_step_that_still_runs_is_not_unusual(shop: Shop) -> None:
-    """Its process holds the reservation."""
-    ledger = shop.ledger()
-    shop.reserve(step="running", owner=ledger.owners.mine())
-    assert run_json("why", "cdnow")["unusual"] == []
-    ledger.close()

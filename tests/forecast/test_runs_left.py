@@ -122,23 +122,6 @@ def test_dividing_what_is_left_would_be_wrong(ledger):
     assert real == 7
 
 
-def test_what_limits_is_named(ledger):
-    """Of several gates, the one that refuses first."""
-    policy = parse_policy(BASE + POLICIES["share"])
-    run_once(ledger, policy, [(TENTH, None)])
-    (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.limited_by) == (11, "share of f")
-    assert outlook.per_run == "1 step, epsilon 0.1"
-
-
-def test_a_portfolio_tells_the_share_that_a_run_takes(ledger):
-    """Its five amounts would tell nobody anything."""
-    policy = parse_policy(BASE + POLICIES["portfolio"])
-    run_once(ledger, policy, [(TENTH, None)])
-    (outlook,) = outlooks(ledger)
-    assert outlook.per_run == "1 step, 10.0% of budget"
-
-
 def test_a_population_limits_too(ledger):
     """Also by what another dataset's runs charge it, as they stand."""
     whole = Policy(
@@ -156,17 +139,6 @@ def test_a_population_limits_too(ledger):
     assert (outlook.runs_left, outlook.limited_by) == (4, "population all")
     told = runs_until_refused(ledger, policy, [(TENTH, None)], population=whole)
     assert told == 4
-
-
-def test_each_new_week_has_a_budget_of_its_own(ledger):
-    """Without a lifetime nothing ends; with one, it is what limits."""
-    text = BASE.replace("person", "person-week") + (
-        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
-    )
-    week = {"partitions": ("2026-W05",), "key": "n/2026-W05"}
-    run_once(ledger, parse_policy(text), [(TENTH, None)], **week)
-    (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.limited_by) == (None, None)
 
 
 def test_the_lifetime_of_all_weeks_limits(ledger):
@@ -224,15 +196,6 @@ def test_the_last_completed_run_is_the_example(ledger):
     assert outlook.per_run == "2 steps, epsilon 0.2"
 
 
-def test_without_a_completed_run_the_last_one_is_marked(ledger):
-    """The number is shown, and that it may be too large."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    with pytest.raises(BudgetRefused):
-        run_once(ledger, policy, [(TENTH, None), (PureDP(epsilon=2), None)])
-    (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.complete) == (9, False)
-
-
 def test_a_run_that_replayed_a_step_is_no_example(ledger):
     """It charged less than the next ones will; the dearest of the last five counts."""
     policy = parse_policy(BASE + "budget: {epsilon: 2}\nfilter: basic\n")
@@ -281,16 +244,6 @@ def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch
     (tmp_path / "prefect.yaml").unlink()
     (found,) = outlooks(ledger, today=date(2100, 1, 1))
     assert found.source == "release keys"
-
-
-def test_two_runs_tell_no_date(ledger):
-    """How many more fit is known; when they will be run is not."""
-    policy = parse_policy(BASE + POLICIES["dataset"])
-    for week in (44, 33):
-        run_once(ledger, policy, [(TENTH, None)], key=f"w/2026-W{week}")
-    (found,) = outlooks(ledger)
-    assert (found.runs_left, found.every, found.exhausted_on) == (8, None, None)
-    assert found.sentence == "f: 8 runs left by the dataset d"
 
 
 def test_charges_outside_of_a_run_are_counted_as_steps(ledger):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import check_policies, forecast
 from tests.cli.support import ADULT, Shop
 
@@ -47,9 +46,3 @@ def test_a_notebook_is_warned_of_a_ledger_that_forgot_charges(shop: Shop) -> Non
     place.write_bytes(before)
     with pytest.warns(UserWarning, match="reconcile"):
         forecast("adult", costs=[TENTH])
-
-
-def test_a_run_has_costs_or_an_example() -> None:
-    """Never none of them, and never both."""
-    with pytest.raises(ConfigurationError, match="give either"):
-        forecast("adult")

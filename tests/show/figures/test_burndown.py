@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from fractions import Fraction
 
 import pytest
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
-from dpflow import Gaussian, PureDP, guarded
+from dpflow import PureDP, guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
 from dpflow.forecast import BudgetLine
 from dpflow.guard.project import current_project
@@ -152,43 +151,6 @@ def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeyp
     assert "dataset shop: 50 % left" in sentence
 
 
-def test_a_ledger_with_refusals_only_is_drawn(shop):
-    """Everything is left."""
-    with pytest.raises(BudgetRefused):
-        charge("W1", PureDP(epsilon=5))
-    (axes,) = burn_down("shop").axes
-    assert set(axes.lines[0].get_ydata()) == {100}
-
-
-def test_many_charges_have_few_labels(shop):
-    """The axis stays readable."""
-    for week in range(30):
-        charge(f"W{week}", PureDP(epsilon="0.01"))
-    (axes,) = burn_down("shop").axes
-    assert 5 < len(axes.get_xticks()) <= 13
-
-
-def test_charges_without_keys_are_numbered(shop):
-    """Thirty times the name of one step would say nothing."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def count():
-        return 1
-
-    count()
-    figure = burn_down("shop")
-    assert "count" not in texts(figure)
-    assert len(figure.axes[0].get_xticks()) > 1
-
-
-def test_an_exhausted_budget_ends_at_nothing(shop):
-    """Not below, and not above."""
-    for week in range(10):
-        charge(f"W{week}")
-    (axes,) = burn_down("shop").axes
-    assert axes.lines[0].get_ydata()[-1] == pytest.approx(0)
-
-
 def test_every_account_with_a_budget_has_a_line(tmp_path, monkeypatch):
     """With its epsilon where they differ; each charge is at one place on all."""
     flows = "flows:\n  weekly: {epsilon: 0.5}\n"
@@ -277,15 +239,6 @@ def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
     assert "forecast" in texts(draw_burn_down(clock, over="dates"))
 
 
-def test_a_forecast_leaves_room_for_the_journal():
-    """A hundred years ahead would squeeze it to nothing."""
-    points = tuple((MONDAY.date(), 0.75, 2 * n) for n in range(1, 5000))
-    line = BudgetLine(account="a", points=points, clock=False)
-    data = made(("dataset shop", weekly(30)), line=line)
-    axes = draw_burn_down(data, over="charges").axes[0]
-    assert axes.get_xlim()[1] <= 100
-
-
 def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
     """From the same runs as `dpflow status`, on the account that it is of."""
     for week in range(10, 15):
@@ -325,12 +278,3 @@ def test_matplotlib_is_an_extra(shop, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
         burn_down("shop")
-
-
-def test_the_budget_of_a_theorem_is_in_the_title(tmp_path, monkeypatch):
-    """As people write numbers."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 3, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy.replace("basic", "gaussian"))
-    charge("W1", Gaussian(sensitivity=1, sigma=20))
-    data = BurnDown.read(current_project().ledger, "shop", alerts=[Fraction(1, 2)])
-    assert data.budget == "epsilon 3 at delta 1e-6, gaussian filter"

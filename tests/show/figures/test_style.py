@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.image import imread
 
-from dpflow.exceptions import ConfigurationError
-from dpflow.show.figures import alt_text, data_uri, picture, style
+from dpflow.show.figures import picture, style
 from tests.projects import run_python
 
 
@@ -81,43 +78,10 @@ def test_no_two_of_fourteen_lines_look_the_same():
     assert len(looks) == 14
 
 
-def test_pictures_are_opaque_and_white(tmp_path):
-    """They are read on dark pages, too."""
-    path = tmp_path / "figure.png"
-    path.write_bytes(picture(figure()))
-    pixels = imread(path)
-    assert pixels[0, 0].tolist() == [1, 1, 1, 1]
-    assert pixels.shape[2] == 3 or pixels[:, :, 3].min() == 1
-
-
 def test_the_same_figure_is_the_same_picture():
     """No date and no chance is in it."""
     for kind in ("png", "svg"):
         assert picture(figure(), kind) == picture(figure(), kind)
-
-
-def test_a_figure_fits_into_an_address():
-    """As a PNG or an SVG that a page can hold."""
-    kind, _, text = data_uri(figure(), dpi=20).partition(",")
-    assert kind == "data:image/png;base64"
-    assert base64.b64decode(text).startswith(b"\x89PNG")
-    kind, _, text = data_uri(figure(), "svg").partition(",")
-    assert kind == "data:image/svg+xml;base64"
-    svg = base64.b64decode(text).decode()
-    assert "<svg" in svg
-    assert "<script" not in svg
-    assert "Nothing is shown." in svg
-
-
-def test_other_kinds_are_refused():
-    """With what there is."""
-    with pytest.raises(ConfigurationError, match="png or svg, got 'gif'"):
-        picture(figure(), "gif")
-
-
-def test_a_figure_has_its_sentence():
-    """For pages and artifacts."""
-    assert alt_text(figure()) == "Nothing is shown."
 
 
 @pytest.mark.parametrize(
