@@ -217,7 +217,7 @@ WIDTHS = {
     ids=lambda value: repr(value)[:30].replace("\n", " "),
 )
 def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
-    """Each comes back as numbers of one kind, in the same places, under the same names."""
+    """Each comes back as numbers of one kind, with its places and names."""
     monkeypatch.setattr(noise, "_noisy", lambda *parts: parts[-1])
     found = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
     assert type(found) is type(kept)
