@@ -20,7 +20,7 @@ from typing import Any
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.exceptions import DpflowError, InvalidCost
-from dpflow.rounding import Number
+from dpflow.rounding import Number, exact_epsilon
 
 #: Names in policies, and where the theorem lives. Modules load when first used.
 FILTERS: dict[str, str] = {
@@ -100,7 +100,8 @@ def make_odometer(
         InvalidCost: If the name, a number or an option is wrong.
     """
     if halt_at_epsilon is not None:
-        options["halt_at_epsilon"] = halt_at_epsilon
+        target = exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        options["halt_at_epsilon"] = target
     rule = _make(theorem, ODOMETERS, "odometer", {"delta": delta, **options})
     if not isinstance(rule, Odometer):
         msg = f"{theorem!r} is registered as an odometer but is none"

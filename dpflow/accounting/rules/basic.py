@@ -79,8 +79,7 @@ class BasicOdometer(Odometer):
     components = ("epsilon", "delta", "uncovered")
 
     def __init__(self, *, delta: Number, halt_at_epsilon: Number | None = None) -> None:
-        if halt_at_epsilon is not None:
-            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        del halt_at_epsilon
         self.delta: Fraction = exact_delta(delta)
         self._room = units_down(self.delta)
 

@@ -194,8 +194,6 @@ class RenyiOdometer(SettlesCells, Odometer):
         halt_at_epsilon: Number | None = None,
     ) -> None:
         self.delta: Fraction = exact_delta(delta, zero=False)
-        if halt_at_epsilon is not None:
-            halt_at_epsilon = exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
         if order is None:
             order = tuned_order(self.delta, halt_at_epsilon)
         self.order: Fraction = exact_order(order)

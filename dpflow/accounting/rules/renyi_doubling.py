@@ -14,7 +14,6 @@ from dpflow.rounding import (
     Number,
     bound_above,
     exact_delta,
-    exact_epsilon,
     float_up,
     from_units,
     units_up,
@@ -59,8 +58,7 @@ class RenyiDoublingOdometer(Odometer):
         orders: list[Number] | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
-        if halt_at_epsilon is not None:
-            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        del halt_at_epsilon
         self.delta: Fraction = exact_delta(delta, zero=False)
         given = list(PAPER_ORDERS) if orders is None else orders
         self.orders, _ = exact_orders(given)

@@ -162,8 +162,7 @@ class RenyiMixtureOdometer(SettlesCells, Odometer):
         weights: list[Number] | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
-        if halt_at_epsilon is not None:
-            exact_epsilon(halt_at_epsilon, name="halt_at_epsilon")
+        del halt_at_epsilon
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.orders, self.weights = exact_orders(orders, weights)
         self.components = (*order_names(self.orders), "uncovered")

@@ -7,8 +7,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
@@ -20,7 +18,6 @@ from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 LAPLACE = Laplace(sensitivity=1, scale=10)
@@ -87,29 +84,6 @@ def test_a_step_that_is_not_in_the_sequence_is_refused() -> None:
     rule = sequence(TENTH, TWENTY)
     with pytest.raises(UnsupportedCost, match="not in the sequence"):
         rule.price(PureDP(epsilon="0.05"))
-
-
-@settings(max_examples=scaled(12), deadline=None)
-@given(st.permutations([0, 0, 0, 1, 1, 2]), st.data())
-def test_charges_are_additive(order: list[int], data: st.DataObject) -> None:
-    """Reserved, settled and voided in any order, the counts are what happened."""
-    rule = sequence(times(TENTH, 3), times(TWENTY, 2), LAPLACE)
-    held, settled = rule.zero(), rule.zero()
-    for kind in order:
-        price = rule.price(rule.kinds[kind])
-        assert rule.admits(settled + held + price)
-        held += price
-        fate = data.draw(st.sampled_from(["settle", "void and again", "forfeit"]))
-        if fate == "void and again":
-            held -= price
-            assert rule.admits(settled + held + price)
-            held += price
-        if fate != "forfeit":
-            held -= price
-            settled += rule.price_realised(rule.kinds[kind], 1)
-    assert settled + held == rule.limit
-    for cost in rule.kinds:
-        assert not rule.admits(settled + held + rule.price(cost))
 
 
 def test_a_crash_needs_a_spare() -> None:
@@ -230,24 +204,6 @@ def test_descriptions_from_yaml() -> None:
     rule = make_filter("sequence", epsilon=3, delta=1e-6, steps=written)
     iterated = EarlyStopping(PureDP(epsilon="0.01"), stops=(2, 4))
     assert rule == sequence(TWENTY, times(TENTH, 3, spares=1), iterated)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        sequence(TENTH),
-        sequence(times(TWENTY, 10, spares=2), TENTH, stops=(3, 10)),
-        sequence(ApproxDP(epsilon="0.1", delta="1e-9"), LAPLACE, accountant="kov"),
-    ],
-    ids=lambda rule: rule.accountant,
-)
-def test_parameters_rebuild_the_sequence(rule: SequenceFilter) -> None:
-    """What a policy pins makes an equal sequence, stops and shares included."""
-    again = make_filter(**json.loads(json.dumps(rule.parameters())))
-    assert isinstance(again, SequenceFilter)
-    assert rule == again
-    assert rule.epsilons == again.epsilons
-    assert rule.limit == again.limit
 
 
 @pytest.mark.parametrize(

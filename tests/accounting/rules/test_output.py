@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import pytest
@@ -168,14 +167,6 @@ def test_it_is_algorithm_1(
     for charge in reversed(charges):
         again += charge
     assert spent == again
-
-
-def test_parameters_rebuild_the_filter() -> None:
-    """What a policy pins makes an equal filter."""
-    rule = make_filter("output", epsilon="0.7", delta="1e-9")
-    pinned = json.loads(json.dumps(rule.parameters()))
-    assert rule == make_filter(**pinned)
-    assert rule != make_filter("output", epsilon="0.7", delta="1e-8")
 
 
 def test_what_it_refuses() -> None:

@@ -8,8 +8,6 @@ from fractions import Fraction
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import (
@@ -24,7 +22,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted
-from tests.sizes import SCALE, scaled
+from tests.sizes import SCALE
 
 IN_CAMPAIGN = pytest.mark.skipif(SCALE <= 1, reason="takes a minute")
 
@@ -245,15 +243,13 @@ def test_the_default_at_the_corners(epsilon, delta):
     assert rule.admits(rule.price(PureDP(epsilon=epsilon)))
 
 
-def test_parameters_make_an_equal_rule():
+def test_derived_numbers_are_pinned():
     """Every number that a default derived is among them."""
     rule = make_filter("portfolio", epsilon=5, delta="1e-6")
     pinned = rule.parameters()
     assert Fraction(pinned["members"][0]["delta"]) == Fraction("6.6e-7")
     assert Fraction(pinned["members"][0]["delta_loss"]) == Fraction("6.55e-7")
     assert pinned["members"][1]["order"] == "7"
-    assert rule == make_filter(**pinned)
-    assert hash(rule) == hash(make_filter(**pinned))
 
 
 def test_the_tally_is_small():
@@ -263,40 +259,6 @@ def test_the_tally_is_small():
     for cost in (GAUSSIAN, PURE, OWN_DELTA, SAMPLED):
         total = total + times(rule.price(cost).amounts, 10**6)
     assert len(total.to_text()) < 1000
-
-
-FIXED = [
-    {**m, "delta": "2.5e-7"} for m in ({"theorem": "gaussian"}, {"theorem": "renyi"})
-]
-
-
-@settings(max_examples=scaled(12), deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
-    more=st.lists(st.integers(0, 10), min_size=4, max_size=4),
-)
-def test_laws(counts, more):
-    """More steps are never admitted where fewer are not; order is irrelevant."""
-    # Members whose prices are the same whatever is used.
-    rule = make_filter("portfolio", epsilon=2, delta="1e-6", members=FIXED)
-    # With the same constants: other default orders may suit a workload better.
-    tighter = make_filter(**{**rule.parameters(), "epsilon": "1.9"})
-    costs = (GAUSSIAN, PURE, SAMPLED, Laplace(sensitivity=1, epsilon="0.05"))
-    total, back = rule.zero(), rule.zero()
-    for cost, count in zip(costs, counts, strict=True):
-        total = total + times(rule.price(cost).amounts, count)
-    for cost, count in reversed([*zip(costs, counts, strict=True)]):
-        back = back + times(rule.price(cost).amounts, count)
-    assert total == back
-    larger = total
-    for cost, count in zip(costs, more, strict=True):
-        larger = larger + times(rule.price(cost).amounts, count)
-    assert rule.admits(total) or not rule.admits(larger)
-    assert rule.admits(total) == (rule.used_fraction(total) <= 1)
-    priced = tighter.zero()
-    for cost, count in zip(costs, counts, strict=True):
-        priced = priced + times(tighter.price(cost).amounts, count)
-    assert rule.admits(total) or not tighter.admits(priced)
 
 
 def test_members_share_delta():

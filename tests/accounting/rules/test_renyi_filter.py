@@ -13,7 +13,6 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.renyi import RenyiFilter, best_order, readable_order
-from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.sizes import scaled
@@ -147,40 +146,10 @@ def test_readable_orders():
         assert order == readable_order(Fraction(excess))
 
 
-def test_parameters_make_an_equal_rule():
-    """The order that a default derived is among them."""
+def test_the_default_order_is_pinned():
+    """A whole number, for sampled Gaussians."""
     rule = make_filter("renyi", epsilon=1, delta="1e-6")
-    assert rule.parameters() == {
-        "theorem": "renyi",
-        "epsilon": "1",
-        "delta": "0.000001",
-        "order": "22",
-        "conversion": "tight",
-    }
-    assert rule == make_filter(**rule.parameters())
-
-
-@settings(max_examples=scaled(10), deadline=None)
-@given(
-    amounts=st.lists(st.integers(0, UNITS), min_size=1, max_size=6),
-    extra=st.integers(0, UNITS // 100),
-    epsilon=st.integers(1, 9),
-)
-def test_laws(amounts, extra, epsilon):
-    """More is never admitted where less is not; order is irrelevant; equality fits."""
-    rule = make_filter("renyi", epsilon=epsilon, delta="1e-6")
-    tighter = make_filter("renyi", epsilon=epsilon, delta="1e-7", order=rule.order)
-    total, back = rule.zero(), rule.zero()
-    for amount in amounts:
-        total = total + Tally((amount,))
-    for amount in reversed(amounts):
-        back = back + Tally((amount,))
-    assert total == back
-    assert rule.admits(total) or not rule.admits(total + Tally((extra,)))
-    assert rule.admits(total) or not tighter.admits(total)
-    assert rule.admits(Tally(rule.thresholds))
-    assert not rule.admits(Tally((rule.thresholds[0] + 1,)))
-    assert rule.admits(total) == (rule.used_fraction(total) <= 1)
+    assert rule.parameters()["order"] == "22"
 
 
 def test_a_step_with_a_delta_is_refused():

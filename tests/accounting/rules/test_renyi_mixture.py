@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.exponential_sums import ExponentialSum
 from dpflow.accounting.rules.renyi import RenyiFilter, RenyiOdometer
 from dpflow.accounting.rules.renyi_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.renyi_mixture import RenyiMixtureOdometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
 from tests.sizes import scaled
 
@@ -163,8 +163,8 @@ def boundary(rule, direction: list[int]) -> Tally | None:
 
     if not rule.admits(at(Fraction(-100))):
         return None
-    low, high = Fraction(-100), Fraction(160)
-    for _ in range(48):
+    low, high = Fraction(-100), Fraction(320)
+    for _ in range(49):
         middle = (low + high) / 2
         low, high = (middle, high) if rule.admits(at(middle)) else (low, middle)
     return at(low)
@@ -285,29 +285,6 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
     assert min(each) <= reading <= min(each) * (1 + TIGHT)
 
 
-@settings(max_examples=scaled(12), deadline=None)
-@given(
-    amounts=st.lists(st.integers(0, UNITS), min_size=3, max_size=3),
-    extra=st.lists(st.integers(0, UNITS // 10), min_size=3, max_size=3),
-)
-def test_laws(amounts, extra):
-    """More spent: never admitted more, never read less. A smaller delta likewise."""
-    orders = [2, 5, 30]
-    less = Tally(tuple(amounts))
-    more = less + Tally(tuple(extra))
-    rules = [
-        make_filter("renyi", epsilon=2, delta=d, orders=orders)
-        for d in ("1e-5", "1e-6")
-    ]
-    for rule in rules:
-        assert rule.admits(less) or not rule.admits(more)
-        assert rule.admits(less) == (rule.used_fraction(less) <= 1)
-    assert rules[0].admits(less) or not rules[1].admits(less)
-    rule = make_odometer("renyi", delta="1e-6", orders=orders)
-    reading = rule.read(Tally((*less.amounts, 0)))
-    assert reading <= rule.read(Tally((*more.amounts, 0))) * (1 + 1e-12)
-
-
 def test_used_fraction_scales():
     """Half of a tally uses half; nothing uses nothing; it is rounded up."""
     rule = make_filter("renyi", epsilon=1, delta="1e-6", orders=[8, 22, 60])
@@ -318,37 +295,6 @@ def test_used_fraction_scales():
     assert half == pytest.approx(share / 2, rel=1e-5)
     fits = Tally(tuple(math.floor(a / Fraction(share)) for a in full.amounts))
     assert rule.admits(fits)
-
-
-def test_an_uncovered_step_ends_the_reading():
-    """A step with a delta has no divergence: refused by price, counted by charge."""
-    for options in (
-        {"theorem": "renyi", "orders": [2, 8]},
-        {"theorem": "renyi-doubling"},
-    ):
-        rule = make_odometer(delta="1e-6", **options)
-        cost = ApproxDP(epsilon="0.1", delta="1e-9")
-        with pytest.raises(UnsupportedCost):
-            rule.price(cost)
-        charged = rule.charge(cost)
-        assert charged.amounts[-1] == 1
-        assert rule.read(rule.zero()) < math.inf
-        assert rule.read(charged) == math.inf
-
-
-def test_parameters_make_an_equal_rule():
-    """Weights such as one third included."""
-    rule = make_filter("renyi", epsilon=1, delta="1e-6", orders=[64, 4, 16])
-    assert rule.parameters()["orders"] == ["4", "16", "64"]
-    assert rule.parameters()["weights"] == ["1/3", "1/3", "1/3"]
-    assert rule == make_filter(**rule.parameters())
-    for theorem, options in (
-        ("renyi", {"orders": [3, 9], "weights": ["0.25", "0.75"]}),
-        ("renyi-doubling", {"halt_at_epsilon": 3}),
-        ("renyi", {"halt_at_epsilon": 3}),
-    ):
-        odometer = make_odometer(theorem, delta="1e-6", **options)
-        assert odometer == make_odometer(**odometer.parameters())
 
 
 def test_the_options_choose_the_rule():

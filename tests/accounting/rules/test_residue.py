@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 
@@ -289,7 +288,7 @@ def test_breakpoints_are_pinned():
         64,
         126,
         992,
-        48 << 114,
+        49 << 239,
     ]
 
 
@@ -380,14 +379,6 @@ def test_a_full_account_admits_nothing():
         price = rule.price(TENTH, Tally((used, 0)))
         assert price.amounts[0] == units_up(pure_mu_squared(Fraction(1, 10)))
         assert not rule.admits(Tally((used, 0)) + price)
-
-
-def test_an_equal_filter_comes_from_the_parameters():
-    """JSON and back."""
-    rule = rule_of(delta_loss="9e-7")
-    again = make_filter(**json.loads(json.dumps(rule.parameters())))
-    assert again == rule
-    assert again.thresholds == rule.thresholds
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "response", "laplace", "range"])

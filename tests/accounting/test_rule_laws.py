@@ -1,0 +1,373 @@
+"""Laws of every filter and odometer, over a table of their options."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow.accounting import (
+    FILTERS,
+    ODOMETERS,
+    Filter,
+    Odometer,
+    Rule,
+    make_filter,
+    make_odometer,
+)
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import (
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+)
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    ProbabilisticDP,
+    PureDP,
+)
+from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.rounding import UNITS
+from tests.sizes import scaled
+
+TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
+SPLIT = {"delta_loss": "6e-7"}
+STEPS = [
+    {"cost": TENTH, "times": 3, "spares": 1},
+    {"cost": TWENTY, "times": 9},
+    Laplace(sensitivity=1, scale=10),
+]
+#: Options of every filter, at epsilon 2 and delta 1e-6.
+FILTER_OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "basic": [{}],
+    "concentrated": [{}, SPLIT, {"conversion": "classic"}],
+    "gaussian": [{}, SPLIT],
+    "individual": [{}, {"order": 20}, {"measure": "gaussian"}],
+    "output": [{}],
+    "portfolio": [{}],
+    "renyi": [
+        {"order": 12},
+        {"order": 25, "conversion": "classic"},
+        {"order": 15, **SPLIT},
+        {"orders": [4, 16, 64]},
+        {"orders": [6, 30], "weights": ["0.25", "0.7"], "conversion": "classic"},
+    ],
+    "residue": [{}, SPLIT],
+    "rogers": [{}],
+    "sequence": [
+        {"steps": STEPS},
+        {"steps": STEPS, "stops": [3, 10], "deltas": ["1e-7", "2e-7", "3e-7"]},
+        {"steps": STEPS[:1], "accountant": "kov"},
+    ],
+    "whitehouse": [{}, {**SPLIT, "drift": "tanh"}],
+}
+#: Options of every odometer, at delta 1e-6.
+ODOMETER_OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "basic": [{}],
+    "individual": [{"order": 8}, {"order": 8, "measure": "gaussian"}],
+    "mixture": [
+        {"rho": 1},
+        {"rho": "0.01", "form": "pure", **SPLIT},
+        {"rho": 1, "sides": "two"},
+    ],
+    "renyi": [
+        {"order": 8},
+        {"order": "7/3"},
+        {"orders": [3, 9], "weights": [".2", ".7"]},
+    ],
+    "renyi-doubling": [{}, {"orders": [4, 8]}],
+    "rogers": [{"beta": "0.01"}, {"people": 100}, {"granularity": "1/300"}],
+    "stitched": [{"v0": "0.01"}, {"v0": 1, "form": "pure", **SPLIT}],
+}
+CASES = [
+    *(
+        ("filter", name, given)
+        for name in FILTER_OPTIONS
+        for given in FILTER_OPTIONS[name]
+    ),
+    *(
+        ("odometer", name, given)
+        for name in ODOMETER_OPTIONS
+        for given in ODOMETER_OPTIONS[name]
+    ),
+]
+
+
+def made(kind: str, theorem: str, given: dict[str, Any], **other: Any) -> Rule:
+    """Make the rule of a row of the table."""
+    options = {"delta": "1e-6", **given, **other}
+    if kind == "odometer":
+        return make_odometer(theorem, **options)
+    return make_filter(theorem, **{"epsilon": 2, **options})
+
+
+RULES = [made(*case) for case in CASES]
+STEADY = [rule for rule in RULES if rule.steady]
+FILTER_RULES = [rule for rule in RULES if isinstance(rule, Filter)]
+ODOMETER_RULES = [rule for rule in RULES if isinstance(rule, Odometer)]
+
+small = st.integers(1, 2000)
+COSTS = st.one_of(
+    small.map(lambda n: PureDP(epsilon=Fraction(n, 10**4))),
+    small.map(lambda n: Laplace(sensitivity=1, scale=n + 4)),
+    small.map(lambda n: Gaussian(sensitivity=1, sigma=n + 4)),
+    small.map(lambda n: ZCDP(rho=Fraction(n, 10**7))),
+    small.map(lambda n: ExponentialMechanism(epsilon=Fraction(n, 10**4))),
+    st.tuples(small, small).map(
+        lambda n: ApproxDP(epsilon=Fraction(n[0], 10**4), delta=Fraction(n[1], 10**11))
+    ),
+    st.just(TENTH),
+    st.just(TWENTY),
+)
+
+
+def names(rule: Rule) -> str:
+    """Return a test's name: the theorem and its place in the table."""
+    return f"{type(rule).__name__}-{RULES.index(rule)}"
+
+
+def priced(rule: Rule, costs: list[Cost]) -> list[Cost]:
+    """Return the costs that a rule has a price for."""
+    found = []
+    for cost in costs:
+        try:
+            rule.price(cost)
+        except UnsupportedCost:
+            continue
+        found.append(cost)
+    return found
+
+
+def total(rule: Rule, costs: list[Cost]) -> Tally:
+    """Return the tally after charging costs one after another."""
+    tally = rule.zero()
+    for cost in costs:
+        tally = tally + rule.price(cost, tally)
+    return tally
+
+
+def level(rule: Rule, tally: Tally) -> float:
+    """Return the share that a filter has used, or what an odometer reads."""
+    if isinstance(rule, Filter):
+        return rule.used_fraction(tally)
+    assert isinstance(rule, Odometer)
+    return rule.read(tally)
+
+
+def test_every_theorem_stands_in_the_table() -> None:
+    """A theorem that is added obeys the laws, too."""
+    assert FILTER_OPTIONS.keys() == FILTERS.keys()
+    assert ODOMETER_OPTIONS.keys() == ODOMETERS.keys()
+
+
+@pytest.mark.parametrize("rule", STEADY, ids=names)
+@settings(max_examples=scaled(12), deadline=None)
+@given(costs=st.lists(COSTS, max_size=8), data=st.data())
+def test_the_order_of_charges_is_irrelevant(
+    rule: Rule, costs: list[Cost], data: st.DataObject
+) -> None:
+    """Any order leaves the same tally; holding, settling and voiding are exact."""
+    costs = priced(rule, [*costs, TENTH])
+    tally = total(rule, costs)
+    assert tally == total(rule, data.draw(st.permutations(costs)))
+    worst, realised = rule.price(costs[0]), rule.price(costs[-1])
+    assert tally + worst - worst == tally
+    assert tally + worst - worst + realised == tally + realised
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+@settings(max_examples=scaled(12), deadline=None)
+@given(costs=st.lists(COSTS, max_size=8), times=st.integers(1, 400))
+def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -> None:
+    """What is refused stays refused; shares and readings never fall."""
+    costs = priced(rule, [*costs, TENTH])
+    tally = Tally(tuple(times * amount for amount in total(rule, costs).amounts))
+    more = tally + rule.price(costs[0], tally)
+    assert level(rule, tally) <= level(rule, more) * (1 + 1e-9)
+    if isinstance(rule, Filter):
+        assert rule.admits(tally) or not rule.admits(more)
+        for spent in (tally, more):
+            assert (rule.used_fraction(spent) <= 1) == rule.admits(spent)
+
+
+# Delta sizes the filters of renyi-doubling, so that fewer of them may read less.
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES if r.theorem != "renyi-doubling"], ids=names
+)
+@settings(max_examples=scaled(6), deadline=None)
+@given(
+    costs=st.lists(COSTS, max_size=6),
+    times=st.integers(1, 400),
+    share=st.fractions(Fraction(1, 2), 1, max_denominator=20),
+)
+def test_a_smaller_budget_never_admits_more(
+    rule: Rule, costs: list[Cost], times: int, share: Fraction
+) -> None:
+    """With the same constants: less epsilon, less delta, or a rarer failure."""
+    pinned = rule.parameters()
+    fewer = [{"delta": Fraction(pinned["delta"]) * share}]
+    if isinstance(rule, Filter):
+        fewer.append({"epsilon": Fraction(pinned["epsilon"]) * share})
+    amounts = total(rule, priced(rule, [*costs, TENTH])).amounts
+    tally = Tally(tuple(times * amount for amount in amounts))
+    make = make_filter if isinstance(rule, Filter) else make_odometer
+    for less in fewer:
+        try:
+            tight = make(**{**pinned, **less})
+        except InvalidCost:
+            continue  # no such rule: its steps or its parts of delta do not fit
+        assert tight.components == rule.components
+        assert level(rule, tally) <= level(tight, tally) * (1 + 1e-9)
+        if isinstance(rule, Filter) and isinstance(tight, Filter):
+            assert rule.admits(tally) or not tight.admits(tally)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_parameters_make_an_equal_rule_again(rule: Rule) -> None:
+    """What a ledger pins rebuilds the rule through JSON, derived numbers included."""
+    pinned = json.loads(json.dumps(rule.parameters()))
+    again = (make_filter if isinstance(rule, Filter) else make_odometer)(**pinned)
+    assert again == rule
+    assert hash(again) == hash(rule)
+    assert again.components == rule.components
+    assert again.parameters() == rule.parameters()
+    tally = rule.price(TENTH)
+    assert level(again, tally) == level(rule, tally)
+    if isinstance(rule, ThresholdFilter):
+        assert again.limit == rule.limit  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("numbers", [("1e-12", "1e-35"), ("1/3", "1/7"), (900, 0.5)])
+@pytest.mark.parametrize("theorem", ["basic", "concentrated", "gaussian", "whitehouse"])
+def test_extreme_numbers_survive_as_well(
+    theorem: str, numbers: tuple[Any, Any]
+) -> None:
+    """Fractions and floats are pinned exactly."""
+    epsilon, delta = (Fraction(number) for number in numbers)
+    rule = make_filter(theorem, epsilon=epsilon, delta=delta)
+    again = make_filter(**json.loads(json.dumps(rule.parameters())))
+    assert (again, again.epsilon, again.delta) == (rule, epsilon, delta)
+
+
+def test_rules_of_different_numbers_differ() -> None:
+    """No two rows of the table are equal, nor is one with another budget."""
+    assert all(one != other for i, one in enumerate(RULES) for other in RULES[:i])
+    for case, rule in zip(CASES, RULES, strict=True):
+        assert made(*case, delta="2e-6") != rule
+        assert made(*case, delta=1e-6) == rule
+        if isinstance(rule, Filter):
+            assert made(*case, epsilon=3) != rule
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_a_rule_names_its_tally_in_its_own_currency(rule: Rule) -> None:
+    """Journals show each component as an exact decimal, and counts as counts."""
+    tally = rule.price(TENTH)
+    named = rule.named(tally)
+    assert tuple(named) == rule.components
+    for (name, text), amount in zip(named.items(), tally.amounts, strict=True):
+        counted = name.endswith("uncovered") or rule.theorem == "sequence"
+        assert Fraction(text) == (amount if counted else Fraction(amount, UNITS))
+
+
+@pytest.mark.parametrize(
+    "rule", [r for r in FILTER_RULES if isinstance(r, ThresholdFilter)], ids=names
+)
+def test_the_smallest_excess_is_refused(rule: ThresholdFilter) -> None:
+    """Equality fits, one unit more of any component does not; shares are rounded up."""
+    assert rule.admits(rule.limit)
+    assert rule.used_fraction(rule.limit) in (0, 1) or rule.theorem == "sequence"
+    for place in range(len(rule.components)):
+        unit = Tally(tuple(int(place == i) for i in range(len(rule.components))))
+        assert not rule.admits(rule.limit + unit)
+    spent = Tally(tuple(limit // 3 + 1 for limit in rule.limit.amounts))
+    if rule.theorem != "sequence" and all(rule.limit.amounts):
+        pairs = zip(spent.amounts, rule.limit.amounts, strict=True)
+        exactly = max(Fraction(*pair) for pair in pairs)
+        share = rule.used_fraction(spent)
+        assert Fraction(math.nextafter(share, 0)) < exactly <= Fraction(share)
+
+
+@pytest.mark.parametrize("rule", ODOMETER_RULES, ids=names)
+def test_a_step_without_a_price_ends_the_reading(rule: Odometer) -> None:
+    """Refused by `price`, counted by `charge`, infinite for ever; a void undoes it."""
+    leak = ApproxZCDP(rho="0.01", delta="1e-35")
+    with pytest.raises(UnsupportedCost, match=r"ApproxZCDP|delta"):
+        rule.price(leak)
+    assert rule.charge(leak).amounts == (*(0,) * (len(rule.components) - 1), 1)
+    before = rule.charge(TENTH)
+    assert before == rule.price(TENTH)
+    after = before + rule.charge(leak)
+    assert rule.read(after) == rule.read(after + before) == math.inf
+    assert rule.named(after + rule.charge(leak))["uncovered"] == "2"
+    assert rule.read(after - rule.charge(leak)) == rule.read(before) < math.inf
+
+
+BAD_NUMBERS = [0, 1, -1, "nan", math.inf, True, None, "half"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_bad_number_is_refused_by_name(case: tuple[str, str, dict[str, Any]]) -> None:
+    """So is an option that the theorem does not have; nothing goes by position."""
+    zero = case[1] in ("basic", "output", "portfolio", "sequence")
+    for number in BAD_NUMBERS:
+        if number == 0 and zero:
+            continue
+        with pytest.raises(InvalidCost, match="delta"):
+            made(*case, delta=number)
+    for number in (0, -1, "nan", math.inf, True, None, "one", 10_001):
+        if case[0] == "filter":
+            with pytest.raises(InvalidCost, match="epsilon") as caught:
+                made(*case, epsilon=number)
+            assert caught.value.name == "epsilon"
+    for number in (0, -1, "nan", "soon"):
+        if case[0] == "odometer":
+            with pytest.raises(InvalidCost, match="halt_at_epsilon"):
+                made(*case, halt_at_epsilon=number)
+    for option in ("speed", "known", "self"):
+        with pytest.raises(InvalidCost, match=option):
+            made(*case, **{option: 1})
+    with pytest.raises(TypeError, match="positional"):
+        type(made(*case))(2, "1e-6")
+
+
+@pytest.mark.parametrize("theorem", ["", "Basic", "mixture", "x", None, 1, ["basic"]])
+def test_an_unknown_filter_is_refused_with_the_known_ones(theorem: Any) -> None:
+    """A filter that does not exist, or is an odometer, lists those that do."""
+    with pytest.raises(InvalidCost, match=", ".join(sorted(FILTERS))) as caught:
+        make_filter(theorem, epsilon=1)
+    assert caught.value.value == theorem
+
+
+@pytest.mark.parametrize("theorem", ["", "Renyi", "gaussian", None, ["renyi"]])
+def test_an_unknown_odometer_is_refused_with_the_known_ones(theorem: Any) -> None:
+    """An odometer that does not exist, or is a filter, lists those that do."""
+    with pytest.raises(InvalidCost, match=", ".join(sorted(ODOMETERS))) as caught:
+        make_odometer(theorem, delta="1e-6")
+    assert caught.value.value == theorem
+
+
+def test_a_broken_rule_breaks_a_law() -> None:
+    """Negative control: a price that depends on what is used is noticed."""
+    rule = make_filter("residue", epsilon=2, delta="1e-6")
+    costs: list[Cost] = [TENTH, TWENTY, PureDP(epsilon="1")]
+    assert total(rule, costs) != total(rule, costs[::-1])
+
+
+def test_sampled_steps_and_probabilistic_ones_obey_too() -> None:
+    """Costs that few theorems price, where they do."""
+    sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+    for cost in (sampled, ProbabilisticDP(epsilon="0.1", delta="1e-8")):
+        for rule in STEADY:
+            if priced(rule, [cost]):
+                assert total(rule, [cost, TENTH]) == total(rule, [TENTH, cost])
