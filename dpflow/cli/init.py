@@ -123,7 +123,7 @@ def _asked(wishes: Wishes) -> Wishes:
     what = "What is the private data called?"
     name = wishes.dataset or _ask(what, "visits", "dataset")
     wishes = _asked_budget(_asked_whom(replace(wishes, dataset=name)))
-    theorem = wishes.theorem or _asked_filter()
+    theorem = wishes.theorem or _asked_filter(str(wishes.delta))
     what = "What is the first flow called?"
     flow = wishes.flow or _ask(what, "daily-report", "flow")
     say("")
@@ -151,17 +151,24 @@ def _asked_budget(wishes: Wishes) -> Wishes:
     say("3 is common, above 10 promises little. Delta is the chance that it is more.")
     epsilon = wishes.epsilon or _ask("Epsilon?", "1", "epsilon")
     delta = wishes.delta or _ask("Delta?", default_delta(wishes.people), "delta")
-    say("", "The filter is the theorem that admits steps: gaussian for counts and sums")
-    say("with Gaussian noise, portfolio for a mixture, basic for a few Laplace steps.")
-    say("For DP-SGD it is renyi, and its order must be fixed before the first charge:")
-    say("`dpflow forecast --theorems --cost ...` names the best of the whole orders.")
     return replace(wishes, epsilon=epsilon, delta=delta)
 
 
-def _asked_filter() -> str:
-    from dpflow.starter.project import FILTERS
+def _asked_filter(delta: str) -> str:
+    """Ask three questions, and say which filter follows and why."""
+    from dpflow.starter.project import filter_for
 
-    while (said := _ask(f"Which? ({', '.join(FILTERS)})", FILTERS[0])) not in FILTERS:
+    say("", "The filter is the theorem that admits steps. Three questions choose it.")
+    noise = _ask_one_of("Noise of the steps?", ("gaussian", "laplace", "mixed"))
+    use = _ask_one_of("Many reports, or one training?", ("reports", "training"))
+    of = _ask_one_of("Is one row or one person protected?", ("rows", "people"))
+    theorem, why = filter_for(noise=noise, use=use, of=of, delta=delta)
+    say(f"The filter is {theorem}: {why}")
+    return theorem
+
+
+def _ask_one_of(question: str, words: tuple[str, ...]) -> str:
+    while (said := _ask(f"{question} ({', '.join(words)})", words[0])) not in words:
         pass
     return said
 

@@ -94,6 +94,7 @@ def advice(
     """
     return [
         *_large_epsilon(policy),
+        *_without_delta(policy),
         *_large_delta(policy, policy.check.people if people is None else people),
         *_renewal(policy, terms),
         *_unpriced(policy, workload),
@@ -162,8 +163,21 @@ def _large_epsilon(policy: Policy) -> Iterator[Advice]:
             )
 
 
+def _without_delta(policy: Policy) -> Iterator[Advice]:
+    if policy.filter.theorem == "portfolio" and not policy.budget.delta:
+        yield Advice(
+            "no-delta",
+            "The budget's delta is 0, so that only pure steps fit.",
+            "Add delta to the budget, such as 1e-6.",
+        )
+
+
 def _large_delta(policy: Policy, people: int | None) -> Iterator[Advice]:
-    most, which, more = _WEAK_DELTA, "1e-4", ", and the number of them as `people`"
+    most, which, more = (
+        _WEAK_DELTA,
+        "1e-4",
+        ", and their number as `check: {people: N}`",
+    )
     if people is not None:
         most, which, more = Fraction(1, people), f"1 / people (1 / {people})", ""
     for name, budget in _budgets(policy):

@@ -222,6 +222,11 @@ class FilterChoice(TheoremChoice):
     }
 
 
+def default_filter() -> FilterChoice:
+    """Return the filter of a policy that declares none."""
+    return FilterChoice(theorem="portfolio")
+
+
 class OdometerChoice(TheoremChoice):
     """The theorem that reads out the loss so far, by name or with options."""
 

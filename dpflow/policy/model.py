@@ -32,6 +32,7 @@ from dpflow.policy.fields import (
     OdometerChoice,
     OnExhausted,
     Sourced,
+    default_filter,
     idle_problem,
     rule_problem,
 )
@@ -91,7 +92,9 @@ class Policy(Sourced):
         examples=[{"epsilon": 3, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(
-        description="The theorem that admits or refuses steps against the budget.",
+        default_factory=default_filter,
+        description="The theorem that admits or refuses steps against the budget. "
+        "Default: portfolio, for any mixture of steps.",
         examples=["gaussian", {"theorem": "concentrated", "conversion": "tight"}],
     )
     odometer: OdometerChoice | None = Field(

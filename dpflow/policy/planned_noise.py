@@ -176,8 +176,8 @@ def check_steady(rule: Rule) -> None:
         return
     msg = (
         f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
-        "on what was charged before, so runs to come have no price yet. Choose another "
-        "filter, or write the noise as a number."
+        "on what was charged before, so runs to come have no price yet. Write "
+        "`filter: gaussian`, or write the noise as a number."
     )
     raise InvalidCost(msg, name="plan", value=rule.theorem)
 

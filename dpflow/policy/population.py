@@ -11,7 +11,14 @@ from typing import Any
 
 from pydantic import Field
 
-from dpflow.policy.fields import CHECK, Budget, Check, FilterChoice, Record
+from dpflow.policy.fields import (
+    CHECK,
+    Budget,
+    Check,
+    FilterChoice,
+    Record,
+    default_filter,
+)
 from dpflow.policy.model import Policy
 from dpflow.policy.types import Name, Relation, Unit
 
@@ -44,7 +51,9 @@ class Population(Record):
         examples=[{"epsilon": 5, "delta": "1e-6"}],
     )
     filter: FilterChoice = Field(
-        description="The theorem that admits or refuses steps against the budget.",
+        default_factory=default_filter,
+        description="The theorem that admits or refuses steps against the budget. "
+        "Default: portfolio, for any mixture of steps.",
         examples=["gaussian"],
     )
     lifetime: Budget | None = Field(

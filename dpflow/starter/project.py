@@ -25,6 +25,7 @@ from dpflow.ledger import (
     storage_at,
 )
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
+from dpflow.policy.strict_yaml import exact_decimal
 from dpflow.starter.texts import (
     IGNORED,
     ROOT,
@@ -72,6 +73,34 @@ class _File:
 
     path: Path
     text: str
+
+
+def filter_for(*, noise: str, use: str, of: str, delta: str) -> tuple[str, str]:
+    """Return the filter of a first policy, and the reason.
+
+    Args:
+        noise: "gaussian", "laplace" or "mixed".
+        use: "reports" or "training".
+        of: "rows" or "people".
+        delta: Delta of the budget, as text.
+    """
+    if exact_decimal(delta) == 0:
+        return (
+            "basic",
+            "without a delta, only pure steps fit.",
+        )
+    if use == "training":
+        return "renyi", (
+            "it prices the sampled Gaussian steps of DP-SGD. Fix its order before the "
+            "first charge: `dpflow forecast --theorems --cost ...` names the best one."
+        )
+    if noise == "mixed":
+        return "portfolio", "it admits any mixture of steps."
+    people = " Recurring reports about people can use `individual` instead."
+    return "gaussian", (
+        "it loses nothing on Gaussian noise and takes Laplace and pure steps."
+        f"{people if of == 'people' else ''}"
+    )
 
 
 def default_delta(people: int | None) -> str:

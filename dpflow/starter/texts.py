@@ -46,6 +46,7 @@ def policy_text(wishes: Wishes) -> str:
         epsilon=_number(wishes.epsilon),
         delta=_number(wishes.delta),
         theorem=_scalar(wishes.theorem),
+        why=_COMMENTS.get(str(wishes.theorem), ""),
         flow=_scalar(wishes.flow),
     )
 
@@ -83,6 +84,9 @@ def flow_text(wishes: Wishes, cost: str, policy: str) -> str:
     return re.sub("|".join(words), lambda found: words[found[0]], _FLOW)
 
 
+_COMMENTS = {
+    "gaussian": "  # Gaussian, Laplace and pure steps; `portfolio` for mixtures"
+}
 ROOT = """\
 # The project's root: dpflow looks here for policies/ and .dpflow/.
 [tool.dpflow]
@@ -102,7 +106,7 @@ relation: add-or-remove
 # The most that all releases of one term together may lose. A new term is a decision
 # with a reason; the budgets of several terms add up.
 budget: {{epsilon: {epsilon}, delta: {delta}}}
-filter: {theorem}
+filter: {theorem}{why}
 
 # Only these flows may use the dataset.
 flows:

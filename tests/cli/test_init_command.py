@@ -206,9 +206,10 @@ def test_without_a_terminal_it_asks_for_flags(empty: Shop) -> None:
 
 def test_it_asks_in_a_terminal(empty: Shop) -> None:
     """Each answer lands in the policy; Enter takes the default."""
-    answers = ["shop", "buyer", "23570", "", "", "gaussien", "portfolio", ""]
+    answers = ["shop", "buyer", "23570", "", "", "mixt", "mixed", "", "", ""]
     text = _typed(answers, empty.root)
     assert "One what?" in text
+    assert "The filter is portfolio: it admits any mixture of steps." in text
     assert "made  policies/shop.yaml" in text
     policy = yaml.safe_load((empty.policies / "shop.yaml").read_text())
     assert (policy["unit"], policy["filter"]) == ("buyer", "portfolio")
@@ -219,7 +220,7 @@ def test_it_asks_in_a_terminal(empty: Shop) -> None:
 def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
     """Nobody answers everything twice for one typing error."""
     names = ["sales data", "sales", "buyer", "0"]
-    answers = [*names, "abc", "2", "5", "1e-7", "", "weekly report", ""]
+    answers = [*names, "abc", "2", "5", "1e-7", "", "", "", "weekly report"]
     text = plain(_typed(answers, empty.root)).replace("\n", " ")
     assert "dataset 'sales data' is not a usable name" in text
     assert "budget.epsilon must be a finite number, got 'abc'" in text
@@ -227,6 +228,8 @@ def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
     policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
     assert policy["budget"] == {"epsilon": 2, "delta": "1e-7"}
     assert policy["flows"] == {"weekly report": {}}
+    comment = "filter: gaussian  # Gaussian, Laplace and pure steps; `portfolio` for"
+    assert comment in (empty.policies / "sales.yaml").read_text()
 
 
 def _typed(answers: list[str], folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dpflow.accounting import make_filter
@@ -57,6 +59,16 @@ def test_nothing_is_weak_about_a_good_policy():
 def test_each_weakness_is_found_at_its_limit(old, new, found):
     """And not below it."""
     assert codes(GOOD.replace(old, new), people=20_000) == found
+
+
+def test_a_mixture_without_a_delta_fits_pure_steps_only():
+    """Also where the filter is absent, which means `portfolio`."""
+    absent = re.sub("filter: .*", "", GOOD)
+    assert parse_policy(absent).filter.theorem == "portfolio"
+    assert codes(absent) == []
+    assert codes(absent.replace(", delta: 1e-6", "")) == ["no-delta"]
+    (rule,) = parse_policy(absent.replace(", delta: 1e-6", "")).dataset_filter().members
+    assert rule.theorem == "basic"
 
 
 def test_people_are_the_policys_unless_they_are_given():

@@ -12,7 +12,7 @@ from dpflow import Gaussian, guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
 from dpflow.policy import load_policies
-from dpflow.starter.project import default_delta, make_project
+from dpflow.starter.project import FILTERS, default_delta, filter_for, make_project
 from dpflow.starter.texts import Wishes
 
 COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
@@ -38,6 +38,26 @@ def test_the_default_delta_is_far_below_one_in_all_people(
     """At most a tenth of it."""
     assert default_delta(people) == delta
     assert people is None or float(delta) <= 0.1 / people
+
+
+@pytest.mark.parametrize(
+    ("noise", "use", "of", "delta", "theorem"),
+    [
+        ("gaussian", "reports", "rows", "1e-6", "gaussian"),
+        ("laplace", "reports", "people", "1e-6", "gaussian"),
+        ("mixed", "reports", "rows", "1e-6", "portfolio"),
+        ("gaussian", "training", "rows", "1e-6", "renyi"),
+        ("laplace", "reports", "rows", "0", "basic"),
+    ],
+)
+def test_three_answers_choose_a_filter(
+    noise: str, use: str, of: str, delta: str, theorem: str
+) -> None:
+    """The reason is said with it."""
+    found, why = filter_for(noise=noise, use=use, of=of, delta=delta)
+    assert found == theorem
+    assert found in FILTERS
+    assert ("`individual`" in why) is (of == "people")
 
 
 def test_a_second_dataset_is_told_of_a_flow_that_was_there(folder: Path) -> None:
@@ -84,7 +104,7 @@ def test_a_ledger_made_anew_does_not_forget(folder: Path) -> None:
     shutil.rmtree(folder / ".dpflow")
     (folder / "policies" / "ledger.lock").unlink()
     make_project(Wishes())
-    assert "is governed by ledger" in charged("visits")
+    assert "governs the data source" in charged("visits")
 
 
 def test_projects_with_one_dataset_name_are_not_one_source(

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
+from dpflow.ledger.office import apply_policy, charge_by_hand
 from dpflow.ledger.office_records import Applied, Wish
 from dpflow.policy import Policy
 from tests.ledger.support import Place, granted, make_ledger, make_policy, sums
@@ -92,6 +93,21 @@ def test_a_charge_posts_to_the_share_or_to_others(path: Place) -> None:
     assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 10)
     ledger.void(name, reason="a test")
     assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
+    ledger.close()
+
+
+def test_prior_spending_and_corrections_post_to_the_same_accounts(path: Place) -> None:
+    """Of a reserved flow to its share, all else to `others`; both may overdraw."""
+    ledger, pure = make_ledger(path), PureDP(epsilon=10)
+    charge_by_hand(ledger, TWO, pure, reason="a test", flow="a")
+    charge_by_hand(ledger, TWO, pure, reason="a test")
+    name = granted(ledger, "1", policies=[TWO], flow="c")
+    charge_by_hand(ledger, name, PureDP(epsilon=15), reason="a test")
+    posted = [sum(sums(path, f"a#1{place}")) for place in ("", "/others", "/flow/a")]
+    assert posted == [35, 25, 10]
+    assert not fits(ledger, TWO, "1", "c")
+    assert fits(ledger, TWO, "30", "a")
+    assert verify(ledger).bad == []
     ledger.close()
 
 
