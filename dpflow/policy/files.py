@@ -31,6 +31,7 @@ from dpflow.policy.strict_yaml import (
     read_document,
 )
 from dpflow.policy.types import PROBLEM, did_you_mean, shown
+from dpflow.removed import FIELDS
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -289,7 +290,11 @@ def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
     fields = _fields_around(place)
     name = str(place[-1]) if place else ""
     if kind == "extra_forbidden":
-        return place, "this field is unknown.", did_you_mean(name, fields)
+        return (
+            place,
+            "this field is unknown.",
+            FIELDS.get(name) or did_you_mean(name, fields),
+        )
     known = fields.get(name)
     example = _example(name, known) if known else ""
     if kind == "missing":
