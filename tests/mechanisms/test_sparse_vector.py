@@ -22,6 +22,7 @@ from dpflow.mechanisms.above_threshold import answers, sparse_vector
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.grid import ADDED, GRID
 from tests.sizes import scaled, spread
+from tests.walks import Walk, law_of
 
 SMALL_GRID = 2
 
@@ -57,32 +58,7 @@ class Draw:
 
     def __ge__(self, limit: int) -> bool:
         chance = at_least(limit - self.shift, self.scale)
-        return self.walk.choose([(True, chance), (False, 1 - chance)])
-
-
-class Walk:
-    """One path through the choices of a run, with its probability."""
-
-    def __init__(self, path: list[int]) -> None:
-        self.path, self.seen, self.chance = path, [], 1.0
-
-    def choose(self, options: list) -> object:
-        """Take the option that the path says, the first beyond its end."""
-        at = len(self.seen)
-        taken = self.path[at] if at < len(self.path) else 0
-        self.seen.append((taken, len(options)))
-        value, chance = options[taken]
-        self.chance *= chance
-        return value
-
-    def following(self) -> list[int] | None:
-        """Return the next path in order, or None after the last."""
-        seen = list(self.seen)
-        while seen and seen[-1][0] + 1 == seen[-1][1]:
-            seen.pop()
-        if not seen:
-            return None
-        return [taken for taken, _ in seen[:-1]] + [seen[-1][0] + 1]
+        return self.walk.take([chance, 1 - chance]) == 0
 
 
 def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
@@ -92,25 +68,25 @@ def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
     reach = math.ceil(REACH * threshold)
     found: dict = {}
     for shift in range(-reach, reach + 1):
-        path: list[int] | None = []
-        while path is not None:
-            walk = Walk(path)
+
+        def run(walk: Walk, shift: int = shift) -> tuple:
             first = iter([shift])
 
-            def noise(scale: Fraction, walk: Walk = walk, first=first) -> object:
+            def noise(scale: Fraction) -> object:
                 # The threshold's noise is the first draw of all.
                 drawn = next(first, None)
                 return Draw(walk, scale) if drawn is None else drawn
 
             noise.walk = walk
-            noise.many = lambda scale, walk=walk: walk.choose(
-                [(k, mass(k, float(scale))) for k in range(-MANY, MANY + 1)]
+            noise.many = lambda scale: (
+                walk.take([mass(k, float(scale)) for k in range(-MANY, MANY + 1)])
+                - MANY
             )
             drawn = mechanism(cost, queries, 0, noise=noise, grid=SMALL_GRID)
-            chance = walk.chance * mass(shift, threshold)
-            key = (drawn.output, drawn.cell)
-            found[key] = found.get(key, 0.0) + chance
-            path = walk.following()
+            return drawn.output, drawn.cell
+
+        for output, chance in law_of(run).items():
+            found[output] = found.get(output, 0.0) + chance * mass(shift, threshold)
     return found
 
 

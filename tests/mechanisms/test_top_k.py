@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from dpflow.mechanisms.largest_groups import top_k as draw
 from tests.adversaries.test_output import Finite, value
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread
+from tests.walks import Walk, law_of
 
 Counts = tuple[int, ...]
 #: Probabilities of names and cell; what went wrong may have cell 0.
@@ -44,45 +44,26 @@ SHARP = TopK(epsilon="2.08", delta="0.001", most=2, among=2)
 SINGLE = TopK(epsilon="0.71", delta="0.33", most=1, among=1)
 
 
-@dataclass
-class Walk:
-    """One path through the choices of a run; floats, or more digits."""
-
-    path: list[int]
-    real: Callable[[Fraction], Any] = float
-    exp: Callable[[Any], Any] = math.exp
-    seen: list[tuple[int, int]] = field(default_factory=list)
-    chance: Any = 1
-
-    def choose(self, rates: Sequence[Fraction]) -> int:
-        """Choose as the path says, the first beyond its end."""
-        at = len(self.seen)
-        index = self.path[at] if at < len(self.path) else 0
-        self.seen.append((index, len(rates)))
-        weights = [self.exp(-self.real(each)) for each in rates]
-        self.chance *= weights[index] / sum(weights)
-        return index
-
-    def following(self) -> list[int] | None:
-        """Return the next path in order, or None after the last."""
-        seen = list(self.seen)
-        while seen and seen[-1][0] + 1 == seen[-1][1]:
-            seen.pop()
-        return [*(k for k, _ in seen[:-1]), seen[-1][0] + 1] if seen else None
-
-
-def law(mechanism: Mechanism, cost: TopK, counts: Counts, **digits: Any) -> Law:
-    """Return the probability of each output."""
+def law(
+    mechanism: Mechanism,
+    cost: TopK,
+    counts: Counts,
+    real: Any = float,
+    exp: Any = math.exp,
+) -> Law:
+    """Return the probability of each output, in floats or in more digits."""
     table = {name: n for name, n in zip("abcd", counts, strict=False) if n}
-    found: Law = {}
-    path: list[int] | None = []
-    while path is not None:
-        walk = Walk(path, **digits)
-        drawn = mechanism(cost, table, choose=walk.choose)
-        key = (tuple(drawn.output), int(drawn.cell))
-        found[key] = found.get(key, 0) + walk.chance
-        path = walk.following()
-    return found
+
+    def run(walk: Walk) -> Any:
+        def choose(rates: Sequence[Fraction]) -> int:
+            weights = [exp(-real(each)) for each in rates]
+            total = sum(weights)
+            return walk.take([weight / total for weight in weights])
+
+        drawn = mechanism(cost, table, choose=choose)
+        return tuple(drawn.output), int(drawn.cell)
+
+    return law_of(run)
 
 
 def _real(number: Fraction) -> Any:

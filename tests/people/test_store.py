@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,27 +21,7 @@ from dpflow.exceptions import (
 )
 from dpflow.people import create_store, open_store
 from dpflow.people.records import write_witness
-
-BOUND = IndividualBound(measure="renyi", order=8, bound=1)
-
-
-class Place:
-    """Where a store and its witness lie."""
-
-    def __init__(self, root: Path) -> None:
-        self.people, self.witness = root / "data" / "people", root / "state" / "seen"
-        for path in (self.people, self.witness):
-            path.parent.mkdir()
-
-    def create(self, people=3, **options):
-        """Make the store."""
-        named = {"bound": BOUND, "witness": self.witness, "reservation": "r-1"}
-        return create_store(self.people, people=people, **(named | options))
-
-    def open(self, **options):
-        """Open the store."""
-        named = {"bound": BOUND, "witness": self.witness, "lock_seconds": 0}
-        return open_store(self.people, **(named | options))
+from tests.people.places import BOUND, Place
 
 
 @pytest.fixture

@@ -10,36 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerMissing
-from dpflow.people import create_store, open_store
+from tests.people import places
 from tests.sizes import spread
 
-BOUND = IndividualBound(measure="renyi", order=8, bound=1)
 #: The second finds the files of the first.
 STEPS = 2
 CALLS = ("open", "write", "fsync", "replace", "close")
 KILL = -signal.SIGKILL
 
 
-class Place:
-    """Where a store and its witness lie."""
+class Place(places.Place):
+    """One whose lock another process may hold for a while."""
 
-    def __init__(self, root: Path) -> None:
-        self.people, self.witness = root / "data" / "people", root / "state" / "seen"
-        for path in (self.people, self.witness):
-            path.parent.mkdir(parents=True)
-
-    def create(self):
-        """Make the store."""
-        named = {"bound": BOUND, "witness": self.witness, "reservation": "r-1"}
-        return create_store(self.people, people=3, **named)
-
-    def open(self):
-        """Open the store."""
-        return open_store(
-            self.people, bound=BOUND, witness=self.witness, lock_seconds=5
-        )
+    lock_seconds = 5
 
 
 def die() -> None:
