@@ -36,17 +36,9 @@ _Next = Annotated[
         "--next", metavar="N", min=1, max=1000, help="List the next N runs instead."
     ),
 ]
-_PartsFrom = Annotated[
+_Part = Annotated[
     str | None,
-    typer.Option(
-        "--parts-from",
-        metavar="PART",
-        help="Of a dataset with many parts, read from this one on, down the alphabet.",
-    ),
-]
-_AllParts = Annotated[
-    bool,
-    typer.Option("--all-parts", help="Read every part, however many; it takes long."),
+    typer.Option("--part", metavar="NAME", help="Read one part of a divided dataset."),
 ]
 _Written = Annotated[
     str | None,
@@ -59,8 +51,7 @@ def status(
     *,
     upcoming: _Next = None,
     details: _Details = False,
-    parts_from: _PartsFrom = None,
-    all_parts: _AllParts = False,
+    part: _Part = None,
     written: _Written = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,19 +62,14 @@ def status(
 
     Example: `dpflow status sales`
     """
-    from dpflow.ledger.views.parts import ALL_PARTS, PAGE_OF_PARTS
     from dpflow.show.gauges import prometheus
     from dpflow.show.status import status_of
 
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"
         raise typer.BadParameter(msg, param_hint="--format")
-    if all_parts and parts_from is not None:
-        msg = "--all-parts reads all, --parts-from NAME a page of them: give one"
-        raise typer.BadParameter(msg)
-    parts = ALL_PARTS if all_parts else PAGE_OF_PARTS._replace(first=parts_from)
     with project_ledger() as (found, ledger):
-        record = status_of(found, ledger, dataset, parts)
+        record = status_of(found, ledger, dataset, part)
         if upcoming is not None:
             _print_next(found, record, upcoming, as_json=as_json)
             return
@@ -197,7 +183,7 @@ def _print_overview(known: DatasetStatus) -> None:
         used = f"{percent_text(spent.fraction)} of the budget is used"
         say(Text.assemble((plain(spent.text), "bold"), f"; {used}"))
     lines = people_lines(standing.accounts)
-    for line in (*lines, *parts_lines(standing.dataset, standing.parts)):
+    for line in (*lines, *parts_lines(standing.parts)):
         say(plain(line))
     if standing.pinned is not None:
         if unusual_text(found.unusual):
@@ -234,7 +220,10 @@ def _print_details(known: DatasetStatus) -> None:
         say("", odometers_table(odometers))
     if len(shown) < len(standing.accounts):
         more = f"{len(standing.accounts) - len(shown):,} more accounts of its parts"
-        say("", f"{more}: --json shows them; here are the fullest and the newest.")
+        say(
+            "",
+            f"{more}: --part NAME shows one, --json all; these are the fullest.",
+        )
     _print_outlooks(known.ahead)
 
 

@@ -236,12 +236,6 @@ def name_of_term(account: str) -> str:
     return account.partition("#")[2].partition("/")[0]
 
 
-def flows_of_term(book: Book, term: int) -> frozenset[str]:
-    """Return the flows that were granted a step in a term, given back or not."""
-    marks = (mark.partition("/") for mark in book.ran)
-    return frozenset(flow for name, _, flow in marks if flow and name == str(term))
-
-
 def flow_mark(term: int, flow: str) -> str:
     """Return what stands in `Book.ran` for a flow that was charged in a term."""
     return f"{term}/{flow}"

@@ -14,7 +14,6 @@ _GAUGES = {
     "dpflow_runs_left": "Further runs that all gates admit.",
     "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
     "dpflow_refusals": "Refused steps of the term, of the ledger's newest thousand.",
-    "dpflow_parts_unread": "Parts of a divided dataset of which no gauge tells.",
     "dpflow_stopped": "1 if no step of the dataset runs that somebody waits for.",
 }
 
@@ -39,9 +38,6 @@ def _values(name: str, found: Status) -> Iterator[tuple[Labels, float]]:
         dataset = each.standing.dataset
         if name == "dpflow_stopped":
             yield {"dataset": dataset}, float(each.overview.state.stopped)
-        elif name == "dpflow_parts_unread":
-            parts = each.standing.parts
-            yield {"dataset": dataset}, parts.known - parts.read
         elif name == "dpflow_refusals":
             yield {"dataset": dataset}, each.refused
         elif name == "dpflow_runs_left":

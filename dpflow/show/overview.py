@@ -15,7 +15,6 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.workload import epsilon_used
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
 from dpflow.ledger.views.parts import partition_of
 from dpflow.ledger.views.standing import ENDED, Standing
@@ -282,7 +281,7 @@ def overview(
         )
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
-    above, unread = _above(ledger, pinned), _bound_of_unread(ledger, standing)
+    above = _above(ledger, pinned)
     halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
     flows = [
         FlowOverview(
@@ -294,21 +293,17 @@ def overview(
                 outlook=outlooks.get(flow),
                 pauses=paused,
             ),
-            lost=_lost(own, [*whole, *above], unread) if charged else NOTHING,
+            lost=_lost(own, [*whole, *above]) if charged else NOTHING,
             outlook=outlooks.get(flow),
         )
         for flow in _flow_names(pinned, accounts, outlooks, halts)
         for own in [[v for v in accounts if v.kind in _OF_FLOW and v.name == flow]]
-        for charged in [
-            # Of a part that was not read nobody knows who charged it.
-            (unread is not None and (flow is None or flow in standing.flows))
-            or _is_charged(own, flow in outlooks, whole, unusual)
-        ]
+        for charged in [_is_charged(own, flow in outlooks, whole, unusual)]
     ]
     state = dataset_state(
         {view.state for view in (*whole, *above)},
         [each.state for each in flows],
-        charged=unread is not None or any(view.charged for view in whole),
+        charged=any(view.charged for view in whole),
     )
     return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
 
@@ -360,9 +355,7 @@ def _is_charged(
     return not own and unusual.older and any(view.charged for view in whole)
 
 
-def _lost(
-    own: Sequence[AccountView], budgets: Sequence[AccountView], unread: Bound | None
-) -> Bound | None:
+def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
     """Return the least bound that holds; of a divided dataset, for its worst part."""
     inside: dict[str, list[AccountView]] = {}
     for view in own:
@@ -373,36 +366,14 @@ def _lost(
     whole = [view for view in budgets if view.kind != "partition"]
     found = []
     # A flow without gates of its own may have charged any part.
-    for part in inside or around or ({""} if unread is None else ()):
+    for part in inside or around or {""}:
         gates = [*inside.get(part, ()), *whole]
         gates += [around[part]] if part in around else []
         bounds = [each for view in gates for each in _bounds(view)]
         if not bounds:
             return None
         found.append(min(bounds, key=lambda each: each.epsilon))
-    if unread is not None:
-        bounds = [unread, *(each for view in whole for each in _bounds(view))]
-        found.append(min(bounds, key=lambda each: each.epsilon))
     return max(found, key=lambda each: each.epsilon)
-
-
-def _bound_of_unread(ledger: Ledger, standing: Standing) -> Bound | None:
-    """Return what holds for every part that was not read; None if all were.
-
-    Each has the budget that the term was opened with, or that of a longer period. What
-    was charged above it by hand has been read.
-    """
-    if standing.parts.all_read or standing.pinned is None:
-        return None
-    opened = views.terms(ledger, standing.dataset)[-1].opened
-    budgets = [(number_from_text(opened["epsilon"]), opened["delta"])]
-    budgets += [
-        (gate.rule.epsilon, number_text(gate.rule.delta))
-        for gate in announced_gates(standing.pinned)
-        if gate.kind == "partition" and isinstance(gate.rule, Filter)
-    ]
-    epsilon, delta = max(budgets)
-    return Bound(epsilon=epsilon, delta=delta, by="partition")
 
 
 def _bounds(view: AccountView) -> Iterable[Bound]:

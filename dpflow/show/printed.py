@@ -129,17 +129,6 @@ class Account(TypedDict):
     odometer: Reading | None
 
 
-class Parts(TypedDict):
-    """How much was read of a divided dataset's parts."""
-
-    known: Annotated[int, Field(description="Parts that have an account.")]
-    read: int
-    following: Annotated[
-        str | None,
-        Field(description="Where the next page begins; null after the last."),
-    ]
-
-
 class Outlook(TypedDict):
     """How many more runs a flow has."""
 
@@ -174,9 +163,7 @@ class DatasetStatus(TypedDict):
     term: int | None
     terms: list[Term]
     frozen: Frozen | None
-    parts: Annotated[
-        Parts, Field(description="Which parts of a divided dataset were read.")
-    ]
+    parts: Annotated[int, Field(description="Charged parts of a divided dataset.")]
     accounts: list[Account]
     outlooks: list[Outlook]
 

@@ -9,11 +9,11 @@ from html import escape
 from typing import Any
 
 from dpflow.config import Settings, settings, short_path
+from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, TermView
-from dpflow.ledger.views.parts import ALL_PARTS, PAGE_OF_PARTS, Parts
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
 from dpflow.notebook import marked_up_table
@@ -88,20 +88,16 @@ def _cells(known: DatasetStatus) -> tuple[str, ...]:
 def status(
     dataset: str | None = None,
     *,
-    parts_from: str | None = None,
-    all_parts: bool = False,
+    part: str | None = None,
     tell: Tell = as_warning,
 ) -> Status:
     """Say whether each dataset and flow runs, what is gone, and how many runs are left.
 
-    Nothing is charged, and nothing is written. Of a divided dataset the last 500 parts
-    are read, by their names: of periods, the newest.
+    Nothing is charged, and nothing is written.
 
     Args:
         dataset: Only this one. Default: all of the project.
-        parts_from: The name of a part, to read 500 from this one on, down the
-            alphabet; `standing.parts.following` is where the next page begins.
-        all_parts: Read all parts, however many they are.
+        part: Only this part of the dataset, and what binds all of them.
         tell: Hears what is wrong with numbers that are shown all the same.
 
     Raises:
@@ -112,20 +108,22 @@ def status(
         >>> status("orders").datasets[0].standing.accounts
     """
     found = settings()
-    parts = ALL_PARTS if all_parts else PAGE_OF_PARTS._replace(first=parts_from)
     with inspected(found, tell=tell) as ledger:
-        return status_of(found, ledger, dataset, parts)
+        return status_of(found, ledger, dataset, part)
 
 
 def status_of(
     found: Settings,
     ledger: Ledger,
     dataset: str | None = None,
-    parts: Parts = PAGE_OF_PARTS,
+    part: str | None = None,
 ) -> Status:
     """Return the same of an open ledger."""
+    if part is not None and dataset is None:
+        msg = f"several datasets may have a part {part!r}. Name the dataset, too."
+        raise ConfigurationError(msg)
     policies, problem = policies_and_problem(found.policies)
-    shown = standings(ledger, policies, dataset, parts)
+    shown = standings(ledger, policies, dataset, part)
     ahead = outlooks(ledger, dataset)
     refused: Counter[tuple[str, int | None]] = Counter(
         (each.dataset, each.term) for each in views.refusals(ledger)
@@ -221,7 +219,7 @@ def _known_json(known: DatasetStatus) -> dict[str, Any]:
         "term": standing.term,
         "terms": [term_json(view) for view in terms],
         "frozen": _frozen_json(terms) if pinned else None,
-        "parts": standing.parts.as_json(),
+        "parts": standing.parts,
         "accounts": [account_json(view) for view in standing.accounts],
         "outlooks": [each.as_json() for each in known.ahead],
     }

@@ -10,7 +10,6 @@ from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.forecast.coming import coming_runs
 from dpflow.forecast.outlook import outlooks
-from dpflow.ledger.views.parts import Parts
 from tests.cli.support import (
     CDNOW,
     STEP,
@@ -295,10 +294,8 @@ def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
     assert whole["budget"] == {"epsilon": "3", "delta": "0"}
 
 
-def test_many_parts_are_read_a_page_at_a_time(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says how many were not read, and how to go on."""
+def test_one_of_several_parts_is_read(shop: Shop) -> None:
+    """The status says how many parts there are, and how to read one."""
     shop.write(
         "dataset: events\nunit: person\nrelation: add-or-remove\n"
         "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n",
@@ -309,22 +306,16 @@ def test_many_parts_are_read_a_page_at_a_time(
         how = ("--reason", "before dpflow", "--evidence", part)
         charged = ("--partition", part, "--cost", "Laplace(sensitivity=1, scale=10)")
         run_fine("ledger", "charge", "events", *charged, *how)
-    assert "parts were read" not in run_fine("status", "events")
-    page = Parts(most=2)
-    monkeypatch.setattr("dpflow.ledger.views.parts.PAGE_OF_PARTS", page)
-    text = " ".join(run_fine("status", "events", "--details").split())
-    assert "2 of its 3 parts were read" in text
-    assert "`dpflow status events --parts-from east` goes on" in text
+    text = run_fine("status", "events", "--details")
+    assert "3 parts; `--part NAME` reads one" in text
+    text = run_fine("status", "events", "--details", "--part", "north")
     assert "partition north" in text
     assert "partition east" not in text
-    text = run_fine("status", "events", "--details", "--parts-from", "east")
-    assert "partition east" in text
-    assert "goes on" not in text
-    assert run("status", "events", "--all-parts", "--parts-from", "east").exit_code == 2
-    monkeypatch.setattr("dpflow.ledger.views.parts.PAGE_OF_PARTS", Parts(1, "south"))
-    assert "--parts-from north" in run_fine("status", "events", "--parts-from", "south")
-    (data,) = run_json("status", "events", "--all-parts")["datasets"]
-    assert data["parts"] == {"known": 3, "read": 3, "following": None}
+    (data,) = run_json("status", "events", "--part", "north")["datasets"]
+    assert data["parts"] == 3
+    refused = run("status", "events", "--part", "center")
+    assert refused.exit_code == 1
+    assert "nothing was charged to a part 'center'" in refused.stderr
 
 
 # Next runs

@@ -14,12 +14,8 @@ from typer.testing import CliRunner
 import dpflow
 from dpflow import PureDP, guarded
 from dpflow.cli import app
-from dpflow.exceptions import UnknownDataset
-from dpflow.guard.project import current_project
-from dpflow.ledger.views.parts import Parts
-from dpflow.ledger.views.standing import standings
+from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.show.gauges import prometheus
-from dpflow.show.overview import overview
 from dpflow.show.status import Status
 from tests.projects import POLICY, TENTH, make_project, rows
 
@@ -90,10 +86,10 @@ def test_another_format_is_refused(shop: Path) -> None:
     assert refused.exit_code == 2
 
 
-def test_a_page_of_parts_hides_no_loss(
+def test_one_part_tells_what_was_lost_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a flow lost at most is told for unread parts as well, and so is the page."""
+    """The status without a part tells of the fullest one."""
     divided = POLICY + "partition: {by: region}\nodometer: {theorem: basic, delta: 0}\n"
     make_project(tmp_path, monkeypatch, divided)
     for region, epsilon in (("east", "0.5"), ("west", "0.1")):
@@ -105,44 +101,15 @@ def test_a_page_of_parts_hides_no_loss(
             return SECRET
 
         step()
-    whole = found("shop")
-    monkeypatch.setattr("dpflow.show.status.PAGE_OF_PARTS", Parts(most=1))
-    first = found("shop")
-    assert dpflow.status("shop", all_parts=True).as_json() == whole.as_json()
-    read = first.datasets[0].standing.parts
-    assert (read.known, read.read, read.following) == (2, 1, "east")
-    second = dpflow.status("shop", parts_from=read.following)
-    shown = [each.as_json()["datasets"][0] for each in (whole, first, second)]
-    assert [each["parts"]["read"] for each in shown] == [2, 1, 1]
+    shown = [
+        dpflow.status("shop", part=part).as_json()["datasets"][0]
+        for part in (None, "east", "west")
+    ]
+    assert [each["parts"] for each in shown] == [2, 2, 2]
     fullest = [each["spent"][0]["account"].rpartition("/")[2] for each in shown]
-    assert fullest == ["east", "west", "east"]
+    assert fullest == ["east", "east", "west"]
     lost = [float(each["by_flow"][0]["lost"]["epsilon"]) for each in shown]
-    assert lost[0] == 0.5
-    # The control: of the page's own part alone, less would be told than was lost.
-    assert min(lost[1:]) >= 0.5
+    assert lost == [0.5, 0.5, 0.1]
     assert all(each["state"]["word"] == "running" for each in shown)
-
-
-def test_a_flow_that_charged_unread_parts_alone_has_lost_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its runs may be too old to be known; one that never ran has lost nothing."""
-    flows = "flows: {old: {epsilon: 0.5}, new: {epsilon: 0.2}, never: {epsilon: 1}}\n"
-    divided = POLICY + "partition: {by: region}\n" + flows
-    make_project(tmp_path, monkeypatch, divided)
-    for region, flow in (("east", "old"), ("west", "new")):
-
-        @guarded(dataset="shop", cost=TENTH, partitions=region, flow=flow)
-        def step() -> int:
-            return SECRET
-
-        step()
-    project = current_project()
-    (standing,) = standings(project.ledger, project.policies, "shop", Parts(most=1))
-    assert standing.flows == {"old", "new"}
-    shown = {each.flow: each for each in overview(project.ledger, standing, ()).flows}
-    lost = {
-        name: each.lost and float(each.lost.epsilon) for name, each in shown.items()
-    }
-    assert lost == {"old": 1, "new": 1, "never": 0}
-    assert shown["never"].state.word == "not started"
+    with pytest.raises(ConfigurationError, match="Name the dataset"):
+        dpflow.status(part="east")

@@ -16,14 +16,7 @@ from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.charge_entries import account_of_term, openings
-from dpflow.ledger.views.parts import (
-    ALL_PARTS,
-    NO_PARTS,
-    Parts,
-    PartsRead,
-    load_accounts,
-    load_parts,
-)
+from dpflow.ledger.views.parts import load_accounts, load_parts
 from dpflow.ledger.views.reservations import waiting
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
@@ -40,16 +33,16 @@ class BookAccounts:
     Attributes:
         state: Every term, and the accounts that were read.
         accounts: Those that were read, in the order of their ids.
-        parts: Which parts these are.
+        parts: Number of parts with an account.
     """
 
     state: State
     accounts: tuple[AccountView, ...]
-    parts: PartsRead
+    parts: int
 
 
 #: Of a dataset that the ledger does not know.
-NO_ACCOUNTS = BookAccounts(state=State(rows={}), accounts=(), parts=NO_PARTS)
+NO_ACCOUNTS = BookAccounts(state=State(rows={}), accounts=(), parts=0)
 
 
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
@@ -60,25 +53,25 @@ def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
 
 
 def book_accounts(
-    ledger: Ledger, dataset: str | None = None, parts: Parts = ALL_PARTS
+    ledger: Ledger, dataset: str | None = None, part: str | None = None
 ) -> dict[str, BookAccounts]:
     """Return the terms and accounts of one dataset or of all, by its name.
 
     Args:
         ledger: The ledger to read.
         dataset: Only this one.
-        parts: Which parts of divided datasets are read.
+        part: Only this part of a divided dataset.
     """
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
         dead = _held_by_the_dead(ledger, reading)
-        return {book: _of_book(reading, book, parts, dead) for book in books}
+        return {book: _of_book(reading, book, part, dead) for book in books}
 
 
 def _of_book(
-    reading: Reading, book: str, parts: Parts, dead: Mapping[str, list[Amounts]]
+    reading: Reading, book: str, part: str | None, dead: Mapping[str, list[Amounts]]
 ) -> BookAccounts:
-    state, read = load_parts(reading, book, parts)
+    state, parts = load_parts(reading, book, part)
     gates = gates_of_book(state, book)
     facts = _Facts(
         state=state,
@@ -91,7 +84,7 @@ def _of_book(
         unread=_unread(reading, state, gates),
     )
     views = sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
-    return BookAccounts(state=state, accounts=tuple(views), parts=read)
+    return BookAccounts(state=state, accounts=tuple(views), parts=parts)
 
 
 def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:

@@ -1,15 +1,11 @@
-"""Which parts of a divided dataset are read: all, or a page of them.
-
-A dataset may have very many parts. What names an account is read of all of them, which
-is quick; what stands in an account is checked against its entry, which takes longer,
-and so is done for a page.
-"""
+"""Parts of a divided dataset: all of them, or one."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.storage.transaction import Reading
 
@@ -17,62 +13,33 @@ from dpflow.ledger.storage.transaction import Reading
 _BY_HAND = ("amend", "prior", "repair")
 
 
-class Parts(NamedTuple):
-    """Parts by their names, from the last: of periods, the newest ones.
-
-    Attributes:
-        most: So many; None: all.
-        first: The name that the page begins with. Default: the last of all.
-    """
-
-    most: int | None = None
-    first: str | None = None
-
-
-class PartsRead(NamedTuple):
-    """How much was read of a divided dataset's parts.
-
-    Attributes:
-        known: How many have an account.
-        read: How many of them were read.
-        following: The part that the next page begins with; None after the last one.
-    """
-
-    known: int
-    read: int
-    following: str | None
-
-    @property
-    def all_read(self) -> bool:
-        """Whether no part was left out."""
-        return self.read == self.known
-
-    def as_json(self) -> dict[str, int | str | None]:
-        """Return the same for programs."""
-        return self._asdict()
-
-
-#: Of a dataset that is not divided.
-NO_PARTS = PartsRead(0, 0, None)
-ALL_PARTS = Parts()
-#: What a page shows, unless somebody asks for another.
-PAGE_OF_PARTS = Parts(most=500)
-
-
 def load_parts(
-    reading: Reading, book: str, parts: Parts = ALL_PARTS
-) -> tuple[State, PartsRead]:
-    """Read every term of a book, and its accounts but those of parts that are left out.
+    reading: Reading, book: str, part: str | None = None
+) -> tuple[State, int]:
+    """Read every term of a book, and its accounts: all, or those of one part.
 
     An account of which more was charged by hand than it admits is always read: it
     breaks what is promised of all parts.
+
+    Returns:
+        The state, and the number of parts with an account.
+
+    Raises:
+        ConfigurationError: If the part has no account.
     """
     ids = {name: partition_of(name) for name in reading.accounts(book)}
-    chosen, found = _page({*ids.values()} - {""}, parts)
-    if found.all_read:
-        return reading.load(Keys(whole=(book,))), found
-    names = [name for name, part in ids.items() if part in chosen]
-    return load_accounts(reading, book, [*names, *overdrawn(reading, book)]), found
+    parts = {*ids.values()} - {""}
+    if part is None:
+        return reading.load(Keys(whole=(book,))), len(parts)
+    if part not in parts:
+        msg = (
+            f"nothing was charged to a part {part!r} of dataset {book!r}. Its whole "
+            f"budget remains. `dpflow status {shlex.quote(book)} --details` shows the "
+            "fullest parts."
+        )
+        raise ConfigurationError(msg)
+    names = [name for name, of in ids.items() if of in {"", part}]
+    return load_accounts(reading, book, [*names, *overdrawn(reading, book)]), len(parts)
 
 
 def load_accounts(reading: Reading, book: str, names: Iterable[str]) -> State:
@@ -85,16 +52,6 @@ def partition_of(account: str) -> str:
     # Neither terms nor partitions have a slash in their name.
     _, kind, part, *_ = (*account.partition("#")[2].split("/", 3), "", "", "")
     return part if kind == "partition" else ""
-
-
-def _page(names: set[str], parts: Parts) -> tuple[set[str], PartsRead]:
-    """Choose parts; what belongs to no part is chosen with them."""
-    down = sorted(names, reverse=True)
-    if parts.first is not None:
-        down = [name for name in down if name <= parts.first]
-    read = down if parts.most is None else down[: parts.most]
-    following = down[len(read)] if len(read) < len(down) else None
-    return {"", *read}, PartsRead(len(names), len(read), following)
 
 
 def overdrawn(reading: Reading, book: str) -> Iterable[str]:

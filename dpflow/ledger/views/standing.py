@@ -15,9 +15,8 @@ from dpflow.exceptions import UnknownDataset
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Term, flows_of_term
+from dpflow.ledger.rows import Term
 from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
-from dpflow.ledger.views.parts import ALL_PARTS, NO_PARTS, Parts, PartsRead
 from dpflow.ledger.views.terms import differences, is_replaceable
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.types import did_you_mean
@@ -36,8 +35,7 @@ class Standing:
         pinned: The policy's guarantee-relevant fields; the ledger's copy if there is
             one. None for an earlier term, whose copy is history.
         accounts: Opened ones and those that the policy announces.
-        parts: How many parts have opened ones, and of how many they are here.
-        flows: Those that were granted a step in this term.
+        parts: Number of parts with an account.
         differences: How the policy file differs from the ledger's copy.
         replaceable: Whether the next step applies a file that differs by itself.
     """
@@ -46,22 +44,21 @@ class Standing:
     term: int | None
     pinned: Mapping[str, Any] | None
     accounts: tuple[AccountView, ...]
-    parts: PartsRead = NO_PARTS
-    flows: frozenset[str] = frozenset()
+    parts: int = 0
     differences: tuple[str, ...] = ()
     replaceable: bool = True
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was ever charged here."""
-        return self.parts.all_read and all(is_untouched(view) for view in self.accounts)
+        return all(is_untouched(view) for view in self.accounts)
 
 
 def standings(
     ledger: Ledger,
     policies: PolicySet,
     dataset: str | None = None,
-    parts: Parts = ALL_PARTS,
+    part: str | None = None,
 ) -> list[Standing]:
     """Return where each dataset stands, or one of them.
 
@@ -69,12 +66,12 @@ def standings(
         ledger: The ledger to read.
         policies: Of the project.
         dataset: Only this one.
-        parts: Which parts of divided datasets are read.
+        part: Only this part of the dataset.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
-    books = book_accounts(ledger, dataset, parts)
+    books = book_accounts(ledger, dataset, part)
     opened = {name: book for name, book in books.items() if book.accounts}
     wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
     found: list[Standing] = []
@@ -102,7 +99,6 @@ def standings(
                     sorted([*current, *_announced(fields, current)], key=_order)
                 ),
                 parts=book.parts,
-                flows=flows_of_term(book.state.book(name), number or 0),
                 differences=_differences(term, policy),
                 replaceable=is_replaceable(book.state, name),
             )
@@ -164,7 +160,7 @@ def _announced(
 
 
 def _earlier_terms(
-    views: list[AccountView], term: int | None, parts: PartsRead
+    views: list[AccountView], term: int | None, parts: int
 ) -> Iterator[Standing]:
     """Yield the terms before this one in which anything was charged."""
     for number in sorted({view.term for view in views} - {term}):

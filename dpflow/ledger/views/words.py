@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -12,7 +11,7 @@ from dpflow.ledger.records import (
     AccountView,
     OpenReservation,
 )
-from dpflow.ledger.views.parts import PartsRead, partition_of
+from dpflow.ledger.views.parts import partition_of
 from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 
@@ -92,15 +91,9 @@ def people_lines(views: Sequence[AccountView]) -> list[str]:
     return [told] if taken else []
 
 
-def parts_lines(dataset: str, parts: PartsRead) -> list[str]:
-    """Return a line where not all parts of a divided dataset were read."""
-    if parts.all_read:
-        return []
-    told = f"{parts.read:,} of its {parts.known:,} parts were read"
-    if parts.following is not None:
-        names = map(shlex.quote, (dataset, parts.following))
-        told += "; `dpflow status {} --parts-from {}` goes on".format(*names)
-    return [f"{told}; --all-parts reads all, which takes long."]
+def parts_lines(parts: int) -> list[str]:
+    """Return a line for a dataset with several parts."""
+    return [f"{parts:,} parts; `--part NAME` reads one"] if parts > 1 else []
 
 
 def shown_components(view: AccountView) -> list[str]:

@@ -1,22 +1,21 @@
-"""A page of a divided dataset's parts: what it has, and what is on every page."""
+"""One part of a divided dataset, and what is read with every part."""
 
 from __future__ import annotations
 
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import LedgerCorrupt
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.model import Keys
 from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.records import AccountView
 from dpflow.ledger.views.accounts import (
-    BookAccounts,
     book_accounts,
     gates_of_book,
     standing_gates,
 )
-from dpflow.ledger.views.parts import Parts, PartsRead, partition_of
-from dpflow.ledger.views.words import parts_lines
+from dpflow.ledger.views.parts import partition_of
 from tests.ledger.support import Place, edit, granted, make_policy
 
 DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
@@ -43,53 +42,28 @@ def divided(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def page(ledger: Ledger, most: int, first: str | None = None) -> BookAccounts:
-    """Return what is read of a page."""
-    return book_accounts(ledger, "a", Parts(most=most, first=first))["a"]
+def of_part(ledger: Ledger, part: str) -> dict[str, AccountView]:
+    """Return the accounts that are read with a part."""
+    return {view.id: view for view in book_accounts(ledger, "a", part)["a"].accounts}
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
-def test_pages_together_are_all(divided: Ledger, most: int) -> None:
-    """Each part is on one page, as it is among all; what is of no part is on each."""
+def test_a_part_is_what_it_is_among_all(divided: Ledger) -> None:
+    """With what is of no part; a part without charges has no account."""
     whole = {view.id: view for view in views.accounts(divided, "a")}
-    of_none = {name for name in whole if not partition_of(name)}
-    seen: list[str] = []
-    first: str | None = None
-    while True:
-        found = page(divided, most, first)
-        shown = {view.id: view for view in found.accounts}
-        assert shown.items() <= whole.items()
-        assert of_none <= shown.keys()
-        seen += sorted(shown.keys() - of_none)
-        assert (found.parts.known, found.parts.all_read) == (4, most >= 4)
-        first = found.parts.following
-        if first is None:
-            break
-    assert sorted(seen) == sorted(whole.keys() - of_none)
+    assert book_accounts(divided, "a")["a"].parts == len(REGIONS)
+    for region in REGIONS:
+        wanted = {n: v for n, v in whole.items() if partition_of(n) in {"", region}}
+        assert of_part(divided, region) == wanted
+    with pytest.raises(ConfigurationError, match="Its whole budget remains"):
+        of_part(divided, "center")
 
 
-def test_a_page_goes_down_from_a_name(divided: Ledger) -> None:
-    """A name that is no part begins with the next one below."""
-    read = {partition_of(view.id) for view in page(divided, 2, "o").accounts} - {""}
-    assert read == {"east", "north"}
-    assert page(divided, 2, "o").parts.following is None
-    assert page(divided, 1, "o").parts.following == "east"
-    assert page(divided, 2, "a").parts == (4, 0, None)
-
-
-def test_the_command_that_goes_on_can_be_pasted() -> None:
-    """Names may have spaces; a shell reads each as one word."""
-    (line,) = parts_lines("my data", PartsRead(3, 1, "new york; ls"))
-    assert "`dpflow status 'my data' --parts-from 'new york; ls'` goes on" in line
-    assert parts_lines("my data", PartsRead(3, 3, None)) == []
-
-
-def test_what_is_overdrawn_is_on_every_page(divided: Ledger) -> None:
-    """It breaks the guarantee of all parts, so that no page may hide it."""
+def test_what_is_overdrawn_is_read_with_every_part(divided: Ledger) -> None:
+    """It breaks the guarantee of all parts, so that no part may hide it."""
     assert not views.terms(divided, "a")[-1].overdrawn
     name = granted(divided, policies=[DIVIDED], partitions=("east",), flow="daily")
     charge_by_hand(divided, name, PureDP(epsilon=5), reason="it cost more")
-    states = {view.id: view.state for view in page(divided, 1).accounts}
+    states = {name: view.state for name, view in of_part(divided, "west").items()}
     assert states["a#1/partition/east"] == "overdrawn"
     assert "a#1/partition/north" not in states
     assert views.terms(divided, "a")[-1].overdrawn
@@ -110,15 +84,15 @@ def test_gates_by_name_are_those_of_the_whole(ledger: Ledger) -> None:
         assert found == (gate.rule, gate.settled + gate.held)
 
 
-def test_a_page_is_checked_against_the_journal(divided: Ledger, path: Place) -> None:
-    """A part that was edited is refused on its page; the others are what they are."""
+def test_a_part_is_checked_against_the_journal(divided: Ledger, path: Place) -> None:
+    """A part that was edited is refused; the others are what they are."""
     edit(
         path,
         "UPDATE row SET value = replace(value, '[1743', '[1643') "
         "WHERE key = 'account:a#1/partition/east'",
     )
-    assert page(divided, 1).parts.read == 1
+    assert of_part(divided, "west")
     with pytest.raises(LedgerCorrupt):
-        page(divided, 1, "east")
+        of_part(divided, "east")
     with pytest.raises(LedgerCorrupt):
-        page(divided, 4)
+        book_accounts(divided, "a")
