@@ -70,7 +70,6 @@ OTHER_PROCESSES = {
 DRIVERS = {
     "test_what_no_entry_says_is_refused_when_it_is_read",
     "test_a_batch_is_one_commit",
-    "test_a_batch_journals_every_charge_and_writes_the_row_once",
     "test_a_decision_costs_the_same_after_many_charges",
     "test_a_seal_whose_answer_is_lost_is_sent_again",
     "test_a_void_whose_answer_is_lost_is_sent_again",
@@ -85,7 +84,6 @@ OF_DATABASES = {
         "audit.test_verify_edits",
         "decision.test_releases",
         "storage.test_readonly",
-        "storage.test_trips",
         "test_everything",
         "views.test_parts",
         "views.test_views",
