@@ -212,9 +212,7 @@ def test_a_step_that_fits_by_no_noise_is_told_why(
     assert sentence in refused(ledger, cost, policies=policies).message
 
 
-@pytest.mark.parametrize(
-    "rule", ["residue", "basic", "{theorem: portfolio, members: [basic]}"]
-)
+@pytest.mark.parametrize("rule", ["residue", "basic"])
 def test_a_step_with_a_delta_where_none_is_kept_is_not_supported(
     ledger: Ledger, path: Place, rule: str
 ) -> None:
