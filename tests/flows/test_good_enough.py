@@ -23,9 +23,9 @@ def weeks_that_fit(counts: list[int], seed: int) -> tuple[int, int]:
         if not budget.admits(tally + budget.price(COST)):
             break
         numbers = gaussian_numbers(
-            COST, count, lambda part, n: n + random.gauss(0, float(part.sigma))
+            COST, [count], lambda part, n: [n[0] + random.gauss(0, float(part.sigma))]
         )
-        draws, found = rule.refine(numbers)
+        draws, found = rule.refine(each for (each,) in numbers)
         tally, weeks = tally + budget.price_realised(COST, draws), weeks + 1
         held += found.interval[0] <= count <= found.interval[1]
     return weeks, held

@@ -222,7 +222,6 @@ KILLED = """
 import json, os
 from dpflow import Gaussian, Refined, guarded, release
 from dpflow.noise import draws
-from dpflow.noise.refining import answers
 kept, drawn = draws._noisy, []
 def dying(*asked):
     drawn.append(asked)
