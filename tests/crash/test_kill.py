@@ -8,7 +8,6 @@ charge that is in the file.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,9 +16,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import (
-    DpflowError,
     LedgerCorrupt,
-    LedgerUnavailable,
     ReservationConflict,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger, opening
@@ -180,31 +177,6 @@ def test_death_at_every_statement(path: Path) -> None:
     assert seen == stages
 
 
-@pytest.mark.parametrize("point", ["begin", "granted", "body", "settled"])
-def test_death_between_statements(path: Path, point: str) -> None:
-    """Before the reservation, during the body, and after the settlement."""
-    watch = Watch(path)
-
-    def work(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        asked = step_request(ledger, f"point/{point}")
-        say(asked.reservation)
-
-        def say_or_die(word: str) -> None:
-            say(word)
-            if word == point:
-                die()
-
-        step(ledger, asked, say_or_die)
-
-    code, (reservation, *said) = Child(work).end()
-    assert (code, said[-1]) == (-9, point)
-    watch.check(reservation, said)
-    expected = {"begin": None, "granted": "open", "body": "open", "settled": "settled"}
-    assert expected[point] == state_of(path, reservation)
-    check_goes_on(path, reservation, f"point/{point}")
-
-
 def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
     """Half a ledger is none: it is refused, and nothing is granted from it."""
     place = tmp_path / "ledger.db"
@@ -239,84 +211,3 @@ def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
 
 
 # Errors
-
-
-@dataclass
-class Fault:
-    """An error that a statement raises.
-
-    Attributes:
-        number: From which statement on, counted from zero.
-        after: After the statement ran: its outcome is then unknown to the caller.
-        once: Only that statement, or all from there on.
-        kind: What the driver raises.
-    """
-
-    number: int
-    after: bool
-    once: bool
-    kind: type[sqlite3.Error]
-    count: int = 0
-
-    def __call__(self, _: str) -> None:
-        """Count a statement and fail."""
-        self.count += 1
-        if self.count > self.number and (
-            self.count == self.number + 1 or not self.once
-        ):
-            raise self.kind("disk I/O error")
-
-
-#: Each error of its own; `tests/hunts/test_faults.py` has them before and after, once
-#: and for ever, of every operation.
-FAULTS = [
-    (True, False, sqlite3.OperationalError),
-    (True, True, sqlite3.DatabaseError),
-]
-
-
-@pytest.mark.parametrize(("after", "once", "kind"), FAULTS)
-def test_an_error_at_every_statement(
-    path: Path, after: bool, once: bool, kind: type[sqlite3.Error]
-) -> None:
-    """A passing error is `test_one_passing_error_does_not_stop_a_step`."""
-    storage = FaultySqlite(path)
-    ledger = ledger_on(storage)
-    total = len(counted(path, f"error/{after}/{once}/{kind}"))
-    ends = set()
-    for number in range(total + 1):
-        asked = step_request(ledger)
-        watch, said = Watch(path), list[str]()
-        fault = Fault(number, after, once, kind)
-        setattr(storage, "after" if after else "before", fault)
-        try:
-            step(ledger, asked, said.append)
-            ends.add("none")
-        except DpflowError as error:
-            ends.add(type(error).__name__)
-        if "granted" in said:
-            # Read by another connection, before anything else happens.
-            assert state_of(path, asked.reservation) in {"open", "settled"}
-        storage.before = storage.after = lambda _: None
-        watch.check(asked.reservation, said)
-        if said[-1] != "settled" and state_of(path, asked.reservation) == "open":
-            # The outcome was unknown; asking again finds the answer.
-            assert isinstance(ledger.reserve(asked), Granted)
-            ledger.settle(asked.reservation)
-            watch.check(asked.reservation, ["granted", "settled"])
-    expected = LedgerUnavailable if kind is sqlite3.OperationalError else LedgerCorrupt
-    assert {"none", expected.__name__} == ends
-    ledger.close()
-
-
-def test_one_passing_error_does_not_stop_a_step(path: Path) -> None:
-    """A reservation asks once more, with the same id, and so does a settlement."""
-    storage = FaultySqlite(path)
-    ledger = ledger_on(storage)
-    for number in range(12):
-        asked, watch = step_request(ledger), Watch(path)
-        storage.after = Fault(number, True, True, sqlite3.OperationalError)
-        assert isinstance(ledger.reserve(asked), Granted)
-        storage.after = lambda _: None
-        watch.check(asked.reservation, ["granted"])
-    ledger.close()

@@ -17,7 +17,6 @@ from tests.ledger.processes import Child, die
 from tests.ledger.support import (
     Place,
     audit,
-    await_death,
     ledger_on,
     make_ledger,
     read,
@@ -123,27 +122,3 @@ def test_death_at_every_statement_of_a_run(tmp_path: Path, after: bool) -> None:
     assert {("begin", None), ("held", "open"), ("drawn", "open")} <= seen
     assert ("settled", "open") in seen
     assert (("settled", "sealed") in seen) == after
-
-
-@pytest.mark.parametrize("stage", ["held", "drawn", "settled"])
-def test_death_between_the_stages(path: Place, stage: str) -> None:
-    """On both databases: between preflight and draw, draw and settlement, and seal."""
-    make_ledger(path).close()
-
-    def work(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        say(held_run(ledger, ["0.1"] * 2))
-        if stage == "held":
-            die()
-        step = drawn(ledger).reservation
-        if stage == "drawn":
-            die()
-        ledger.settle(step)
-        die()
-
-    code, (name,) = Child(work).end()
-    assert code == -9
-    await_death(path, name)
-    check(path, name, [stage])
-    assert sum(sums(path)) == 2 * TENTH
-    check_goes_on(path)

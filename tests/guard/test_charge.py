@@ -12,16 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian, Laplace, PureDP, guarded, release, spend
+from dpflow import Laplace, PureDP, guarded, release, spend
 from dpflow.accounting.costs import base as costs
 from dpflow.exceptions import (
-    BudgetRefused,
     ConfigurationError,
-    DpflowError,
-    DPStepFailed,
     ReleaseError,
 )
-from dpflow.guard.charge import arun, run
+from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
 from dpflow.noise.draws import sampler_for
@@ -29,7 +26,6 @@ from tests.projects import (
     NOISY,
     POLICY,
     TENTH,
-    account,
     journal,
     make_project,
     outcome,
@@ -255,20 +251,6 @@ def test_within_one_flow_run_the_same_call_is_replayed(shop):
     assert ran == [1, 2, 1]
 
 
-async def test_an_async_step_is_replayed_within_its_flow_run(shop):
-    """As a sync one."""
-    ran = []
-
-    async def count(week):
-        ran.append(week)
-        return len(ran)
-
-    step = replayed(define_step(count, dataset="shop", cost=TENTH))
-    assert await arun(step, count, (1,), {}, place()) == 1
-    assert await arun(step, count, (1,), {}, place()) == 1
-    assert ran == [1]
-
-
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
     """The default key knows where a body was written."""
 
@@ -298,16 +280,6 @@ def test_private_data_needs_a_version_to_be_replayed(shop):
     assert before == rows(shop)
 
 
-def test_another_version_is_another_release(shop):
-    """The digest differs by version, and by nothing private."""
-    for version in ("1", "2", "2"):
-        step, body, _ = counting(data_version=version)
-        run(step, body, (version, 1), {}, place())
-    keys = {row[0] for row in rows(shop)["release"]}
-    assert len(keys) == 2
-    assert spent() == "0.2"
-
-
 def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
     """A version in the policy is one for every step."""
     make_project(tmp_path, monkeypatch, POLICY + "data_version: '2026-11'\n")
@@ -316,14 +288,6 @@ def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
         run(step, body, (frame, 1), {}, place())
     assert ran == [1]
     assert journal()[1].body["versions"] == ["2026-11"]
-
-
-def test_a_release_key_takes_the_place_of_a_version(shop):
-    """A named release does not depend on what the private data is."""
-    step, body, ran = counting(release_key="count/{week}", ignore=("ran",))
-    for frame in ("x", "y"):
-        run(step, body, (frame, 1), {}, Place())
-    assert ran == [1]
 
 
 def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
@@ -337,23 +301,3 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     with pytest.raises(ConfigurationError, match=r"Mark it private=\('model',\)"):
         run(step, count, (object(),), {}, place())
     assert before == rows(shop)
-
-
-def test_the_nearest_flow_that_the_policy_names_is_charged(tmp_path, monkeypatch):
-    """Else the root flow is."""
-    make_project(tmp_path, monkeypatch, POLICY + "flows: {middle: {epsilon: 0.5}}\n")
-    step, body, _ = counting(data_version="1")
-    flows = [EnclosingFlow(name=n, run=n) for n in ("inner", "middle", "root")]
-    run(step, body, ("x", 1), {}, Place(flows=tuple(flows)))
-    assert account(kind="flow").name == "middle"
-    with pytest.raises(BudgetRefused) as refusal:
-        run(step, body, ("x", 2), {}, Place(flows=(flows[0], flows[2])))
-    assert refusal.value.flow == "root"
-
-
-def test_every_error_of_the_guard_is_dpflows_own(shop):
-    """One root catches them all."""
-    assert issubclass(DPStepFailed, DpflowError)
-    step = guarded(dataset="shop", cost=Gaussian(sensitivity=1, sigma=1))(lambda: 1)
-    with pytest.raises(DpflowError):
-        step()

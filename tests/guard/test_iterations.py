@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from dpflow import (
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
-from dpflow.guard.iterations import SubStep
 from dpflow.guard.project import current_project
 from dpflow.guard.request import Place
 from dpflow.ledger.views import history
@@ -137,17 +135,6 @@ def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
     assert used() == Fraction(8, 10)
 
 
-def test_a_body_that_never_counts_is_charged_in_full(project: Path) -> None:
-    """Nobody knows what it ran."""
-
-    @guarded(dataset="shop", cost=EarlyStopping(TENTH, stops=STOPS))
-    def fit() -> int:
-        return 1
-
-    fit()
-    assert used() == Fraction(8, 10)
-
-
 def test_the_journal_says_how_many_ran(project: Path) -> None:
     """With what was posted, not what was reserved."""
     stopped_at(3)
@@ -228,43 +215,6 @@ def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
     assert fit() == 3
     assert len(set(answers)) == 3
     assert used() == 3 * Fraction(15, 100)
-
-
-def test_threads_do_not_share_one_part_of_a_substep(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However they race for it, one draws; the others may not take another part."""
-    both = threading.Barrier(2)
-    equal = Laplace.__eq__
-
-    def together(self: Laplace, other: object) -> Any:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(timeout=0.2)
-        return equal(self, other)
-
-    taken = []
-
-    def take(step: SubStep) -> None:
-        with contextlib.suppress(ReleaseError):
-            taken.append(step.claim("a thread", Laplace(sensitivity=1, epsilon="0.1")))
-
-    @guarded(dataset="shop", cost=BOTH)
-    def fit() -> int:
-        for step in iterations():
-            with monkeypatch.context() as patch:
-                patch.setattr(Laplace, "__eq__", together)
-                threads = [
-                    threading.Thread(target=take, args=(step,)) for _ in range(2)
-                ]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-            break
-        return 1
-
-    fit()
-    assert taken == [SUBSTEP]
 
 
 def test_what_was_not_declared_is_not_drawn(project: Path) -> None:

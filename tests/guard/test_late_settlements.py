@@ -174,20 +174,6 @@ def owing(
     return disk, count
 
 
-def test_the_thread_rests_between_its_tries(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks seldom, and the next step of this process lets it ask at once."""
-    disk, count = owing(shop, monkeypatch)
-    asked = disk.asked
-    time.sleep(0.5)
-    assert disk.asked == asked
-    disk.mend()
-    assert kinds() == ["reserve"]
-    count(bad=False)
-    assert until(lambda: kinds().count("settle") == 2)
-
-
 LAST = """
 import warnings
 from pathlib import Path
@@ -266,20 +252,6 @@ def test_a_reservation_whose_answer_is_lost_frees_its_key(
     said = [entry.body.get("outcome") for entry in journal()[2::2]]
     assert said == ["failed", "completed"]
     assert spent() == "0.2"
-
-
-def test_what_was_never_charged_needs_no_settlement(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A question that the ledger never got is forgotten."""
-    disk = BadDisk(shop, monkeypatch, "locks fail")
-    step = guarded(dataset="shop", cost=TENTH, name="count")(lambda: 5)
-    current_project()
-    disk.fail()
-    assert isinstance(caught(step), LedgerUnavailable)
-    disk.mend()
-    assert until(lambda: not trying())
-    assert kinds() == []
 
 
 @contextlib.contextmanager

@@ -111,16 +111,6 @@ def test_policies_are_read_again_when_a_file_changes(shop):
         current_project().policies.policy_for("site")
 
 
-def test_other_files_are_no_reason_to_read_policies_again(shop):
-    """Each step asks: only files that policies are read from are looked at."""
-    first = current_project().policies
-    for name in ("notes.txt", ".hidden.yaml"):
-        (shop / "policies" / name).write_text("- no policy")
-        assert current_project().policies is first
-    (shop / "policies" / "new.yml").write_text(POLICY.replace("shop", "site"))
-    assert sorted(current_project().policies) == ["shop", "site"]
-
-
 def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
     """Its dataset's and the population's, and not at all that there are."""
     everybody = POLICY.replace("dataset: shop", "population: people")
@@ -158,12 +148,6 @@ def test_a_file_of_the_same_size_and_time_is_seen(shop):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_size == status.st_size
     assert current_project().policies.policy_for("shop").unit == "employee"
-
-
-def test_a_file_that_points_nowhere_harms_nobody(shop):
-    """Editors leave such links beside the file that is being edited."""
-    (shop / "policies" / ".#0.yaml").symlink_to("someone@somewhere.1:2")
-    assert list(current_project().policies) == ["shop"]
 
 
 def test_a_policy_that_points_nowhere_is_told(shop):

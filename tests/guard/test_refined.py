@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import pickle
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import InvalidCost, ReleaseError
 from dpflow.noise import draws
 from dpflow.noise.refining import answers
-from tests.projects import POLICY, account, caught, journal, make_project, run_python
+from tests.projects import POLICY, account, caught, journal, make_project
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
 PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
@@ -216,39 +215,3 @@ def test_an_error_within_a_refinement_is_charged_in_full(
     full = make_filter("gaussian", epsilon=1, delta="1e-6")
     assert len(drawn) == 3
     assert account().spent == full.named(full.price(COST))
-
-
-KILLED = """
-import json, os
-from dpflow import Gaussian, Refined, guarded, release
-from dpflow.noise import draws
-kept, drawn = draws._noisy, []
-def dying(*asked):
-    drawn.append(asked)
-    if len(drawn) == 3:
-        os._exit(9)
-    return kept(*asked)
-draws._noisy = dying
-COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
-@guarded(dataset="shop", cost=COST)
-def step():
-    return release(528, within="10%")
-if os.fork() == 0:
-    step()
-print(json.dumps(os.waitstatus_to_exitcode(os.wait()[1])))
-"""
-
-
-def test_a_kill_within_a_refinement_is_charged_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worst case stays held, and the next step cannot have it."""
-    project(tmp_path, monkeypatch, "gaussian")
-    assert run_python(KILLED, folder=tmp_path) == 9
-    full = make_filter("gaussian", epsilon=1, delta="1e-6")
-    view = account()
-    used = sum(
-        Fraction(each["mu_squared"])
-        for each in (view.spent, view.reserved, view.forfeited)
-    )
-    assert used == Fraction(full.named(full.price(COST))["mu_squared"])

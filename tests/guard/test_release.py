@@ -7,7 +7,6 @@ what runs between two steps of a generator are not called by the block that they
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,8 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable, ReleaseError
+from dpflow.exceptions import ReleaseError
 from dpflow.guard.project import current_project
-from dpflow.guard.step import define_step
-from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
 from tests.projects import (
     NOISY,
@@ -131,29 +128,6 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
     assert (ran, own, guarantee) == ([], 1, 1)
     assert spent() == "0.3"
     assert kinds().count("reserve") == 3
-
-
-def test_a_first_call_that_may_only_read_replays_what_is_kept(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To ask whether noise will be needed takes no right to write either."""
-    step = guarded(
-        dataset="shop",
-        cost=NOISY,
-        release_key="{value}",
-        ignore=("within", "confidence"),
-        name="count",
-    )
-    count = step(release)
-    kept = count(1)
-    why = LedgerUnavailable("may be read here and not written")
-    monkeypatch.setattr(SqliteStorage, "unwritable", why)
-    monkeypatch.setattr("dpflow.noise.draws.is_imported", lambda: False)
-    monkeypatch.setattr("dpflow.noise.draws.load", lambda: pytest.fail("loaded"))
-    assert count(1) == kept
-    with pytest.raises(LedgerUnavailable, match="not written"):
-        count(2)
-    assert spent() == "0.1"
 
 
 async def test_an_async_step_without_opendp_is_refused_before_it_is_charged(
@@ -298,29 +272,6 @@ def test_own_noise_and_a_draw_of_dpflows_contradict_each_other(shop: Path) -> No
     with pytest.raises(ReleaseError, match=r'noise="own"'):
         fit()
     assert outcome()["outcome"] == "failed"
-
-
-def test_own_noise_may_be_counted_by_sub_steps(shop: Path) -> None:
-    """The loop counts; who draws in it is another thing."""
-
-    @guarded(dataset="shop", cost=stopping(), noise="own")
-    def fit() -> int:
-        return sum(1 for _ in iterations())
-
-    assert fit() == 2
-    assert outcome()["noise"] == "own"
-
-
-@pytest.mark.parametrize("noise", ["none", "Own", "", None, True, 0])
-def test_a_wrong_word_for_the_noise_is_refused(noise: object) -> None:
-    """The error says which words there are."""
-    for declare in (
-        partial(define_step, test_a_guarantee_needs_no_word),
-        lambda **given: guarded(**given)(lambda: 1),
-        lambda **given: spend(step="block", **given).__enter__(),
-    ):
-        with pytest.raises(ConfigurationError, match=r'noise="release".*noise="own"'):
-            declare(dataset="shop", cost=NOISY, noise=noise)
 
 
 # Errors say what they cost

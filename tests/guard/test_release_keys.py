@@ -202,17 +202,6 @@ def test_a_text_that_no_ledger_keeps_is_refused_in_words_of_the_step(shop, text)
     assert before == rows(shop)
 
 
-def test_objects_at_one_address_are_no_one_release(shop):
-    """As they were: most were answered with the release of one that was gone."""
-    count, ran = counting(release_key="sum/{ids}")
-    before = rows(shop)
-    for _ in range(40):
-        with pytest.raises(ConfigurationError):
-            count(Plain())
-    assert ran == []
-    assert before == rows(shop)
-
-
 @pytest.mark.parametrize(
     ("value", "template", "text"),
     [
@@ -257,13 +246,6 @@ def test_objects_at_one_address_are_no_one_release(shop):
 def test_plain_arguments_read_as_python_writes_them(value, template, text):
     """A format that shortens is its author's choice, in public."""
     assert fill(template, {"v": value}) == text
-
-
-def test_what_is_long_is_digested():
-    """And told by its type."""
-    text = fill("sum/{ids}", {"ids": LONG})
-    assert text.startswith("sum/ndarray:")
-    assert len(text) == len("sum/ndarray:") + 32
 
 
 def test_what_reads_the_same_is_the_same_key(shop):
@@ -463,16 +445,6 @@ def test_partitions_are_told_apart_as_well(name):
     assert len(texts) == 2
 
 
-def test_the_part_that_an_array_names_has_an_account_of_its_own(tmp_path, monkeypatch):
-    """Its name is short enough for one."""
-    make_project(tmp_path, monkeypatch, DIVIDED)
-    count, _ = counting(partitions="{ids}")
-    for value in PAIRS["numpy"]:
-        count(value)
-    names = {row for row in map(str, rows(tmp_path)["account"]) if "ndarray:" in row}
-    assert len(names) == 2
-
-
 def test_a_name_that_describes_an_object_by_its_address_is_refused(shop):
     """Another object would be charged and shown under it later."""
     name = f"sum of {Plain()}"
@@ -512,17 +484,6 @@ def test_within_a_flow_run_other_arguments_are_not_replayed(shop, name):
     """The key that nobody named holds them whole, too."""
     one, other = PAIRS[name]
     assert len(in_one_run([one, other, one])) == 2
-
-
-@pytest.mark.parametrize(
-    "value", [Plain(), a_lambda(), functools.partial(int, "1"), np.array([Plain()])]
-)
-def test_within_a_flow_run_what_no_text_tells_is_refused(shop, value):
-    """The next step: mark it private, or name the release."""
-    before = rows(shop)
-    with pytest.raises(ConfigurationError, match=r"Mark it private=\('ids',\)"):
-        in_one_run([value])
-    assert before == rows(shop)
 
 
 # Any two arguments

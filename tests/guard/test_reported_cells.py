@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import OutputDP, SparseVector, guarded, release, spend
-from dpflow.accounting.costs.noise import Laplace
+from dpflow import OutputDP, SparseVector, guarded, spend
 from dpflow.exceptions import (
     ConfigurationError,
-    DPStepFailed,
     ReleaseError,
     UnsupportedCost,
 )
@@ -52,18 +50,6 @@ def test_the_cell_of_the_output_is_charged(
     assert ask(output, lambda o: "none" if o is None else "answer") == output
     assert spent() == epsilon
     assert journal()[-1].body["reported"] == ("none" if output is None else "answer")
-
-
-def test_an_async_step_has_cells_too(shop: Path) -> None:
-    """The same function of what it returned."""
-    import asyncio
-
-    @guarded(dataset="shop", cost=COST, cell=lambda _: "none")
-    async def step() -> None:
-        return None
-
-    asyncio.run(step())
-    assert spent() == "0.1"
 
 
 def raising(output: object) -> str:
@@ -112,19 +98,6 @@ def test_two_answers_that_differ_are_none(shop: Path) -> None:
     with pytest.warns(RuntimeWarning, match="contradicts"):
         run("answer")
     assert spent() == "0.6"
-
-
-def test_a_failing_body_is_charged_in_full(shop: Path) -> None:
-    """Its cell function is not asked."""
-    asked = []
-
-    @guarded(dataset="shop", cost=COST, cell=asked.append)
-    def step() -> None:
-        raise ValueError
-
-    with pytest.raises(DPStepFailed):
-        step()
-    assert (spent(), asked) == ("0.5", [])
 
 
 def test_a_cell_needs_a_cost_with_cells(shop: Path) -> None:
@@ -205,15 +178,3 @@ def test_monotone_queries_need_add_or_remove(
         pytest.fail("the body started")
     with spend(dataset="shop", cost=SPARSE, step="ask"):
         assert sparse_vector([FAR]) == (True,)
-
-
-def test_sparse_vector_needs_its_own_cost(shop: Path) -> None:
-    """And a step around it; a step that lacks it may still release."""
-    with pytest.raises(ReleaseError, match="outside the body"):
-        sparse_vector([1])
-    with spend(
-        dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"), step="count"
-    ):
-        with pytest.raises(ReleaseError, match="SparseVector"):
-            sparse_vector([1])
-        release(1)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dpflow import PureDP, guarded, release
+from dpflow import guarded, release
 from dpflow.exceptions import (
     DPStepFailed,
     LedgerError,
@@ -87,22 +87,6 @@ def test_threads_on_one_key_make_one_charge_and_get_one_value(shop):
     assert kinds() == ["reserve", "settle"]
 
 
-async def test_awaiting_one_key_twice_makes_one_charge(shop):
-    """Waiting for a live claim does not block the loop that the claimant runs on."""
-    ran = []
-
-    @guarded(dataset="shop", cost=NOISY, release_key="x", ignore=("ran",))
-    async def count():
-        ran.append(1)
-        await asyncio.sleep(0.1)
-        return release(100.0)
-
-    first, second = await asyncio.wait_for(asyncio.gather(count(), count()), 20)
-    assert first == second
-    assert ran == [1]
-    assert spent() == "0.1"
-
-
 def test_a_failing_claimant_lets_the_waiting_one_run(shop):
     """Its claim ends with it; both are charged."""
     started, answers = threading.Event(), [ValueError(), 7]
@@ -154,35 +138,6 @@ def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     assert type(error) is LedgerUnavailable
     assert "another run has been making the release of step 'count'" in error.message
     assert ran == [1]
-    assert kinds() == ["reserve", "settle"]
-
-
-def test_processes_on_one_key_make_one_charge_and_get_one_value(shop):
-    """A second process waits for the first and returns what that one released."""
-    ran = []
-
-    @guarded(
-        dataset="shop",
-        cost=PureDP(epsilon="0.1"),
-        release_key="count/{week}",
-        ignore=("ran",),
-    )
-    def count(week):
-        ran.append(week)
-        return -1
-
-    with start_python(WORKER, folder=shop) as worker:
-        assert worker.stdout.readline() == "running\n"
-        answers = []
-        waiting = threading.Thread(target=lambda: answers.append(count(1)))
-        waiting.start()
-        waiting.join(0.4)
-        assert answers == []
-        output, errors = worker.communicate("42\n", timeout=30)
-        waiting.join(30)
-    assert output == "42\n", errors
-    assert answers == [42]
-    assert ran == []
     assert kinds() == ["reserve", "settle"]
 
 
@@ -247,25 +202,6 @@ def test_a_failed_settlement_returns_the_value_and_keeps_the_charge(shop, caplog
     assert "claimed" in claim
 
 
-def test_a_locked_ledger_at_the_settlement_keeps_the_charge(shop):
-    """Another process that holds the lock for too long is such a failure, too."""
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("held_lock", "shop"))
-    def count():
-        held_lock.enter_context(locked_ledger(shop))
-        return 5
-
-    with (
-        contextlib.ExitStack() as held_lock,
-        pytest.warns(RuntimeWarning, match="stays charged in full and unsettled"),
-    ):
-        assert count() == 5
-    assert kinds() == ["reserve"]
-    assert (spent(), held()) == ("0", "0.1")
-    (charge,) = open_reservations(current_project().ledger)
-    assert charge.alive
-
-
 @pytest.mark.parametrize("first", [5, ValueError()])
 def test_after_a_failed_settlement_the_key_does_not_hang(shop, first, monkeypatch):
     """The next call settles the old charge, and replays its value if it had one."""
@@ -309,30 +245,6 @@ def outcome_of(step):
         return step()
     except DPStepFailed as error:
         return type(error)
-
-
-async def test_an_async_key_does_not_hang_after_a_failed_settlement(shop):
-    """The same for a coroutine."""
-    answers = [5, 6]
-
-    @guarded(
-        dataset="shop",
-        cost=TENTH,
-        release_key="x",
-        ignore=("answers", "held_lock", "shop"),
-    )
-    async def count():
-        if len(answers) == 2:
-            held_lock.enter_context(locked_ledger(shop))
-        return answers.pop(0)
-
-    with (
-        contextlib.ExitStack() as held_lock,
-        pytest.warns(RuntimeWarning, match="unsettled"),
-    ):
-        assert await count() == 5
-    assert await asyncio.wait_for(count(), 20) == 5
-    assert (spent(), held()) == ("0.1", "0")
 
 
 def test_a_replaced_ledger_is_refused_for_good(shop):

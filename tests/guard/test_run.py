@@ -49,19 +49,6 @@ def test_a_block_holds_its_steps_and_returns_the_rest(shop):
     assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
 
 
-def test_an_error_ends_it_as_well(shop):
-    """A failed step is charged in full; the rest is returned."""
-
-    def half() -> None:
-        with reserve_run(costs={"shop": [TENTH] * 4}):
-            count()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        half()
-    assert (held(), spent()) == ("0", "0.1")
-
-
 def test_a_block_that_does_not_fit_draws_nothing(shop):
     """Its first draw says what was asked for all, what is left and what would fit."""
     ran = []

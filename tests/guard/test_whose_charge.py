@@ -51,23 +51,6 @@ def test_a_generators_caller_has_no_charge(shop: Path) -> None:
     assert list(waiting) == []
 
 
-async def test_a_block_in_an_async_generator_draws_its_own_noise(shop: Path) -> None:
-    """As in a generator."""
-
-    async def stream():
-        with spend(dataset="shop", cost=NOISY, step="stream"):
-            yield "waiting"
-            yield release(1.0)
-
-    waiting = stream()
-    assert await anext(waiting) == "waiting"
-    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
-        release(1.0)
-    assert isinstance(await anext(waiting), float)
-    assert [each async for each in waiting] == []
-    assert spent() == "0.1"
-
-
 def test_a_generator_may_be_closed_in_another_context(shop: Path) -> None:
     """No error of Python's own carries the body's along."""
     canary = "canary-" + "271828"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import logging
 import multiprocessing
@@ -32,7 +31,7 @@ from dpflow.exceptions import ReleaseError
 from dpflow.interop import releasable
 from dpflow.mechanisms import gradient_descent
 from tests.prefect.matrix.support import books, settled
-from tests.prefect.support import charges, spent
+from tests.prefect.support import spent
 
 TENTH = PureDP(epsilon="0.1")
 FORK = multiprocessing.get_context("fork")
@@ -145,12 +144,6 @@ def tree(week: int, depth: int, how: str) -> int:
     return tree(week, depth - 1, how)
 
 
-@dp_task(dataset="shop", cost=TENTH, release_key="tree/{week}", ignore=("depth",))
-async def tree_async(week: int, depth: int) -> int:
-    """Ask for itself under one key."""
-    return await tree_async(week, depth - 1) if depth else 1
-
-
 WAITS = "would wait for itself"
 
 
@@ -168,24 +161,6 @@ def test_a_body_that_asks_for_its_own_release_does_not_wait_for_itself(
     with pytest.raises(ReleaseError, match=WAITS):
         report()
     assert books() == settled(1, "0.1", outcomes=("failed",))
-
-
-async def test_an_async_body_does_not_wait_for_itself_either(project, monkeypatch):
-    """As one that is not async; beside each other both wait, and one replays."""
-    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 20)
-
-    @dp_flow(name="report")
-    async def report():
-        return await tree_async(1, 1)
-
-    @dp_flow(name="parent")
-    async def beside():
-        return await asyncio.gather(tree_async(2, 0), tree_async(2, 0))
-
-    with pytest.raises(ReleaseError, match=WAITS):
-        await report()
-    assert await beside() == [1, 1]
-    assert charges(project) == 2
 
 
 SLOW = threading.Event()
@@ -297,22 +272,6 @@ def test_a_future_is_no_output(project, body):
     with pytest.raises(ReleaseError, match="Return the whole output"):
         report()
     assert spent(project)["epsilon"] == "0.1"
-
-
-def test_a_list_of_futures_is_no_output_either(project):
-    """As `map` returns it."""
-
-    @task
-    def part(number: int) -> int:
-        return number
-
-    @dp_flow(name="report")
-    def report():
-        body = dp_task(dataset="shop", cost=TENTH, name="lazy")
-        return body(lambda: part.map([1, 2]))()
-
-    with pytest.raises(ReleaseError, match="Return the whole output"):
-        report()
 
 
 class Stopped(BaseException):

@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import ProcessPoolTaskRunner
 
-from dpflow import Gaussian, PureDP, dp_flow, guarded, reserve_run, spend
+from dpflow import Gaussian, PureDP, dp_flow, guarded, spend
 from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
@@ -51,13 +51,6 @@ def _nothing_ran():
 
 @guarded(dataset="shop", cost=TENTH)
 def count(part: int) -> int:
-    """Count one part of the customers."""
-    RAN.append(part)
-    return part
-
-
-@guarded(dataset="shop", cost=TENTH, name="count")
-async def count_async(part: int) -> int:
     """Count one part of the customers."""
     RAN.append(part)
     return part
@@ -143,21 +136,6 @@ def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
         assert state.type.value == "FAILED"
     with pytest.raises(BudgetExhausted, match="report"):
         state.result()
-
-
-@pytest.mark.parametrize(("decorator", "blocks"), [(dp_flow, False), (flow, True)])
-async def test_an_async_flow_around_a_step_is_seen(shared, decorator, blocks):
-    """Behind an await as well."""
-
-    @decorator(name="report")
-    async def report():
-        return [block(part) if blocks else await count_async(part) for part in range(5)]
-
-    state = await report(return_state=True)
-    assert views() == {"report": "0.3"}
-    assert len(RAN) == 3
-    if decorator is dp_flow:
-        assert state.name == "BudgetExhausted"
 
 
 @task
@@ -276,40 +254,6 @@ def test_a_flow_that_is_named_has_to_be_the_one_around_the_step(shared):
         assert "Leave flow= away" in text
 
 
-def test_a_flow_that_is_named_may_be_the_one_around_the_step(shared):
-    """And outside of Prefect it is what is named."""
-    step = guarded(dataset="shop", cost=TENTH, flow="report", name="s")(lambda: 1)
-    dp_flow(name="report")(step.__wrapped__)()
-    assert views() == {}
-
-    @dp_flow(name="report")
-    def report():
-        step()
-
-    report()
-    step()
-    assert views() == {"report": "0.2"}
-
-
-def test_a_flow_that_is_named_stands_for_one_without_a_share(shared):
-    """No policy names the flow around it, so that no share is passed by."""
-    step = guarded(dataset="shop", cost=TENTH, flow="report", name="s")(lambda: 1)
-
-    @dp_flow(name="nightly")
-    def nightly():
-        with spend(dataset="shop", cost=TENTH, step="s", flow="report"):
-            pass
-        with reserve_run(costs={"shop": [TENTH]}, flow="report"):
-            step()
-        count(2)
-
-    nightly()
-    assert views() == {"report": "0.2"}
-    assert draws(current_project()) == 1
-    flows = [body["flow"] for body in charges() if body["step"] in ("s", "count")]
-    assert flows == ["report", "report", "nightly"]
-
-
 def test_a_whole_run_that_is_held_holds_these_steps(shared):
     """They draw from the preflight of the flow around them."""
 
@@ -323,19 +267,6 @@ def test_a_whole_run_that_is_held_holds_these_steps(shared):
     assert draws(current_project()) == 2
     assert found[-1] == "seal"
     assert views() == {"report": "0.2"}
-
-
-def test_a_guarded_call_is_replayed_within_its_flow_run(shared):
-    """As a task is; a block is drawn each time, and so is the next run."""
-
-    @dp_flow(name="nightly")
-    def nightly():
-        return [count(7), count(7), block(8), block(8)]
-
-    assert nightly() == [7, 7, 8, 8]
-    assert RAN == [7, 8, 8]
-    nightly()
-    assert RAN.count(7) == 2
 
 
 ALONE = """

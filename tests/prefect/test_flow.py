@@ -360,16 +360,3 @@ def test_a_flow_that_returns_what_is_yet_to_run_fails(project, kind, preflight):
     found = [v for v in accounts(project.ledger, "shop") if v.kind == "dataset"]
     assert {v.spent["epsilon"] for v in found} <= {"0"}
     assert {v.reserved["epsilon"] for v in found} <= {"0"}
-
-
-async def test_an_async_flow_that_returns_what_is_yet_to_run_fails(project):
-    """As a flow that is not async."""
-
-    @dp_flow(name="report")
-    async def report():
-        return (customers(week) for week in range(3))
-
-    state = await report(return_state=True)
-    with pytest.raises(ConfigurationError, match="has not run yet"):
-        await state.aresult()
-    assert charges(project) == 0

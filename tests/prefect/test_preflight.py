@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 
 import pytest
 from prefect import flow, task
@@ -101,17 +100,6 @@ def test_steps_in_threads_draw_from_it(project):
     assert (held(project), spent(project)["epsilon"]) == ("0", "0.4")
     assert draws(project) == 4
     assert kinds(project)[-1] == "seal"
-
-
-async def test_an_async_flow_holds_its_run_the_same_way(project):
-    """Holding does not block the loop; the end seals."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
-    async def report():
-        return [count(1), held(project)]
-
-    assert await report() == [1, "0.1"]
-    assert (held(project), kinds(project)[-1]) == ("0", "seal")
 
 
 def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
@@ -275,35 +263,6 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     assert open_reservations(project.ledger) == []
 
 
-def test_a_flow_that_fails_seals_as_well(project):
-    """Its error passes; what no step drew is returned."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
-    def report():
-        count(1)
-        raise ValueError("after one step")
-
-    with pytest.raises(ValueError, match="after one step"):
-        report()
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.1")
-
-
-def test_a_refused_step_beyond_it_seals_as_well(project):
-    """A step that was not declared passes the ordinary gates, or ends the flow."""
-
-    @dp_task(dataset="shop", cost=PureDP(epsilon="0.7"))
-    def undeclared() -> int:
-        return 1
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
-    def report():
-        count(1)
-        return undeclared()
-
-    assert report(return_state=True).name == "BudgetRefused"
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.1")
-
-
 def test_a_step_beyond_it_is_told_and_runs_if_it_fits(project, caplog):
     """The log says that the preflight did not cover it."""
 
@@ -346,26 +305,6 @@ def test_the_last_attempt_seals(project):
     assert (held(project), kinds(project).count("seal")) == ("0", 1)
 
 
-def test_a_retry_from_the_ui_holds_it_anew(project):
-    """The run was sealed: its next execution opens another preflight."""
-    fail = [True]
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
-    def report():
-        count(1)
-        if fail.pop():
-            fail.append(False)
-            raise ValueError("once")
-        return count(2)
-
-    state = report(return_state=True)
-    again = run_again(report, state.state_details.flow_run_id)
-    assert again.is_completed()
-    assert RAN == [1, 2]
-    assert kinds(project).count("seal") == 2
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-
-
 @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
 def suspending() -> int:
     """Stop between two steps, the first time."""
@@ -389,21 +328,6 @@ def test_a_suspended_flow_keeps_what_it_holds(project):
     assert RAN == [1, "suspended", 2]
     assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
     assert kinds(project).count("seal") == 1
-
-
-def test_a_late_step_of_the_run_is_refused(project):
-    """A thread that outlives its flow took the context along; there is nothing left."""
-    kept = []
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
-    def report():
-        kept.append(contextvars.copy_context())
-
-    report()
-    with pytest.raises(BudgetRefused, match="sealed"):
-        kept[0].run(count.fn, 1)
-    assert RAN == []
-    assert kinds(project)[-1] == "refuse"
 
 
 def test_a_subflow_draws_from_the_flow_around_it(project):

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 from prefect import allow_failure, flow, task
-from prefect.cache_policies import INPUTS
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.futures import as_completed
 from prefect.states import Completed
-from prefect.task_runners import ProcessPoolTaskRunner
 from prefect.task_worker import TaskWorker
 
 from dpflow import PureDP, dp_task
-from dpflow.interop import releasable
 from dpflow.prefect.states import ReplayedState
-from tests.prefect.matrix.support import execute, task_runs, wait_until
+from tests.prefect.matrix.support import task_runs, wait_until
 from tests.prefect.support import charges, kinds
 from tests.projects import POLICY
 
@@ -44,12 +40,6 @@ async def count_later(week: str) -> int:
     """As `count`, and async."""
     RAN[week] += 1
     return RAN[week]
-
-
-@dp_task(dataset="shop", cost=TENTH, release_key="nothing/{week}")
-def nothing(week: str) -> None:
-    """Release that there is nothing."""
-    RAN[week] += 1
 
 
 @task
@@ -123,19 +113,6 @@ async def test_an_async_step_is_replayed_as_its_value_too(project):
     assert charges(project) == 1
 
 
-def test_a_replayed_none_is_none(project):
-    """And no state, however it is asked for."""
-
-    @flow(name="report")
-    def report():
-        nothing("a")
-        state = nothing("a", return_state=True)
-        return [nothing("a"), nothing.submit("a").result(), state.result()], state.name
-
-    assert report() == ([None] * 3, "Replayed")
-    assert RAN["a"] == 1
-
-
 def test_a_flow_may_return_what_was_replayed(project):
     """Its value, its state or its future: the flow is Completed."""
 
@@ -167,33 +144,6 @@ def test_a_step_outside_of_flows_is_replayed_too(make_project):
     assert plain() == 1
 
 
-def test_other_processes_hand_the_value_back(project):
-    """A pool pickles the state."""
-
-    @flow(name="report", task_runner=ProcessPoolTaskRunner(max_workers=1))
-    def report():
-        count("a")
-        future = count.submit("a")
-        return future.result(), add_one.submit(future).result(), future.state.name
-
-    assert report() == (1, 2, "Replayed")
-    assert charges(project) == 1
-
-
-def test_persisted_and_cached_results_are_the_value(project):
-    """Storage and Prefect's cache keep the value and never a state."""
-    kept = count.with_options(cache_policy=INPUTS, persist_result=True)
-
-    @flow(name="report")
-    def report():
-        count("persisted")
-        states = [kept("persisted", return_state=True) for _ in range(2)]
-        return [(each.name, each.result()) for each in states], kept("persisted")
-
-    assert report() == ([("Replayed", 1), ("Cached", 1)], 1)
-    assert charges(project) == 1
-
-
 def test_a_background_step_is_replayed_as_its_value(make_project):
     """A task worker stores it, and the caller reads it back."""
     make_project(POLICY)
@@ -216,44 +166,6 @@ def test_a_background_step_is_replayed_as_its_value(make_project):
     state = wait_until(ended, "the end of the task run")
     assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
     assert RAN["a"] == 1
-
-
-def test_a_retried_flow_shows_what_it_replays(project):
-    """Retries of a flow serve the release, as the UI's Retry does."""
-    attempts = []
-
-    @flow(name="report", retries=1)
-    def report():
-        state = count("a", return_state=True)
-        attempts.append((state.name, state.result()))
-        if len(attempts) == 1:
-            raise RuntimeError
-        return state.result()
-
-    assert report() == 1
-    assert attempts == [("Completed", 1), ("Replayed", 1)]
-    assert charges(project) == 1
-
-
-def test_a_step_with_retries_is_replayed_at_its_first_attempt(project):
-    """Its hooks fire as for any completed run; so does the run that is run again."""
-    states = []
-
-    def hook(task, run, state):
-        states.append((state.name, run.run_count))
-
-    @flow(name="report")
-    def report():
-        hooked = count.with_options(retries=2, on_completion=[hook])
-        return hooked("a"), hooked("a")
-
-    state = report(return_state=True)
-    assert state.result() == (1, 1)
-    assert states == [("Completed", 1), ("Replayed", 1)]
-    again = execute(report, state.state_details.flow_run_id)
-    assert again.result() == (1, 1)
-    assert states[2:] == [("Replayed", 1)] * 2
-    assert charges(project) == 1
 
 
 def test_a_state_that_a_body_returns_is_not_taken_for_a_replay(project):
@@ -294,30 +206,3 @@ def test_a_failing_listener_hides_no_replay(project, monkeypatch):
         return [count("a", return_state=True).name for _ in range(2)]
 
     assert report() == ["Completed", "Replayed"]
-
-
-def test_a_replayed_release_of_a_class_is_a_value(project):
-    """A class under `@releasable` comes back as itself."""
-
-    @flow(name="report")
-    def report():
-        return [told_of("a"), told_of("a")]
-
-    first, second = report()
-    assert first == second == Told(1)
-    assert charges(project) == 1
-
-
-@releasable
-@dataclass(frozen=True)
-class Told:
-    """What a step tells."""
-
-    number: int
-
-
-@dp_task(dataset="shop", cost=TENTH, release_key="told/{week}")
-def told_of(week: str) -> Told:
-    """Release an object."""
-    RAN[week] += 1
-    return Told(RAN[week])

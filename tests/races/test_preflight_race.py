@@ -175,17 +175,3 @@ def test_a_tail_that_grows_while_it_is_checked_is_no_damage(
     for each in (ledger, other):
         each.close()
     assert kinds(postgres_url, "b#1") == ["open", "reserve", "reserve"]
-
-
-@pytest.mark.parametrize("sealed_first", [True, False])
-def test_the_order_of_seal_and_draw_decides(path: Place, sealed_first: bool) -> None:
-    """One after the other, as the races above must have been."""
-    ledger = make_ledger(path)
-    held_run(ledger, [TEXT] * 2)
-    if not sealed_first:
-        drawn(ledger, TEXT)
-    ledger.seal(RUN, outcome="completed")
-    with pytest.raises(BudgetRefused, match="sealed"):
-        drawn(ledger, TEXT)
-    assert sums(path)[1] == (0 if sealed_first else SMALL)
-    ledger.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -79,29 +78,6 @@ def test_processes_are_granted_the_budget_and_no_step_more(
     assert sum(sums(path)) == 1
     assert kinds(path).count("refuse") == PROCESSES
     audit(path)
-
-
-def test_threads_are_granted_the_budget_and_no_step_more(path: Place) -> None:
-    """The same through one object of one process."""
-    ledger = make_ledger(path)
-    found: list[str] = []
-
-    def ask() -> None:
-        while True:
-            try:
-                found.append(granted(ledger, "0.02"))
-            except BudgetRefused:
-                return
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == len(set(found)) == 50
-    assert sums(path) == (0, 1)
-    audit(path)
-    ledger.close()
 
 
 def test_one_process_makes_the_release_and_the_others_replay_it(

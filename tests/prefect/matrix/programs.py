@@ -74,13 +74,6 @@ def keyed_week(week: str = "w1") -> list[str]:
     return [kept_week(week), endless_week(week)]
 
 
-@dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
-def whole() -> list[str]:
-    """Hold the whole run, and be killed in the middle of its second step."""
-    _note_run()
-    return [first(1), endless(1)]
-
-
 @dp_task(dataset="shop", cost=TENTH, release_key="weekly/{week}")
 def weekly(week: str) -> str:
     """Make one release of a week, and wait for the test to end it."""
@@ -335,18 +328,6 @@ def deployments(name: str) -> None:
     """Serve the flows as deployments of this name."""
     flows = {"called": called, "submitted": submitted}
     serve(*(made.to_deployment(f"{name}-{key}") for key, made in flows.items()))
-
-
-def twice(run: str) -> dict[str, Any]:
-    """Execute a flow run that another process may be executing, too."""
-    state = execute(submitted, run)
-    return {"name": state.name, "value": state.result(raise_on_failure=False)}
-
-
-def twice_made() -> dict[str, Any]:
-    """Make a flow run for two processes to execute."""
-    with get_client(sync_client=True) as client:
-        return {"run": str(client.create_flow_run(submitted).id)}
 
 
 def automated(block: str) -> dict[str, Any]:

@@ -93,13 +93,6 @@ def test_the_same_call_in_one_run_is_one_charge(project, week, options, name):
     assert books() == settled(1, "0.1")
 
 
-def test_a_fresh_step_is_a_new_draw_at_a_new_charge(project, week):
-    """Only `fresh` asks the ledger for another execution."""
-    run = report.with_options(validate_parameters=False)
-    assert run({"fresh": True}, week, times=2) == [("Completed", 1), ("Completed", 2)]
-    assert books() == settled(2, "0.2")
-
-
 @pytest.mark.parametrize(
     "options",
     [

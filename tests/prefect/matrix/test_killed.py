@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from types import SimpleNamespace
@@ -188,29 +187,4 @@ def test_a_cancelled_submitted_step_runs_to_its_end(found):
     assert seen.submitted == settled(2, "0.2")
 
 
-def executed_twice(laboratory):
-    """Let a second worker execute a flow run whose first worker seems to be lost."""
-    folder = laboratory.project("twice")
-    run = laboratory.run(folder, "twice_made")["run"]
-    with laboratory.running(folder, "twice", run) as first:
-        wait_until(lambda: marks(folder)["lasting"], "the body")
-        second = laboratory.run(folder, "twice", run, TOLD="second")
-        first.wait(timeout=600)
-    return SimpleNamespace(
-        second=second,
-        first=json.loads((folder / "twice.json").read_text("utf-8")),
-        books=books(folder),
-        marks=marks(folder),
-    )
-
-
-def test_a_run_that_two_workers_execute_is_charged_once(found):
-    """The second replays the first step and waits for the release of the other."""
-    seen = found(executed_twice)
-    assert seen.second == seen.first
-    assert seen.second == {"name": "Completed", "value": ["first 1", "lasting 1"]}
-    assert seen.books == settled(2, "0.2")
-    assert seen.marks == {"first": 1, "lasting": 1, "lasting ended": 1}
-
-
-EXPERIMENTS = [executed_twice, served, killed_script, terminated, interrupted]
+EXPERIMENTS = [served, killed_script, terminated, interrupted]

@@ -378,13 +378,6 @@ def test_a_loader_keeps_its_word_under_other_options():
             yield 1
 
 
-@pytest.mark.parametrize("kind", [flow, task, private_task(), staticmethod])
-def test_a_loader_is_made_of_a_function(kind):
-    """A task or flow inside would keep what the loader keeps out of Prefect."""
-    with pytest.raises(ConfigurationError, match=r"on the function|made of"):
-        private_task()(kind(count.fn.__wrapped__))
-
-
 def test_methods_of_each_kind_can_be_steps(project):
     """The descriptor goes on top, as Prefect has it."""
 
@@ -474,16 +467,3 @@ def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, load):
         state.result()
     assert "314159" not in str(caught.value) + state.message
     assert caught.value.__context__ is None
-
-
-def test_a_new_version_is_a_new_release(project):
-    """`with_options(data_version=)` says that the data is another."""
-
-    @flow(name="report")
-    def report():
-        return [
-            count.with_options(data_version=v)(FRAME) for v in ("1", "2", "2", None)
-        ]
-
-    assert report() == [1, 2, 2, 1]
-    assert charges(project) == 2

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 from prefect import flow
-from prefect.cache_policies import DEFAULT
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_runs import pause_flow_run, resume_flow_run, suspend_flow_run
@@ -119,62 +118,6 @@ def test_a_flow_retry_repeats_a_step_that_cannot_be_told_by_its_arguments(projec
     report()
     assert marks() == {"total": 2, "flow": 2}
     assert books() == settled(2, "0.2")
-
-
-def test_a_flow_retry_serves_a_persisted_step_from_prefects_storage(project):
-    """Its state is Cached, its hooks are not repeated, and nothing is charged."""
-    committed, names = [], []
-    kept = steady.with_options(persist_result=True, cache_policy=DEFAULT)
-    kept.on_commit_hooks = [lambda transaction: committed.append(transaction.key)]
-
-    @flow(name="report", retries=1)
-    def report():
-        state = kept(1, return_state=True)
-        names.append(state.name)
-        if len(names) == 1:
-            raise RuntimeError
-        return state.result()
-
-    assert report() == "1: execution 1"
-    assert (names, len(committed)) == (["Completed", "Cached"], 1)
-    assert marks() == {"steady": 1}
-    assert books() == settled(1, "0.1")
-
-
-def test_a_retry_from_the_ui_after_a_failure_replays_what_was_released(project):
-    """The same flow run; only the step that failed is charged again."""
-
-    @dp_flow(name="report")
-    def report():
-        return [steady(1), shaky(2)]
-
-    first = report(return_state=True)
-    assert first.is_failed()
-    assert books() == settled(2, "0.2", outcomes=("completed", "failed"))
-    run = first.state_details.flow_run_id
-    second = run_again(report, run)
-    assert second.result() == ["1: execution 1", 2]
-    assert flow_run(run).run_count == 2
-    assert marks() == {"steady": 1, "shaky": 2}
-    outcomes = ("completed", "failed", "completed")
-    assert books() == settled(3, "0.3", outcomes=outcomes)
-
-
-def test_a_retry_from_the_ui_after_exhaustion_is_refused_again(project):
-    """A retry brings no budget: the first releases are replayed, the rest refused."""
-
-    @dp_flow(name="report")
-    def report():
-        return [steady(week) for week in range(11)]
-
-    first = report(return_state=True)
-    run = first.state_details.flow_run_id
-    second = run_again(report, run)
-    assert (first.name, second.name) == ("BudgetExhausted", "BudgetExhausted")
-    stored = flow_run(run)
-    assert (stored.state.name, stored.run_count) == ("BudgetExhausted", 2)
-    assert marks() == {"steady": 10}
-    assert books() == settled(10, "1", refused=2)
 
 
 def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):

@@ -5,55 +5,16 @@ from __future__ import annotations
 import pytest
 from prefect import allow_failure, flow, task
 from prefect.client.orchestration import get_client
-from prefect.exceptions import Abort, CancelledRun
-from prefect.states import Cancelled, Completed, Crashed, Failed, Pending
 from typer.testing import CliRunner
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.cli import app
 from tests.prefect.matrix.support import books, execute, flow_run, mark, marks, settled
-from tests.sizes import spread
-
-HALT = "BudgetExhausted"
-
-
-def _raise(error):
-    raise error
-
 
 #: What a refused task could do, and what Prefect makes of it: its state; what is
 #: behind it by data, by `wait_for`, through `allow_failure`; executions of its body
 #: with `retries=2`; the end of a flow that returns nothing, of one that returns what is
 #: downstream, and of one with `retries=1` that calls it, with that one's executions.
-STOPS = ("NotReady", "NotReady", "NotReady")
-RUNS = ("ran", "ran", "ran")
-LEAKS = ("NotReady", "NotReady", "ran")
-ROWS = {
-    "raise": (
-        lambda: _raise(BudgetExhausted("no budget")),
-        ("FAILED/Failed", *LEAKS, 3, "COMPLETED", "FAILED", "FAILED", 2),
-    ),
-    "failed": (
-        lambda: Failed(name=HALT),
-        (f"FAILED/{HALT}", *LEAKS, 3, "COMPLETED", "FAILED", "COMPLETED", 1),
-    ),
-    "cancelled": (
-        lambda: Cancelled(name=HALT),
-        (f"CANCELLED/{HALT}", *STOPS, 1, "COMPLETED", "CANCELLED", "COMPLETED", 1),
-    ),
-    "completed": (
-        lambda: Completed(name=HALT),
-        (f"COMPLETED/{HALT}", *RUNS, 1, "COMPLETED", "COMPLETED", "COMPLETED", 1),
-    ),
-    "crashed": (
-        lambda: Crashed(name=HALT),
-        (f"CRASHED/{HALT}", *STOPS, 1, "COMPLETED", "FAILED", "COMPLETED", 1),
-    ),
-    "cancelled run": (
-        lambda: _raise(CancelledRun("no budget")),
-        ("FAILED/Failed", *LEAKS, 3, "COMPLETED", "FAILED", "FAILED", 2),
-    ),
-}
 
 
 @task
@@ -64,81 +25,6 @@ def after(value):
 
 
 # How `dpflow` refuses comes first; the others are why it is the one.
-@pytest.mark.parametrize("row", spread(sorted(ROWS, key="cancelled".__ne__), 1))
-def test_what_prefect_makes_of_each_way_to_refuse(project, row):
-    """Only Cancelled is final, asks for no retry and stops all that is behind it."""
-    act, expected = ROWS[row]
-
-    @task(retries=2)
-    def refused():
-        mark("refused")
-        return act()
-
-    def told(future):
-        future.wait()
-        return "ran" if future.state.is_completed() else future.state.name
-
-    @flow
-    def submits():
-        future = refused.submit()
-        behind = [
-            after.submit(future),
-            after.submit(0, wait_for=[future]),
-            after.submit(allow_failure(future)),
-        ]
-        ends = [told(each) for each in behind]
-        seen.extend([f"{future.state.type.value}/{future.state.name}", *ends])
-
-    @flow
-    def returns():
-        future = refused.submit()
-        future.wait()
-        return future
-
-    @flow(retries=1)
-    def calls():
-        mark("flow")
-        refused()
-
-    seen: list[object] = []
-    nothing = submits(return_state=True).type.value
-    seen += [marks()["refused"], nothing, returns(return_state=True).type.value]
-    seen += [calls(return_state=True).type.value, marks()["flow"]]
-    assert tuple(seen) == expected
-
-
-def test_an_aborted_task_takes_its_flow_along(project):
-    """Abort escapes everything: the flow's end would never be recorded."""
-
-    @task(retries=2)
-    def refused():
-        mark("refused")
-        raise Abort
-
-    @flow
-    def submits():
-        after.submit(refused.submit()).wait()
-
-    with pytest.raises(Abort):
-        submits(return_state=True)
-    assert marks() == {"refused": 1}
-
-
-def test_a_pending_state_stops_nothing_behind_allow_failure(project):
-    """A task that calls itself not ready is not run, and not respected either."""
-
-    @task
-    def refused():
-        return Pending(name="NotReady")
-
-    @flow
-    def submits():
-        future = refused.submit()
-        behind = after.submit(allow_failure(future))
-        behind.wait()
-        return behind.state.is_completed()
-
-    assert submits() is True
 
 
 EXHAUSTED = """
@@ -272,7 +158,7 @@ def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
 
 @pytest.mark.parametrize(
     ("asked", "before", "name", "paused"),
-    [("0.5", 2, HALT, True), ("2", 1, "BudgetRefused", False)],
+    [("0.5", 2, "BudgetExhausted", True), ("2", 1, "BudgetRefused", False)],
     ids=["exhausted", "refused"],
 )
 def test_only_an_exhausted_budget_pauses_the_schedule(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
@@ -10,7 +9,7 @@ from prefect import flow, task
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.transactions import transaction
 
-from dpflow import DPStepFailed, PureDP, dp_flow, dp_task
+from dpflow import PureDP, dp_flow, dp_task
 from tests.prefect.matrix.support import books, mark, marks, settled, wait_until
 
 TENTH = PureDP(epsilon="0.1")
@@ -24,15 +23,6 @@ def slow(seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.02)
-    mark("slow ended")
-    return turn
-
-
-@dp_task(dataset="shop", cost=TENTH)
-async def slow_async(seconds: float) -> int:
-    """Take a while, without blocking the event loop."""
-    turn = mark("slow")
-    await asyncio.sleep(seconds)
     mark("slow ended")
     return turn
 
@@ -60,32 +50,6 @@ def test_a_task_timeout_is_charged_in_full(project, how):
     wait_until(lambda: books().open == 0, "the settlement")
     assert marks() == {"slow": 1}
     assert books() == settled(1, "0.1", outcomes=("failed",))
-
-
-async def test_an_async_task_timeout_is_charged_in_full(project):
-    """Async bodies are cancelled by their event loop."""
-    limited = slow_async.with_options(timeout_seconds=0.2)
-
-    @flow(name="report")
-    async def report():
-        return (await limited(5, return_state=True)).name
-
-    assert await report() == "TimedOut"
-    assert marks() == {"slow": 1}
-    assert books() == settled(1, "0.1", outcomes=("failed",))
-
-
-def test_a_retried_timeout_is_two_charges(project):
-    """Each attempt saw the data until it was stopped."""
-    limited = slow.with_options(timeout_seconds=0.2, retries=1)
-
-    @flow(name="report")
-    def report():
-        return limited(5, return_state=True).name
-
-    assert report() == "TimedOut"
-    assert marks() == {"slow": 2}
-    assert books() == settled(2, "0.2", outcomes=("failed", "failed"))
 
 
 @pytest.mark.parametrize(
@@ -188,28 +152,3 @@ def test_a_rolled_back_transaction_refunds_nothing(project):
     assert rolled == [1]
     assert marks() == {"quick": 1, "flow": 2}
     assert books() == settled(1, "0.1")
-
-
-def test_a_failing_step_is_charged_though_its_rollback_never_fires(project):
-    """Prefect stages rollback hooks on success only (PrefectHQ/prefect#13692)."""
-    rolled = []
-
-    @dp_task(
-        dataset="shop",
-        cost=TENTH,
-        persist_result=True,
-        on_rollback=[lambda _: rolled.append(1)],
-    )
-    def failing() -> int:
-        mark("failing")
-        raise ValueError
-
-    @flow(name="report")
-    def report():
-        with transaction():
-            failing()
-
-    with pytest.raises(DPStepFailed):
-        report()
-    assert (rolled, marks()) == ([], {"failing": 1})
-    assert books() == settled(1, "0.1", outcomes=("failed",))

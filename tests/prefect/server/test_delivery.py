@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -62,27 +61,6 @@ def test_notices_are_delivered_in_their_order():
     assert prefect.got == list(range(500))
 
 
-def test_threads_keep_their_own_order():
-    """Whatever the others send meanwhile."""
-    prefect = Prefect()
-    made = Delivery(prefect, pause=0.001)
-
-    def send(first):
-        for number in range(first, first + 200):
-            made.put(notice(number))
-
-    threads = [threading.Thread(target=send, args=(1000 * n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made.flush(60)
-    assert len(prefect.got) == 800
-    for n in range(4):
-        own = [number for number in prefect.got if number // 1000 == n]
-        assert own == list(range(1000 * n, 1000 * n + 200))
-
-
 def test_nothing_is_delivered_before_the_pause_is_over():
     """The step goes on undisturbed; a flush ends the pause."""
     prefect = Prefect()
@@ -92,15 +70,6 @@ def test_nothing_is_delivered_before_the_pause_is_over():
     assert not prefect.began.wait(0.2)
     assert made.flush(60)
     assert prefect.got == [1, 2]
-
-
-def test_the_pause_ends_by_itself():
-    """Nobody has to flush."""
-    prefect = Prefect()
-    made = Delivery(prefect, pause=0.01)
-    for number in (1, 2):
-        made.put(notice(number))
-        wait_until(lambda number=number: number in prefect.got, "the delivery")
 
 
 def test_a_failure_is_logged_and_stops_nothing(caplog):
@@ -318,27 +287,6 @@ def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch, ending):
         return 1
 
     report(return_state=True)
-    assert sent == ["reserved", "term-opened", "settled"]
-
-
-async def _run(flow):
-    return await flow()
-
-
-def test_the_end_of_an_async_flow_sends_what_waits(project, monkeypatch):
-    """As that of any other."""
-    sent = _sent(monkeypatch)
-    monkeypatch.setattr(delivery._delivery, "_pause", NEVER)
-
-    @dp_task(dataset="shop", cost=TENTH)
-    async def count():
-        return 1
-
-    @dp_flow(name="report")
-    async def report():
-        return await count()
-
-    assert asyncio.run(_run(report)) == 1
     assert sent == ["reserved", "term-opened", "settled"]
 
 

@@ -11,7 +11,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,6 @@ from dpflow.guard.project import current_project
 from tests.prefect.support import charges
 
 NAME = "report/every-second"
-DAY = timedelta(days=1)
-CRON = "report/every-minute"
 POLICY = """
 dataset: shop
 unit: customer
@@ -89,17 +86,6 @@ def answers(url: str) -> bool:
             return bool(reply.status == 200)
     except OSError:
         return False
-
-
-#: The third step of its one tick does not fit.
-BY_CRON = SERVED.replace(
-    "    count(str(flow_run.scheduled_start_time))",
-    "    for part in range(3):\n"
-    "        count(f'{flow_run.scheduled_start_time}/{part}')",
-).replace(
-    'name="every-second", interval=timedelta(seconds=2)',
-    'name="every-minute", cron="* * * * *"',
-)
 
 
 @pytest.fixture
@@ -199,22 +185,6 @@ def test_a_served_report_halts_pauses_and_pauses_again(served) -> None:
     assert done.exit_code == 0, done.stderr
     assert "refused all the same" in done.stdout
     assert not paused()
-
-
-@pytest.mark.slow
-def test_a_report_served_by_cron_makes_its_runs_and_is_paused(served) -> None:
-    """Cron's finest tick is a minute: the first one exhausts the budget."""
-    assert BY_CRON != SERVED
-    with served(BY_CRON):
-        found = until(lambda: deployment(CRON))
-        (each,) = found.schedules
-        assert (each.active, each.schedule.cron) == (True, "* * * * *")
-        until(lambda: paused(CRON))
-        runs = until(lambda: ended_runs(CRON))
-    assert {run.state.name for run in runs} == {"BudgetExhausted"}
-    assert all(run.auto_scheduled for run in runs)
-    assert {run.expected_start_time.second for run in runs} == {0}
-    assert charges(current_project()) == 2
 
 
 @pytest.mark.parametrize("name", ["report", "report/", "/daily"])
