@@ -195,15 +195,6 @@ def test_a_pipe_gets_no_colour_and_whole_lines(busy: Shop, command: str) -> None
     assert "\N{HORIZONTAL ELLIPSIS}" not in result.stdout
 
 
-def test_a_row_of_the_journal_is_one_line_in_a_pipe(busy: Shop) -> None:
-    """So that grep finds all of it."""
-    lines = run_process("history").stdout.splitlines()
-    (row,) = (line for line in lines if "a_step_with_quite_a_long_name" in line)
-    assert "forfeited" in row
-    assert row.endswith("(1)")
-    assert row[:2] == "20"
-
-
 def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
     """As in `dpflow history | head -1`."""
     result = subprocess.run(
@@ -222,13 +213,6 @@ def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
     assert (result.returncode, without_place_warning(result.stderr)) == (0, "")
 
 
-def test_a_terminal_that_lacks_letters_gets_replacements(busy: Shop) -> None:
-    """An old locale is no reason to fail."""
-    result = run_process("status", "--details", PYTHONIOENCODING="ascii")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "share of weekly-report" in result.stdout
-
-
 # Colours
 
 
@@ -238,11 +222,6 @@ def test_colour_can_be_forced_and_forbidden(busy: Shop) -> None:
     forbidden = run_process("status", FORCE_COLOR="1", NO_COLOR="1").stdout
     assert "\x1b[32m" not in forbidden
     assert "\x1b[32m" in run_terminal("status", columns=100)
-
-
-def test_an_error_is_red_in_a_terminal(empty: Shop) -> None:
-    """It stands out."""
-    assert "\x1b[1;31merror:" in run_terminal("status", columns=100)
 
 
 # Terminals
@@ -264,28 +243,3 @@ def test_numbers_stay_whole_in_a_narrow_terminal(busy: Shop, columns: int) -> No
         run_terminal("status", "cdnow", "--details", columns=columns)
     )
     assert {"0.4195", "0.1893", "0.01"} <= set(shown.split())
-
-
-def test_a_date_is_said_once_in_a_terminal(busy: Shop) -> None:
-    """The rows below it have the time only."""
-    shown = without_colour(run_terminal("history", columns=100)).splitlines()
-    dates = [line for line in shown if re.match(r"20\d\d-", line)]
-    assert all(len(line.strip()) == len("2026-01-31") for line in dates)
-    assert len(dates) in {1, 2}
-
-
-def test_a_narrow_terminal_leaves_out_columns_of_zeros(shop: Shop) -> None:
-    """What is rare has a column where there is some of it, or where there is room."""
-    shop.charge(key="revenue/1997-W14")
-
-    def heads(columns: int) -> set[str]:
-        shown = without_colour(
-            run_terminal("status", "cdnow", "--details", columns=columns)
-        )
-        assert max(len(line) for line in shown.splitlines()) <= columns
-        return {"reserved", "forfeited", "currency"} & set(shown.split())
-
-    assert heads(80) == {"currency"}
-    assert heads(160) == {"reserved", "forfeited", "currency"}
-    shop.reserve(step="lost")
-    assert heads(82) == {"forfeited", "currency"}

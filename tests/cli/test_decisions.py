@@ -91,17 +91,6 @@ def test_every_decision_is_told_with_who_and_why(decisions: Shop) -> None:
     assert "settle" not in text
 
 
-def test_what_was_decided_is_told(decisions: Shop) -> None:
-    """The promise of a term, what a policy's edit changed, what was charged."""
-    what = {each["decision"]: each["what"] for each in decided()}
-    assert "epsilon 3, delta 1e-6" in what["term 1 opened"]
-    assert "budget.epsilon" in what["tightened"]
-    assert "2.9" in what["tightened"]
-    for name in ("prior charged", "charge raised", "charge closed in full"):
-        assert "mu_squared" in what[name]
-    assert "step weekly_revenue" in what["charge raised"]
-
-
 def test_decisions_are_filtered_and_limited(decisions: Shop) -> None:
     """By dataset as charges are, and to the newest ones."""
     decisions.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
@@ -150,9 +139,3 @@ def test_a_population_is_told_beside_its_datasets(shop: Shop) -> None:
     ]
     asked = [each["decision"] for each in decided("population/people")]
     assert asked == ["frozen", "prior charged", "term 1 opened"]
-
-
-def test_no_decision_yet(shop: Shop) -> None:
-    """An empty journal says so, and an unknown dataset is an error."""
-    assert "No decision" in run_fine("history", "--decisions")
-    assert run("history", "--decisions", "cdnew").exit_code == 1

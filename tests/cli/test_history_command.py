@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from dpflow import guarded
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.guard.project import forget_projects
 from dpflow.ledger.provenance import system_user
 from tests.cli.support import (
     CDNOW,
     Shop,
-    freeze_a_population,
-    run,
     run_fine,
     run_json,
 )
 from tests.projects import act_as
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
-CHURN = Gaussian(sensitivity=1, noise_multiplier=40)
 
 
 def kinds(data: dict) -> list[str]:
@@ -31,13 +24,6 @@ def kinds(data: dict) -> list[str]:
 
 
 # Empty states
-
-
-def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None:
-    """There is no journal without a ledger."""
-    result = run("history")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "dpflow ledger init" in result.stderr
 
 
 def test_an_empty_journal_says_what_to_do_next(shop: Shop) -> None:
@@ -66,40 +52,6 @@ def test_a_decision_says_why_and_who(shop: Shop, monkeypatch: Any) -> None:
     assert any(line.endswith("it was right (bob)") for line in lines)
     assert any(line.endswith("wrong sigma (bob)") for line in lines)
     assert lines[-1].endswith(f"gaussian: epsilon 3, delta 1e-6; by {system_user()}")
-
-
-def test_a_charge_says_who(shop: Shop, monkeypatch: Any) -> None:
-    """The user of the operating system; also beside the term that it opened."""
-    act_as(monkeypatch, "carol")
-
-    @guarded(dataset="adult", cost=PureDP(epsilon="0.1"), flow="census")
-    def count() -> int:
-        return 1
-
-    count()
-    forget_projects()
-    settled, reserved, opened = run_fine("history", "adult").splitlines()[-3:]
-    assert reserved.endswith("by carol")
-    assert opened.endswith("basic: epsilon 1; by carol")
-    assert settled.endswith("noise self-declared")
-    entries = run_json("history", "adult")["entries"]
-    assert {entry["who"] for entry in entries} == {"carol"}
-
-
-def test_a_population_has_a_journal_of_its_own(shop: Shop) -> None:
-    """What was decided about it is also told where all datasets are."""
-    freeze_a_population(shop)
-    assert kinds(run_json("history", "population/people")) == [
-        "freeze",
-        "prior",
-        "open",
-    ]
-    told = [
-        (entry["dataset"], entry["entry"]) for entry in run_json("history")["entries"]
-    ]
-    assert told.count(("population/people", "freeze")) == 1
-    assert ("population/people", "prior") not in told
-    assert ("adult", "prior") in told
 
 
 def test_a_charge_is_told_newest_first(shop: Shop) -> None:
@@ -155,23 +107,6 @@ def test_a_refusal_says_why_and_what_would_fit(shop: Shop) -> None:
     assert ("BudgetRefused", first.fits) == (refusal["refusal"], refusal["fits"])
 
 
-def test_a_refusal_by_a_share_is_told_without_being_asked_for(shop: Shop) -> None:
-    """The dataset's account stands for all, except where another gate refused."""
-    shop.charge()
-    refusal = shop.refuse(Gaussian(sensitivity=100, noise_multiplier=2))
-    assert refusal.gate == "flow"
-    data = run_json("history")
-    assert kinds(data) == ["refuse", "settle", "reserve", "open"]
-    assert data["entries"][0]["account"] == "cdnow#1/flow/weekly-report"
-
-
-def test_a_refusal_that_halts_the_flow_is_told_once(shop: Shop) -> None:
-    """The odometer that halts the run journals it, too; --all-accounts shows both."""
-    shop.refuse(MISTYPED)
-    assert kinds(run_json("history")).count("refuse") == 1
-    assert kinds(run_json("history", "--all-accounts")).count("refuse") == 2
-
-
 def test_a_forfeited_reservation_is_marked_and_explained(shop: Shop) -> None:
     """Its process has ended, and it stays charged in full."""
     shop.reserve()
@@ -179,15 +114,6 @@ def test_a_forfeited_reservation_is_marked_and_explained(shop: Shop) -> None:
     assert f"forfeited; by {system_user()} (1)" in text
     assert "(1) A forfeited reservation is one whose process ended" in text
     assert run_json("history")["entries"][0]["outcome"] == "forfeited"
-
-
-def test_a_step_that_runs_is_not_called_forfeited(shop: Shop) -> None:
-    """Its process still holds the reservation."""
-    ledger = shop.ledger()
-    shop.reserve(owner=ledger.owners.mine())
-    assert run_json("history")["entries"][0]["outcome"] == "running"
-    assert "forfeited" not in run_fine("history")
-    ledger.close()
 
 
 def test_void_and_forfeit_say_why(shop: Shop) -> None:
@@ -224,25 +150,6 @@ def test_the_limit_counts_what_is_shown(shop: Shop) -> None:
     assert "These are the newest 5; --limit 20 shows more." in text
     assert run_json("history", "-n", "5")["more"]
     assert not run_json("history", "-n", "9")["more"]
-
-
-def test_old_refusals_by_a_share_are_not_lost(shop: Shop) -> None:
-    """The newest entries are the same, whatever else each charge posts."""
-    shop.charge()
-    shop.refuse(Gaussian(sensitivity=100, noise_multiplier=2))
-    for _ in range(12):
-        shop.charge(CHURN, step="churn")
-    everything = kinds(run_json("history", "--limit", "1000"))
-    assert everything.count("refuse") == 1
-    for limit in range(1, len(everything) + 1):
-        found = kinds(run_json("history", "--limit", str(limit)))
-        assert everything[:limit] == found
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "many"])
-def test_a_limit_that_is_none_is_wrong_usage(shop: Shop, limit: str) -> None:
-    """Wrong usage has an exit code of its own."""
-    assert run("history", "--limit", limit).exit_code == 2
 
 
 def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:

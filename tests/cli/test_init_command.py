@@ -18,12 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpflow import Gaussian
-from dpflow.starter import project as starter
 from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
 
-COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 FLAGS = (
     ("--dataset", "sales", "--unit", "loyal customer", "--people", "4000"),
     ("--flow", "weekly report", "--epsilon", "2", "--delta", "1e-7"),
@@ -58,20 +55,6 @@ def test_it_makes_all_that_a_project_needs(empty: Shop) -> None:
     assert (policy["check"]["people"], policy["flows"]) == (4000, {"weekly report": {}})
     assert ".dpflow/" in (empty.root / ".gitignore").read_text().splitlines()
     assert "Nothing was charged yet" in run_fine("status")
-
-
-@pytest.mark.parametrize("theorem", starter.FILTERS)
-@pytest.mark.parametrize("epsilon", ["0.01", "1", "20"])
-def test_the_first_step_fits_many_times(
-    empty: Shop, theorem: str, epsilon: str
-) -> None:
-    """Under every filter that it offers, and whatever the budget is."""
-    data = run_json("init", "--yes", "--filter", theorem, "--epsilon", epsilon)
-    assert data["runs"] >= 10
-    source = (empty.root / "flows" / "daily_report.py").read_text()
-    ast.parse(source)
-    assert max(map(len, source.splitlines())) <= 88
-    assert data["next"][1] == "python flows/daily_report.py"
 
 
 def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
@@ -113,15 +96,6 @@ def test_a_folder_of_another_project_is_warned_of(
     (inside / "pyproject.toml").touch()
     assert run_fine("init", "--yes")
     assert (inside / "policies" / "visits.yaml").exists()
-
-
-def test_a_gitignore_without_the_ledger_is_warned_of(empty: Shop) -> None:
-    """It is kept all the same."""
-    (empty.root / ".gitignore").write_text("*.pyc\n")
-    result = run("init", "--yes")
-    assert result.exit_code == 0
-    assert "add the line .dpflow/ to .gitignore" in result.stderr
-    assert (empty.root / ".gitignore").read_text() == "*.pyc\n"
 
 
 def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
@@ -187,21 +161,6 @@ def test_a_folder_that_cannot_be_written_is_an_error(empty: Shop) -> None:
     said = plain(result.stderr).replace("\n", " ")
     assert "cannot write flows/daily_report.py" in said
     assert "a folder that you may write to" in said
-
-
-def test_a_refused_answer_is_no_error_of_a_file_that_is_there(empty: Shop) -> None:
-    """It says that nothing was made."""
-    result = run("init", "--yes", "--epsilon", "-1")
-    said = plain(result.stderr).replace("\n", " ")
-    assert "nothing was made: policies/visits.yaml:" in said
-
-
-def test_without_a_terminal_it_asks_for_flags(empty: Shop) -> None:
-    """It does not wait for answers that never come."""
-    result = run("init")
-    assert result.exit_code == 2
-    assert "--yes" in plain(result.stderr)
-    assert contents(empty.root) == {}
 
 
 def test_it_asks_in_a_terminal(empty: Shop) -> None:

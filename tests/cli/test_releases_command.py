@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dpflow import (
 from dpflow.forecast.noise import noise_of
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
-from tests.cli.support import run, run_fine, run_json, run_terminal, without_colour
+from tests.cli.support import run, run_fine, run_json
 from tests.projects import TENTH, act_as, make_project
 
 SECRET = 4242
@@ -245,20 +244,3 @@ def test_the_error_of_a_refined_release_is_the_released_one(
         normal = isinstance(cost.finest, Gaussian)
         factor = 1.959964 if normal else math.log(20)
         assert listed["half_width"] == pytest.approx(200 * factor, rel=1e-6)
-
-
-@pytest.mark.usefixtures("published")
-def test_a_list_fits_a_terminal_of_eighty_columns() -> None:
-    """No line is longer, and no number or time is broken."""
-    text = without_colour(run_terminal("releases", "list", columns=80))
-    assert max(map(len, text.splitlines())) <= 80
-    assert " 39.2" in text
-    assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d ", text, re.MULTILINE)) == 5
-
-
-@pytest.mark.usefixtures("report")
-def test_a_state_is_told_where_it_is_unusual() -> None:
-    """All settled needs no word; a withdrawn value does, and so does an open claim."""
-    assert "settled" not in run_fine("releases", "list")
-    run_fine("releases", "withdraw", "revenue/w1", "--reason", "a bug")
-    assert "withdrawn" in run_fine("releases", "list")

@@ -95,14 +95,6 @@ def test_a_bad_ledger_is_an_exit_code_and_a_page(shop: Shop) -> None:
     assert json.loads(run("report", "--json").stdout)["stamp"]["fine"] is False
 
 
-def test_without_a_ledger_it_fails_and_says_how_to_make_one(empty: Shop) -> None:
-    """A missing ledger is never made by itself, nor is an empty page."""
-    result = run("report")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "dpflow ledger init" in result.stderr
-    assert list(empty.root.iterdir()) == []
-
-
 def test_a_place_that_cannot_be_written_is_refused(shop: Shop) -> None:
     """With why."""
     result = run("report", "--out", "/proc/x/report.html")

@@ -77,8 +77,3 @@ def test_a_port_that_is_taken_is_refused(shop: Shop) -> None:
     assert result.exit_code == 1
     assert "cannot listen on 127.0.0.1" in result.stderr
     assert "--port" in result.stderr
-
-
-def test_a_port_that_is_none_is_wrong_usage(shop: Shop) -> None:
-    """As everywhere, exit code 2."""
-    assert run("serve", "--port", "70000").exit_code == 2

@@ -47,14 +47,6 @@ def test_without_policies_it_shows_how_to_write_one(empty: Shop) -> None:
     assert "dpflow policy check" in text
 
 
-def test_the_example_that_it_shows_is_a_valid_policy(empty: Shop) -> None:
-    """Whoever copies the example gets a policy that passes the check."""
-    run_fine("ledger", "init")
-    lines = [line for line in run_fine("status").splitlines() if line[:4] == "    "]
-    empty.write("\n".join(line[4:] for line in lines), "sales.yaml")
-    assert "dataset sales" in run_fine("policy", "check")
-
-
 def test_before_the_first_charge_it_shows_the_whole_budget(shop: Shop) -> None:
     """The accounts that policies announce are there, untouched."""
     text = run_fine("status", "--details")
@@ -181,22 +173,6 @@ def test_runs_left_are_told_with_what_limits_them(shop: Shop) -> None:
     assert outlook["runs_left"] == 0
 
 
-def test_a_run_that_never_completed_is_marked(shop: Shop) -> None:
-    """It may have been cut short."""
-    shop.reserve()
-    text = run_fine("status", "cdnow")
-    assert "17*" in text
-    assert "no run was completed yet" in text
-    (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
-    assert outlook["run_completed"] is False
-
-
-def test_without_runs_there_is_no_outlook(shop: Shop) -> None:
-    """Nothing is known of what a run costs."""
-    assert run_json("status", "cdnow")["datasets"][0]["outlooks"] == []
-    assert flow_row("weekly-report") == "weekly-report not started 0 - -"
-
-
 def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     """Runs left need tallies only, no class that this process lacks."""
 
@@ -244,14 +220,6 @@ def test_a_broken_policy_hides_nothing(shop: Shop) -> None:
     assert "cdnow.yaml" in result.stderr
 
 
-def test_another_ledger_is_refused(shop: Shop) -> None:
-    """A fresh ledger would look as if nothing had been spent."""
-    (shop.policies / "ledger.lock").write_text("f" * 32 + "\n")
-    result = run("status")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "would forget what has been spent" in result.stderr.replace("\n", " ")
-
-
 def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
     """What opens and freezes all of its parts is not a budget that is left."""
     text = (
@@ -274,24 +242,6 @@ def test_a_divided_dataset_has_no_row_without_a_budget(shop: Shop) -> None:
     assert newest["term"] == 2
     assert [each["kind"] for each in newest["accounts"]] == ["dataset"]
     assert "dataset" not in {each["kind"] for each in before["accounts"]}
-
-
-def test_the_cap_of_parts_by_time_is_a_row(shop: Shop) -> None:
-    """It has a budget, which every part uses up: the negative of the test above."""
-    text = (
-        "dataset: events\nunit: user-week\nrelation: add-or-remove\n"
-        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
-        "lifetime: {epsilon: 3}\n"
-    )
-    shop.write(text, "events.yaml")
-    (shop.root / "proof").touch()
-    charged = ("--partition", "2026-W05", "--cost", "Laplace(sensitivity=1, scale=10)")
-    how = ("--reason", "before dpflow", "--evidence", "proof")
-    run_fine("ledger", "charge", "events", *charged, *how)
-    (data,) = run_json("status", "events")["datasets"]
-    (whole,) = [each for each in data["accounts"] if each["kind"] == "dataset"]
-    assert whole["spent"] != whole["left"]
-    assert whole["budget"] == {"epsilon": "3", "delta": "0"}
 
 
 def test_one_of_several_parts_is_read(shop: Shop) -> None:

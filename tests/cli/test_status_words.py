@@ -7,10 +7,8 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.cli.tables import flows_table
-from dpflow.exceptions import BudgetExhausted
 from tests.cli.support import CDNOW, STEP, Shop, flow_row, run, run_fine, run_json
 
 # One word and one epsilon
@@ -57,45 +55,6 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
         assert rule.admits(rule.price(STEP).times(5)) is admitted
     assert (spent["of"], spent["delta"]) == ("3", "0.000001")
     assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
-
-
-def test_a_halted_flow_says_which_gate_halted_it(shop: Shop) -> None:
-    """And its dataset says the same, for none of its flows runs."""
-    shop.charge()
-    assert overview()["state"]["word"] == "running"
-    for _ in range(17):
-        shop.charge()
-    shop.refuse(STEP)
-    assert flow_row("weekly-report").startswith("weekly-report halted by its share")
-    found = overview()
-    assert found["state"]["word"] == "halted"
-    assert found["state"]["by"] == "share of weekly-report"
-    assert found["by_flow"][0]["state"]["since"] is not None
-    assert "cdnow  halted by the share of weekly-report since" in run_fine("status")
-
-
-def test_an_odometer_halts_by_name(shop: Shop) -> None:
-    """A halt is told like any other gate, while the dataset has most of its budget."""
-    share = "epsilon: 2, delta: 5e-7, halt_at_epsilon: 3"
-    shop.write(CDNOW.replace(share, "halt_at_epsilon: 2"))
-    while overview()["state"]["word"] != "halted":
-        shop.charge()
-    row = flow_row("weekly-report")
-    assert row.startswith("weekly-report halted by its odometer")
-    with pytest.raises(BudgetExhausted):
-        shop.charge()
-    found = overview()
-    assert found["state"]["by"] == "odometer of weekly-report"
-    assert found["state"]["since"] is not None
-    (odometer,) = [a for a in found["accounts"] if a["kind"] == "odometer"]
-    assert 0.9 < odometer["used_fraction"] < 1
-
-
-def test_a_mistyped_step_halts_nothing(shop: Shop) -> None:
-    """What was never granted so much is no end of the flow."""
-    shop.charge()
-    shop.refuse(Gaussian(sensitivity=100, noise_multiplier=1))
-    assert overview()["state"]["word"] == "running"
 
 
 def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
@@ -155,19 +114,6 @@ def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     assert found["state"]["word"] == "overdrawn"
     (flow,) = found["by_flow"]
     assert flow["lost"] is None
-
-
-def test_unusual_steps_are_one_line(shop: Shop) -> None:
-    """Where there are none there is none."""
-    shop.charge()
-    assert "drew their own noise" not in run_fine("status")
-    shop.charge(outcome="failed")
-    shop.reserve()
-    text = run_fine("status")
-    assert "Of the steps so far, 1 failed, 1 was forfeited." in text
-    assert overview()["unusual_steps"] == {
-        "own_noise": 0, "failed": 1, "forfeited": 1, "older": False,
-    }  # fmt: skip
 
 
 def test_a_loss_names_its_unit_where_a_person_has_several() -> None:

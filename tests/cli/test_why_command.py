@@ -65,22 +65,6 @@ def test_the_largest_spender_comes_first() -> None:
 
 
 @pytest.mark.usefixtures("spent")
-def test_charges_can_be_grouped_otherwise() -> None:
-    """By flow alone, or by week."""
-    by_flow = run_json("why", "shop", "--by", "flow")["spending"]
-    assert [(each["group"], each["amount"]["epsilon"]) for each in by_flow] == [
-        (["weekly"], "0.5"),
-        (["adhoc"], "0.1"),
-    ]
-    (week,) = run_json("why", "shop", "--by", "week")["spending"]
-    assert week["charges"] == 6
-    assert "-W" in week["group"][0]
-    result = run("why", "shop", "--by", "color")
-    assert result.exit_code == 2
-    assert "flow, step, week" in result.stderr
-
-
-@pytest.mark.usefixtures("spent")
 def test_refusals_say_asked_left_and_what_would_fit() -> None:
     """As the step was told."""
     (refusal,) = run_json("why", "shop")["refusals"]
@@ -90,17 +74,6 @@ def test_refusals_say_asked_left_and_what_would_fit() -> None:
     text = run_fine("why", "shop")
     assert "Refused, newest first" in text
     assert "'big'" in text
-
-
-def test_an_untouched_dataset_has_no_spenders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And an unknown one is an error."""
-    make_project(tmp_path, monkeypatch)
-    assert "Nothing was charged" in run_fine("why", "shop")
-    result = run("why", "nowhere")
-    assert result.exit_code == 1
-    assert "nowhere" in result.stderr
 
 
 def test_a_charge_that_nobody_settled_counts(
@@ -150,24 +123,6 @@ def test_an_unknown_term_is_an_error(shop: Shop) -> None:
 
 
 # Refusals
-
-
-def test_equal_refusals_are_told_once_with_their_number(shop: Shop) -> None:
-    """And when the last one was; another one is told apart."""
-    for _ in range(3):
-        shop.refuse(TOO_MUCH)
-    shop.refuse(TOO_MUCH, step="other")
-    found = run_json("why", "cdnow")
-    assert found["refused"] == 4
-    assert [(each["step"], each["times"]) for each in found["refusals"]] == [
-        ("other", 1),
-        ("weekly_revenue", 3),
-    ]
-    last = found["refusals"][1]
-    assert last["first"] < last["at"]
-    text = run_fine("why", "cdnow")
-    assert text.count("'weekly_revenue'") == 1
-    assert "3 times" in text
 
 
 def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:

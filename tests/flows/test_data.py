@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -95,33 +94,6 @@ def test_the_file_has_the_published_customers_and_rows() -> None:
     assert frame["date"].max() == pd.Timestamp(data.LAST_DAY)
 
 
-def test_the_columns_are_typed() -> None:
-    """Numbers are 64-bit integers and days are datetimes."""
-    frame = data.purchases(MEDIAN)
-    assert list(frame.columns) == ["customer", "date", "cds", "cents"]
-    assert {frame[c].dtype.name for c in ("customer", "cds", "cents")} == {"int64"}
-    assert np.issubdtype(frame["date"].to_numpy().dtype, np.datetime64)
-
-
-def test_buyers_per_week() -> None:
-    """The 79 weeks have 108 to 2,955 buyers, and 518 in the median."""
-    buyers = {w: data.active_customers(data.purchases(w)) for w in data.weeks()}
-    assert len(buyers) == 79
-    assert min(buyers.values()) == buyers[SMALLEST] == 108
-    assert max(buyers.values()) == buyers[BUSIEST] == 2_955
-    assert sorted(buyers.values())[39] == buyers[MEDIAN] == 518
-
-
-def test_the_weeks_split_the_rows() -> None:
-    """Every purchase falls in exactly one week, on one of its days."""
-    parts = [data.purchases(week) for week in data.weeks()]
-    together = pd.concat(parts).sort_values(["customer", "date", "cds", "cents"])
-    whole = data.all_purchases().sort_values(["customer", "date", "cds", "cents"])
-    pd.testing.assert_frame_equal(
-        whole.reset_index(drop=True), together.reset_index(drop=True)
-    )
-
-
 def test_labels_are_iso_weeks_of_the_study_period() -> None:
     """The labels are those of the ISO calendar over the public period, in order."""
     days = pd.date_range(data.FIRST_DAY, data.LAST_DAY).date
@@ -153,17 +125,6 @@ def test_a_moment_stands_for_one_week_of_the_study() -> None:
     assert told[:79] == known[start:] + known[:start]
     sunday = datetime(2026, 11, 22, 23, 59, 59, tzinfo=UTC)
     assert data.week_at(sunday) == told[0]
-
-
-def test_time_may_run_faster() -> None:
-    """A week each minute; and no week lasts nothing."""
-    moment = datetime(2026, 11, 16, 6, tzinfo=UTC)
-    known = data.weeks()
-    told = [data.week_at(moment + timedelta(minutes=n), 60) for n in range(3)]
-    places = [known.index(week) for week in told]
-    assert [(place - places[0]) % 79 for place in places] == [0, 1, 2]
-    with pytest.raises(ValueError, match="more than 0 seconds"):
-        data.week_at(moment, 0)
 
 
 def test_cents_are_exact() -> None:
@@ -234,24 +195,6 @@ def test_missing_data_says_how_to_install_it(
         data.purchases_file()
 
 
-def test_a_copied_folder_works_and_never_imports_lifetimes(tmp_path: Path) -> None:
-    """The module runs from a folder of its own, and reads lifetimes unimported."""
-    source = Path(data.__file__).read_text(encoding="utf-8")
-    (tmp_path / "data.py").write_text(source, encoding="utf-8")
-    code = (
-        "import sys, data; print(len(data.purchases('1998-W27')), "
-        "'lifetimes' in sys.modules)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.split() == [str(len(data.purchases(SMALLEST))), "False"]
-
-
 def test_statistics_of_a_small_frame() -> None:
     """Each statistic of a frame that is easy to add up by hand."""
     rows = [(1, 1, 500), (1, 1, 700), (2, 5, 25_000), (3, 1, -300), (4, 9, 0)]
@@ -267,31 +210,6 @@ def test_revenue_does_not_wrap_around() -> None:
     """Two fortunes under a huge clip add up beyond 64 bits."""
     rich = table([(1, 1, LARGEST_INT), (2, 1, LARGEST_INT)])
     assert data.revenue_cents(rich, clip_cents=LARGEST_INT) == 2 * LARGEST_INT
-
-
-def test_every_basket_size_has_the_bucket_of_its_label() -> None:
-    """Sizes 1 to 12 fall into the buckets that BASKET_LABELS promises."""
-    for size in range(1, 13):
-        label = "10+" if size >= 10 else "5-9" if size >= 5 else str(size)
-        counts = data.basket_sizes(table([(7, size, 100)]))
-        assert data.BASKET_LABELS.index(label) == int(counts.argmax())
-        assert counts.sum() == 1
-
-
-def test_an_empty_frame_has_zero_statistics() -> None:
-    """A week without purchases has statistics of the same shape."""
-    frame = table([])
-    assert data.active_customers(frame) == 0
-    assert data.revenue_cents(frame) == 0
-    assert data.basket_sizes(frame).tolist() == [0] * len(data.BASKET_LABELS)
-
-
-def test_types_are_what_the_release_adds_noise_to() -> None:
-    """Counts and cents are Python integers; the histogram is a 64-bit array."""
-    frame = data.purchases(MEDIAN)
-    assert type(data.active_customers(frame)) is int
-    assert type(data.revenue_cents(frame)) is int
-    assert data.basket_sizes(frame).dtype == np.dtype(np.int64)
 
 
 @pytest.mark.parametrize("clip", [0, -1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -69,12 +68,6 @@ def test_a_blank_image_is_a_row_of_zeros(
     assert (features == 0).all()
 
 
-def test_the_test_images_are_others(files: Path) -> None:
-    """As many as the second pair of files has."""
-    features, digits = mnist.test()
-    assert (len(features), len(digits)) == (mnist_images.TEST,) * 2
-
-
 def test_an_altered_file_is_refused(files: Path) -> None:
     """By its checksum, with what to install."""
     path = files / "t10k-labels-idx1-ubyte"
@@ -95,21 +88,3 @@ def test_a_missing_file_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="neither"):
         mnist.data_files()
-
-
-def test_an_installed_package_is_found(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside the virtual environment, where `make data` puts it."""
-    place = tmp_path / "venv" / mnist._PACKAGE
-    place.parent.mkdir(parents=True)
-    place.symlink_to(files)
-    monkeypatch.delenv("DPFLOW_DATA")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
-    assert mnist.data_files()[0].parent == place
-
-
-def test_the_checksums_are_those_of_the_published_files() -> None:
-    """Sixty-four digits each; 60,000 images to train with and 10,000 to test."""
-    assert len(mnist.FILES) == 4
-    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in mnist.FILES.values())

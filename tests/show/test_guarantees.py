@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 
 from dpflow import guarded
 from dpflow.guard.project import current_project
-from dpflow.ledger.records import UnusualSteps
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views.words import (
     account_lines,
     account_title,
     amounts_text,
-    percent_text,
     reading_text,
     telling,
 )
-from dpflow.show.guarantees import unusual_text
 from tests.projects import POLICY, TENTH, make_project
 
 ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
@@ -58,14 +55,6 @@ def test_spent_is_rounded_up_and_left_is_rounded_down(value):
         assert (Fraction(shown) >= value) if up else (Fraction(shown) <= value)
 
 
-@pytest.mark.parametrize(
-    ("share", "text"), [(None, "-"), (0.0, "0.0%"), (0.254, "25.4%"), (1.0, "100.0%")]
-)
-def test_shares_are_percentages(share, text):
-    """One digit behind the point."""
-    assert percent_text(share) == text
-
-
 def reading(value, halt="2.5", *, charged=True):
     """Return the part of a view that a reading is made of."""
     return SimpleNamespace(
@@ -96,13 +85,6 @@ def test_no_reading_is_shown_smaller_than_it_is(value):
     """Whatever the reading is."""
     shown = reading_text(reading(value)).split()[1]
     assert Fraction(shown) >= Fraction(value)
-
-
-@pytest.mark.parametrize(("forfeited", "verb"), [(1, "was"), (2, "were")])
-def test_unusual_steps_are_counted_in_words(forfeited, verb):
-    """One step was forfeited, two were."""
-    said = unusual_text(UnusualSteps(failed=6, forfeited=forfeited))
-    assert said == f"Of the steps so far, 6 failed, {forfeited} {verb} forfeited."
 
 
 def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import dpflow
 from dpflow import guarded
 from dpflow.cli import app
-from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.exceptions import BudgetRefused
 from dpflow.show.printed import SHAPES
 from tests.projects import TENTH, make_project, rows
 
@@ -106,35 +106,6 @@ def test_a_notebook_shows_a_table(shop, call, command) -> None:
     assert len(list(table.iter("tr"))) > 1
     assert "<b>" not in html
     assert SECRET not in html
-
-
-def test_a_long_table_is_cut_and_says_so(shop) -> None:
-    """The record has all of it."""
-    found = dpflow.history("shop")
-    many = type(found)(
-        ledger=found.ledger,
-        place=found.place,
-        entries=found.entries * 60,
-        more=False,
-        decisions=False,
-        any_policy=True,
-    )
-    more = len(many.entries) - 100
-    assert many._repr_html_().endswith(f"<p>{more} more</p>")
-
-
-def test_what_is_asked_wrongly_is_said() -> None:
-    """By the name of what it takes."""
-    with pytest.raises(ConfigurationError, match="by takes any of flow, step"):
-        dpflow.why("shop", by=["colour"])
-
-
-def test_a_name_that_nobody_knows_is_refused(shop) -> None:
-    """As on the command line."""
-    with pytest.raises(UnknownDataset):
-        dpflow.why("shoop")
-    with pytest.raises(UnknownDataset):
-        dpflow.history("shoop")
 
 
 def test_the_package_of_forecasts_is_called_like_its_function(shop) -> None:

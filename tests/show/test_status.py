@@ -80,12 +80,6 @@ def test_the_gauges_are_prometheus_text(shop: Path) -> None:
     assert str(SECRET) not in printed
 
 
-def test_another_format_is_refused(shop: Path) -> None:
-    """As wrong usage."""
-    refused = CliRunner().invoke(app, ["status", "--format", "xml"])
-    assert refused.exit_code == 2
-
-
 def test_one_part_tells_what_was_lost_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from dpflow import Gaussian, guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
-from dpflow.policy import load_policies
 from dpflow.starter.project import FILTERS, default_delta, filter_for, make_project
 from dpflow.starter.texts import Wishes
 
@@ -72,14 +71,6 @@ def test_a_second_dataset_is_told_of_a_flow_that_was_there(folder: Path) -> None
     assert not any("was there" in text for text in again)
 
 
-def test_a_flow_of_any_name_is_made(folder: Path) -> None:
-    """A sign outside of Unicode's first plane is read as it was written."""
-    make_project(Wishes(flow="Täglich 😀"))
-    (policy,) = load_policies(folder / "policies").values()
-    assert set(policy.flows) == {"Täglich 😀"}
-    assert '@dp_flow(name="Täglich 😀")' in (folder / "flows/t_glich.py").read_text()
-
-
 def charged(dataset: str) -> str:
     """Charge a step of the flow that the policy names; return how it was refused."""
 
@@ -118,10 +109,3 @@ def test_projects_with_one_dataset_name_are_not_one_source(
         monkeypatch.chdir(own)
         make_project(Wishes())
         assert charged("visits") == ""
-
-
-def test_the_usual_folders_of_python_are_ignored(folder: Path) -> None:
-    """A virtual environment is no source."""
-    make_project(Wishes())
-    lines = (folder / ".gitignore").read_text().splitlines()
-    assert {".dpflow/", "__pycache__/", "venv/", ".venv/"} <= set(lines)

@@ -11,25 +11,20 @@ import pytest
 
 from dpflow import (
     BudgetExhausted,
-    BudgetRefused,
     Gaussian,
     Laplace,
-    PureDP,
-    SparseVector,
     guarded,
     release,
     reserve_run,
     spend,
 )
 from dpflow.config import settings
-from dpflow.exceptions import ConfigurationError, PolicyError, UnknownDataset
+from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.storage.memory import forget_memory
-from dpflow.mechanisms import sparse_vector
 from dpflow.mechanisms.gradients import poisson_sample
-from dpflow.noise.draws import integer_laplace
 from dpflow.noise.sources import (
     TEST_ENVIRONMENT,
     TEST_NOISE,
@@ -106,15 +101,6 @@ def test_noise_does_not_depend_on_other_steps():
         assert (average(), visitors("a")) == before[::-1]
 
 
-def test_another_seed_gives_other_noise(ledger):
-    """And the same seed the same again."""
-    drawn = []
-    for seed in (1, 2, 1):
-        ledger.seed(seed)
-        drawn.append(average())
-    assert drawn[0] == drawn[2] != drawn[1]
-
-
 def test_silent_noise_is_none(ledger):
     """A test may compare with the true numbers, and the journal says so."""
     ledger.silence_noise()
@@ -136,23 +122,6 @@ def test_seeded_noise_has_the_declared_scale(ledger, cost, scale):
     assert abs(statistics.stdev(noisy) - scale) < 0.1 * scale
 
 
-def test_noise_in_whole_steps_is_seeded_too(ledger):
-    """Mechanisms that draw integers go through the same seam."""
-    ledger.use(VISITS.replace("filter: gaussian", "filter: basic"))
-
-    def busy():
-        cost = SparseVector(positives=1, epsilon="0.1")
-        step = guarded(dataset="visits", cost=cost, name="busy")
-        return step(lambda: sparse_vector([50, 10**6], 600))()
-
-    assert busy() == (False, True)
-    assert ledger.charges()[0].noise == TEST_NOISE
-    with drawing(stream_for(ledger.ledger.id, TEST_ENVIRONMENT, "steps", "")):
-        drawn = integer_laplace(Fraction(10), 2000)
-    assert all(isinstance(number, int) for number in drawn)
-    assert abs(statistics.stdev(drawn) - 14.1) < 1.5
-
-
 def test_random_bytes_are_seeded_in_a_step_of_the_test_only(ledger):
     """Who is sampled is drawn at the seam as well."""
     place = (ledger.ledger.id, TEST_ENVIRONMENT, "sampled", "")
@@ -169,13 +138,6 @@ def test_random_bytes_are_seeded_in_a_step_of_the_test_only(ledger):
     with drawing(stream_for(*place)), drawing(stream_for(*place)):
         assert poisson_sample(Fraction(1, 2), 64).tolist() == first_sample
     assert poisson_sample(Fraction(1, 2), 64).tolist() != first_sample
-
-
-def test_a_step_that_draws_its_own_noise_is_told_apart(ledger):
-    """What a body draws by itself is replaced by nobody."""
-    ledger.use(VISITS.replace("filter: gaussian", "filter: basic"))
-    guarded(dataset="visits", cost=PureDP(epsilon="0.1"), name="own")(lambda: 4)()
-    assert ledger.charges()[0].noise == "self-declared"
 
 
 # It cannot be turned on anywhere else
@@ -232,15 +194,6 @@ def test_an_exhausted_dataset_refuses_and_still_replays(ledger):
     assert [charge.step for charge in ledger.charges()] == ["visitors", "average"]
 
 
-def test_only_the_exhausted_dataset_refuses(ledger):
-    """Others have a budget of their own."""
-    ledger.use(VISITS, POLICY)
-    ledger.exhaust("visits")
-    guarded(dataset="shop", cost=NOISY, name="other")(lambda: release(1.0))()
-    with pytest.raises(BudgetExhausted):
-        average()
-
-
 def test_the_next_charge_is_refused_once(ledger):
     """A replay does not use the order up, a refusal does."""
     known = visitors("a")
@@ -249,16 +202,6 @@ def test_the_next_charge_is_refused_once(ledger):
     with pytest.raises(BudgetExhausted):
         visitors("b")
     visitors("b")
-
-
-def test_a_refusal_may_be_that_of_a_mistyped_cost(ledger):
-    """Without a grant before, it is `BudgetRefused` and no more."""
-    ledger.refuse_next(times=2, exhausted=False)
-    for _ in range(2):
-        with pytest.raises(BudgetRefused) as caught:
-            average()
-        assert type(caught.value) is BudgetRefused
-    average()
 
 
 def test_ordered_refusals_charge_nothing_and_leave_a_whole_ledger(ledger):
@@ -311,13 +254,6 @@ def test_charges_and_releases_tell_what_happened(ledger):
     assert ledger.releases("other") == []
 
 
-def test_a_charge_whose_body_runs_is_open(ledger):
-    """The body itself may look."""
-    with spend(dataset="visits", cost=GAUSSIAN, step="look", noise="own"):
-        (charge,) = ledger.charges()
-        assert (charge.state, charge.noise) == ("open", None)
-
-
 # Policies
 
 
@@ -329,23 +265,6 @@ def test_policies_are_texts_paths_or_models(ledger, tmp_path):
         ledger.use(source)
         found = current_project().policies["visits"]
         assert found.declared() == parse_policy(VISITS).declared()
-
-
-@pytest.mark.parametrize("name", ["cdnow", "adult"])
-def test_the_policies_of_the_examples_can_be_given_as_models(ledger, name):
-    """Everything that a policy may say survives."""
-    for path in sorted((ROOT / "policies").glob(f"{name}*.yaml")):
-        policy = parse_policy(path.read_text("utf-8"))
-        ledger.use(policy)
-        assert current_project().policies[policy.dataset].pinned() == policy.pinned()
-
-
-def test_a_bad_policy_is_refused_at_once(ledger):
-    """Not when the first step runs."""
-    with pytest.raises(PolicyError, match="epsilon"):
-        ledger.use(VISITS.replace("epsilon: 1", "epsilon: -1"))
-    with pytest.raises(ConfigurationError, match="cannot be read"):
-        ledger.use("policies/none.yaml")
 
 
 def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from dpflow.accounting.costs.notions import PureDP
@@ -23,24 +21,6 @@ def adult(epsilon: str, *lines: str) -> str:
 def charge(shop: Shop, epsilon: str = "0.1") -> None:
     """Charge a step to the adults."""
     shop.charge(PureDP(epsilon=epsilon), dataset="adult", flow=None)
-
-
-@pytest.fixture
-def git(shop: Shop) -> Shop:
-    """Make the project a repository in which Ann has committed the policies."""
-    for arguments in (
-        ("init", "--quiet"),
-        ("config", "user.name", "Ann"),
-        ("config", "user.email", "ann@example.com"),
-    ):
-        subprocess.run(["git", "-C", str(shop.root), *arguments], check=True)
-    return shop
-
-
-def commit(shop: Shop) -> None:
-    """Commit everything as Ann."""
-    for arguments in (("add", "policies"), ("commit", "--quiet", "-m", "policies")):
-        subprocess.run(["git", "-C", str(shop.root), *arguments], check=True)
 
 
 # diff
@@ -86,24 +66,6 @@ def test_diff_judges_each_change(
     ]
 
 
-def test_diff_foresees_what_the_lifetime_forbids(shop: Shop) -> None:
-    """So that nobody finds out at the application."""
-    charge(shop)
-    shop.write(adult("2"), "adult.yaml")
-    result = run("policy", "diff", "adult")
-    assert "lifetime: {epsilon: 3, delta: 0}" in result.stdout
-    shop.write(adult("2", "lifetime: {epsilon: 2.5}"), "adult.yaml")
-    (found,) = run_json("policy", "diff", "adult", exit_code=1)["datasets"]
-    assert "above its lifetime (epsilon = 2.5, delta = 0)" in found["obstacle"]
-
-
-def test_diff_of_an_unknown_dataset_is_an_error(shop: Shop) -> None:
-    """With a suggestion."""
-    result = run("policy", "diff", "adlut")
-    assert result.exit_code == 1
-    assert "Did you mean 'adult'?" in result.stderr
-
-
 # apply
 
 
@@ -121,40 +83,6 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     assert "same as the ledger's copy (term 1)" in run_fine("policy", "check")
     assert "less is enough" in run_fine("history", "adult")
     assert "basic: epsilon 1" in run_fine("history", "adult")
-
-
-def test_apply_says_why_a_tightened_term_keeps_its_budget(shop: Shop) -> None:
-    """The guarantee names the budget that the term was opened with, and says so."""
-    charge(shop)
-    shop.write(adult("0.5"), "adult.yaml")
-    text = " ".join(run_fine("policy", "apply", "adult").split())
-    kept = (
-        "The guarantee stays (epsilon = 1, delta = 0), because the term was opened "
-        "with it; from now on steps are admitted up to (epsilon = 0.5, delta = 0)."
-    )
-    assert kept in text
-    assert "because the term was opened" not in run_fine("policy", "apply", "cdnow")
-
-
-def test_apply_says_what_is_assumed_once(shop: Shop) -> None:
-    """For each dataset its own budget, unit and relation; the long words are alike."""
-    text = " ".join(run_fine("policy", "apply").split())
-    assert text.count("every step draws the noise it declares") == 1
-    assert text.count("all releases from") == 1
-    second = "Every customer (add-or-remove): (epsilon = 3, delta = 1e-06) for dataset"
-    assert f"{second} 'cdnow', in the same sense." in text
-    alone = " ".join(run_fine("policy", "apply", "cdnow").split())
-    assert "every step draws the noise it declares" in alone
-
-
-def test_apply_says_which_accounts_admit_nothing_more(shop: Shop) -> None:
-    """What was charged stays under the old guarantee."""
-    charge(shop, "0.8")
-    shop.write(adult("0.5"), "adult.yaml")
-    text = run_fine("policy", "apply", "adult")
-    assert "adult#1: more was charged than the new limit" in text
-    again = run_json("policy", "apply", "adult")["applied"]
-    assert [each["action"] for each in again] == ["nothing"]
 
 
 def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
@@ -178,12 +106,6 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     status = run_fine("status", "adult")
     assert "adult  ended  (term 1)" in status
     assert "Terms so far: 1 (epsilon = 1, delta = 0)" in status
-
-
-def test_a_new_term_is_for_one_dataset(shop: Shop) -> None:
-    """Wrong usage, so that a glob of datasets never renews its budgets."""
-    result = run("policy", "apply", "--new-term", "--reason", "2027")
-    assert result.exit_code == 2
 
 
 def test_apply_goes_on_after_a_policy_that_it_refuses(shop: Shop) -> None:

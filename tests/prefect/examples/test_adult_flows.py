@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -55,15 +54,6 @@ def test_a_model_costs_its_epsilon_and_none_the_test(
     assert spent() == dict(recover_budget.COST.cells)[cell]
     assert recover_budget.recover_budget(2000) == weights
     assert spent() == dict(recover_budget.COST.cells)[cell]
-
-
-def test_the_study_tells_useless_from_good_models(people):
-    """With little noise in the test nearly all are told apart; shares are shares."""
-    (row,) = recover_budget.study([(3000, 1.0, 1000.0)], runs=6)
-    assert 0 <= row.useless <= 1
-    assert math.isnan(row.caught) or row.caught == 1
-    assert math.isnan(row.lost) or row.lost == 0
-    assert row.charged == pytest.approx(1000 * row.useless + 1 - row.useless)
 
 
 def test_figure_2_has_the_numbers_of_the_paper():
@@ -127,13 +117,6 @@ def test_adaptive_filters_leave_less_than_cells():
             assert left < left_with_cells
 
 
-def test_the_figures_are_drawn(examples):
-    """Two PNG files."""
-    row = recover_budget.Row(1000, 1.0, 0.2, 0.5, 0.9, 0.1, 0.6)
-    for path in (recover_budget.draw([row]), train_until_good.draw(20)):
-        assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
 def test_individual_training_reserves_the_whole_bound_once(people):
     """However many steps there are; a second run replays."""
     weights = individual_training.individual_training(300, 3)
@@ -141,17 +124,6 @@ def test_individual_training_reserves_the_whole_bound_once(people):
     view = next(v for v in accounts(current_project().ledger, "adult-individual"))
     assert view.used_fraction == pytest.approx(1)
     assert individual_training.individual_training(300, 3) == weights
-
-
-def test_the_comparison_spends_the_same_budget_both_ways(people):
-    """At the worst case's own number of steps both are one and the same noise."""
-    ((steps, worst, individual),) = individual_training.compare(200, (2,), runs=1)
-    assert steps == 2
-    assert 0 <= worst <= 1
-    assert 0 <= individual <= 1
-    used = individual_training.WORST_CASE_STEPS / individual_training.SIGMA**2
-    bound = float(individual_training.BOUND.bound)
-    assert bound * (1 - 1e-6) < used <= bound
 
 
 @pytest.fixture

@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 
 from dpflow import PoissonSampledGaussian, Repeated
-from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting import make_filter
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts, history
 from flows import adaptive_noise, adult, fine_tuning, individual_table, mnist
 from flows.adaptive_noise import (
-    ADAPTIVE,
     ADAPTIVE_GOAL,
     COUNT,
     FIXED,
     SHARE,
     STEPS,
     course,
-    descent,
     noise_at,
 )
-from flows.rounds import Meter, Strategy, train
+from flows.rounds import Meter, Strategy
 from tests import adult_people, mnist_images
 
 PEOPLE = 500
@@ -66,20 +64,6 @@ def test_noise_follows_progress_and_every_look_is_charged(digits):
     assert view("flow", "adaptive-noise").spent == share.spent
 
 
-def test_training_ends_at_the_goal_and_the_odometer_says_what_it_took(
-    digits, monkeypatch
-):
-    """A goal that any count reaches ends it after one round."""
-    goal = Strategy("at-once", first=10, goal=-1e6)
-    monkeypatch.setattr(adaptive_noise, "ADAPTIVE_GOAL", goal)
-    (only,) = adaptive_noise.stop_at_goal(PEOPLE)
-    odometer = make_odometer("renyi", delta="1e-5", halt_at_epsilon="0.5")
-    lost = odometer.price(descent(160)) + odometer.price(COUNT)
-    assert only.reading == odometer.read(lost)
-    read = view("odometer", "stop-at-goal")
-    assert read.reading == pytest.approx(only.reading, rel=1e-9)
-
-
 def test_the_numbers_of_the_policy_are_those_of_the_meter():
     """A share and a halt that the flow's arithmetic would otherwise get wrong."""
     from dpflow import load_policy
@@ -112,27 +96,6 @@ def test_a_strategy_follows_significant_progress_only():
     # Of counts that did not change, so many are significant.
     chance = math.erfc(course(1).significant / float(COUNT.sigma) / 2) / 2
     assert 1 / chance > 700
-
-
-def trained(strategy, counts):
-    """Train on nothing, with counts as told; return the rounds."""
-    numbers = iter(counts)
-    return train(
-        strategy, course(1000), [[0.0]], lambda *_: [[0.0]], lambda *_: next(numbers)
-    )
-
-
-def test_without_progress_the_noise_is_that_of_the_fixed_schedule():
-    """And more rounds never cost more than the budget."""
-    fixed = trained(FIXED, [])
-    assert {each.counted for each in fixed} == {None}
-    assert fixed[-1].used <= 1 < fixed[-1].used + 1 / len(fixed)
-    idle = trained(ADAPTIVE, [0] * 100)
-    assert {each.notch for each in idle} == {0}
-    rising = trained(ADAPTIVE, range(0, 10**6, 10**4))
-    assert max(each.notch for each in rising) > 0
-    assert len(rising) > len(idle)
-    assert rising[-1].used <= 1
 
 
 def test_a_count_that_is_not_charged_would_be_noticed(digits, monkeypatch):

@@ -13,12 +13,6 @@ from flows import data, sparse_report
 
 #: Expected deviations by quadrature, computed apart from this project.
 EXPECTED = {0: 0.2619, 1: 1.778094, 5: 8.669876, 10: 19.733073, 20: 56.408513}
-GIVEN_FOUND = {
-    1: 1.5083547316657269,
-    5: 8.363541961231746,
-    10: 19.364595213956058,
-    20: 56.568542494923804,
-}
 
 
 def test_figure_1_has_the_exact_expectations() -> None:
@@ -30,15 +24,6 @@ def test_figure_1_has_the_exact_expectations() -> None:
         assert sparse_report.expected_deviation(large) == pytest.approx(
             expected, abs=2e-6
         )
-
-
-def test_figure_1_has_the_deviations_given_what_was_found() -> None:
-    """And without cells that of all 20."""
-    for found, expected in GIVEN_FOUND.items():
-        value = sparse_report.deviation(
-            sparse_report.FIGURE, sparse_report.FIGURE_REST, found
-        )
-        assert value == pytest.approx(expected, rel=1e-9)
 
 
 def test_busy_weeks_cost_their_cell_and_the_rest_pays_for_counts(examples) -> None:
@@ -63,9 +48,3 @@ def test_no_busy_week_costs_the_threshold_only(examples) -> None:
     assert number_from_text(view.spent["epsilon"]) == (
         sparse_report.FIND.epsilon_threshold
     )
-
-
-def test_the_figure_is_drawn(examples) -> None:
-    """A PNG file, from few points."""
-    path = sparse_report.draw(3, points=2)
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
-from dpflow import PureDP, guarded
+from dpflow import guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
 from dpflow.forecast import BudgetLine
 from dpflow.guard.project import current_project
@@ -90,18 +88,6 @@ def test_the_burn_down_falls_with_every_charge(shop):
     assert not any("canary" in text for text in found)
 
 
-def test_the_sentence_says_what_the_figure_shows(shop):
-    """For those who do not see it, from the same numbers."""
-    charge("W1")
-    with pytest.raises(BudgetRefused):
-        charge("W2", PureDP(epsilon=5))
-    sentence = alt_text(burn_down("shop"))
-    today = datetime.now(UTC).date().isoformat()
-    assert sentence.startswith("Burn-down of shop (epsilon 1 at delta 0, basic filter)")
-    assert f"1 charges on {today}" in sentence
-    assert "dataset shop: 90 % left; 1 refusal; alerts at 25 %, 75 % used." in sentence
-
-
 def test_what_is_left_is_rounded_down():
     """A sentence never promises more than there is."""
     points = weekly(1, share=0.99951)
@@ -110,20 +96,6 @@ def test_what_is_left_is_rounded_down():
         "the whole: 99.9 % left"
         in made(("the whole", weekly(1, share=0.00001))).sentence()
     )
-
-
-def test_refusals_are_marked_where_they_happened(shop):
-    """A cross after the charges that came before it."""
-    charge("W1")
-    with pytest.raises(BudgetRefused):
-        charge("W2", PureDP(epsilon=5))
-    charge("W3")
-    figure = burn_down("shop")
-    (axes,) = figure.axes
-    crosses = next(line for line in axes.lines if line.get_marker() == "x")
-    assert list(crosses.get_xdata()) == [2]
-    assert list(crosses.get_ydata()) == pytest.approx([90])
-    assert "1 refused" in texts(figure)
 
 
 def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):
@@ -174,38 +146,6 @@ def test_every_account_with_a_budget_has_a_line(tmp_path, monkeypatch):
     assert whole.get_linestyle() != share.get_linestyle()
 
 
-def test_the_parts_that_were_charged_last_are_drawn(tmp_path, monkeypatch):
-    """A year of weeks would be a tangle; the sentence says how many are left out."""
-    policy = POLICY.replace("unit: customer", "unit: customer-week")
-    make_project(tmp_path, monkeypatch, policy + "partition: {by: week}\n")
-
-    @guarded(dataset="shop", cost=TENTH, partitions="{week}")
-    def count(week):
-        return week
-
-    for week in range(1, 10):
-        count(f"2026-W{week:02}")
-    data = BurnDown.read(current_project().ledger, "shop")
-    names = [name for name, _ in data.lines]
-    assert names == [f"partition 2026-W{week:02}" for week in range(4, 10)]
-    assert data.omitted == 3
-    assert "3 more accounts are not drawn" in data.sentence()
-
-
-def test_months_of_charges_are_drawn_over_dates():
-    """Two days or less are drawn over charges, unless dates are asked for."""
-    data = made(("dataset shop", weekly(30)))
-    line = draw_burn_down(data).axes[0].lines[0]
-    moments = [point.at for point in data.points]
-    assert list(date2num(line.get_xdata())) == pytest.approx(
-        date2num(
-            [datetime.fromisoformat(at) for at in [moments[0], *moments, moments[-1]]]
-        )
-    )
-    by_charge = draw_burn_down(data, over="charges").axes[0].lines[0]
-    assert list(by_charge.get_xdata()) == [*range(31), 30]
-
-
 def test_a_forecast_goes_on_from_the_newest_point():
     """Dates and shares used; it never goes below nothing, and may be wired later."""
     forecast = ((date(2026, 8, 10), 0.8), (datetime(2026, 9, 1, tzinfo=UTC), 1.2))
@@ -218,25 +158,6 @@ def test_a_forecast_goes_on_from_the_newest_point():
     assert list(date2num(line.get_xdata())) == pytest.approx(date2num(expected))
     assert "forecast" in texts(figure)
     assert "forecast: 120.0% used on 2026-09-01" in alt_text(figure)
-
-
-def test_what_the_runs_foretell_is_drawn_in_its_own_calendar():
-    """Days of release keys are entries to come, and never dates beside the clock's."""
-    points = ((date(1997, 1, 6), 0.8, 2), (date(1997, 1, 13), 0.85, 4))
-    keyed = BudgetLine(account="a", points=points, clock=False)
-    data = made(("dataset shop", weekly(30)), line=keyed)
-    by_charge = draw_burn_down(data, over="charges").axes[0].lines[1]
-    assert list(by_charge.get_xdata()) == [30, 32, 34]
-    assert list(by_charge.get_ydata()) == pytest.approx([25, 20, 15])
-    by_date = draw_burn_down(data, over="dates").axes[0]
-    assert "forecast" not in texts(by_date.figure)
-    assert "used on 1997-01-13, as release keys count" in data.sentence()
-    start = datetime.fromisoformat(data.points[-1].at).date()
-    moved = tuple(
-        (start + timedelta(weeks=n), u, g) for n, (_, u, g) in enumerate(points, 1)
-    )
-    clock = replace(data, line=replace(keyed, points=moved, clock=True))
-    assert "forecast" in texts(draw_burn_down(clock, over="dates"))
 
 
 def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
@@ -271,10 +192,3 @@ def test_nothing_charged_and_no_such_dataset_are_told_apart(shop):
         burn_down("shop")
     with pytest.raises(UnknownDataset, match="shpo"):
         burn_down("shpo")
-
-
-def test_matplotlib_is_an_extra(shop, monkeypatch):
-    """Without it, the error says what to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigurationError, match=r"pip install '\.\[plots\]'"):
-        burn_down("shop")

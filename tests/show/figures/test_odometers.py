@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from dpflow.accounting import FILTERS, ODOMETERS, make_odometer
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import ConfigurationError, InvalidCost
 from dpflow.show.figures import compare_odometers
-from dpflow.show.figures.odometers import readings
 from tests.wrong_odometers import wrong_readings
-
-GIVEN = {"epsilon": "0.1", "delta": "1e-6", "halt_at_epsilon": 5}
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +76,6 @@ def test_the_posters_formulas_lack_the_drift_and_nothing_else(theorem, options, 
         assert found[number - 1] == pytest.approx(
             odometer.read(tally) - drift, rel=1e-9
         )
-
-
-def test_windows_are_whole():
-    """Ten windows of ten steps: each reads more than its steps, save the last."""
-    found = wrong_readings("0.1", "1e-6", 5, 100)["Feldman-Zrnic windows"]
-    assert len({f"{value:.9f}" for value in found}) == 10
-    right = readings(**GIVEN, steps=100)["individual, renyi"]
-    assert found[9] == pytest.approx(right[9], rel=1e-6)
-    assert found[0] == pytest.approx(right[9], rel=1e-6)
-
-
-def test_advanced_composition_is_the_formula():
-    """At 100 steps: 100 * 0.005 + 0.1 * sqrt(200 log 1e6)."""
-    found = wrong_readings("0.1", "1e-6", 5, 100)["advanced composition"]
-    assert found[99] == pytest.approx(0.5 + 0.1 * math.sqrt(200 * math.log(1e6)))
-
-
-def test_other_steps_are_drawn_as_well():
-    """With their own numbers in the title."""
-    figure = compare_odometers(steps=10, epsilon="0.5", delta="1e-5")
-    title = figure.axes[0].get_title(loc="left")
-    assert title == "Odometers over 10 steps of (0.5, 0)-DP, at delta 1e-5"
 
 
 @pytest.mark.parametrize("steps", [-1, 0, 1, 10_001])

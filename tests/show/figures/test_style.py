@@ -67,11 +67,6 @@ def test_colours_stand_out_from_white(colour):
     assert 1.05 / (luminance(colour) + 0.05) >= 3
 
 
-def test_text_stands_out_from_white():
-    """By a contrast of 4.5, as text should."""
-    assert 1.05 / (luminance(style.TEXT) + 0.05) >= 4.5
-
-
 def test_no_two_of_fourteen_lines_look_the_same():
     """Where colours repeat, dashes differ."""
     looks = {(style.colour(n), str(style.dash(n))) for n in range(14)}

@@ -123,14 +123,3 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
     # A bar is red from its first per mille on where nothing runs.
     (meter,) = tree.all("meter")
     assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
-
-
-def test_what_was_asked_and_left_are_of_one_unit(tmp_path, monkeypatch):
-    """Of a halt both are readings: how far it would rise, and how far it may."""
-    halted_project(tmp_path, monkeypatch)
-    ((section,), said) = (report().sections, [])
-    for refusal in section.refusals:
-        asked, left = refusal.body["asked"], refusal.body["left"]
-        said.append((set(asked), set(left)))
-        assert float(asked["epsilon"]) > float(left["epsilon"]) > 0
-    assert said == [({"epsilon"}, {"epsilon"})] * 2

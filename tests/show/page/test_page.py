@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import json
 import re
 import sqlite3
 from dataclasses import replace
@@ -121,21 +120,6 @@ def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypa
     assert "forged" in forged.stamp.problems[0]
     monkeypatch.delenv("DPFLOW_LEDGER_KEY")
     assert "signatures were not checked" in render(report())
-
-
-def test_runs_left_are_on_the_page_and_in_its_facts(shop):
-    """In the table of all datasets, and by flow below it."""
-    made = report()
-    (section,) = made.sections
-    assert {outlook.flow for outlook in section.outlooks} >= {None}
-    said = " ".join(each for _, each in Tree(render(made)).text)
-    assert "Runs left" in said
-    for outlook in section.outlooks:
-        assert outlook.left_text in said
-        assert outlook.per_run in said
-    facts = made.as_json()["sections"][0]["outlooks"]
-    assert facts == [outlook.as_json() for outlook in section.outlooks]
-    json.dumps(made.as_json())
 
 
 def test_of_many_parts_the_page_shows_some(shop):
@@ -337,16 +321,6 @@ def test_without_matplotlib_the_tables_are_there(shop, monkeypatch):
     assert "dataset shop" in text
 
 
-def test_a_ledger_without_a_charge_has_a_page(tmp_path, monkeypatch):
-    """What the policies announce, and no picture of nothing."""
-    make_project(tmp_path, monkeypatch)
-    text = render(report())
-    assert "not pinned yet" in text
-    assert "No step was refused." in text
-    assert not Tree(text).all("img")
-    assert ".whl[plots]" not in text
-
-
 def test_a_broken_policy_hides_nothing(shop):
     """The ledger's copy governs; the page warns."""
     (shop / "policies" / "0.yaml").write_text("dataset: [", "utf-8")
@@ -372,35 +346,3 @@ dies()
     text = render(report())
     assert "PureDP(epsilon=0.01)" in text
     assert "forfeited" in Tree(text).words("td")
-
-
-def test_alike_refusals_stand_together(shop):
-    """A step that asks every minute fills no page, nor do two that take turns."""
-    made = report()
-    (section,) = made.sections
-    (row,) = page._alike(section.refusals)
-    assert (row["times"], row["said"]["step"]) == (2, "<b>greedy</b>")
-    other = replace(section.refusals[0], body={**section.refusals[0].body, "step": "x"})
-    alike = page._alike((section.refusals[0], other, section.refusals[1]))
-    assert [each["times"] for each in alike] == [2, 1]
-
-
-def test_datasets_have_different_places_on_the_page():
-    """Also those whose names are alike but for signs."""
-    names = ["a.b", "a-b", "a b", "A-B"]
-    assert len({page.anchor(name, 1) for name in names}) == 4
-
-
-def test_the_first_table_becomes_cards_where_it_is_narrow(shop):
-    """Used and runs left need no scrolling; what they are called stands beside them."""
-    tree = Tree(render(report()))
-    labels = [cell.get("data-label") for cell in tree.all("td")]
-    for name in ("state", "epsilon", "used", "runs left", "refused"):
-        assert name in labels
-    assert "@media screen and (max-width: 40rem)" in page._style()
-
-
-def test_pictures_are_dark_on_a_dark_page():
-    """On a screen only; on paper they are as they were drawn."""
-    dark = page._style().partition("@media screen and (prefers-color-scheme: dark)")[2]
-    assert "img { filter: invert" in dark.partition("}")[0]
