@@ -332,3 +332,13 @@ def test_an_ended_term_has_no_next_runs(shop: Shop) -> None:
     shop.charge()
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert run_fine("status", "cdnow", "--next", "2").count("cdnow") == 1
+
+
+def test_a_run_that_never_completed_is_marked(shop: Shop) -> None:
+    """It may have been cut short."""
+    shop.reserve()
+    text = run_fine("status", "cdnow")
+    assert "17*" in text
+    assert "no run was completed yet" in text
+    (outlook,) = run_json("status", "cdnow")["datasets"][0]["outlooks"]
+    assert outlook["run_completed"] is False
