@@ -10,11 +10,9 @@ from prefect import allow_failure, flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.futures import as_completed
-from prefect.states import Completed
 from prefect.task_worker import TaskWorker
 
 from dpflow import PureDP, dp_task
-from dpflow.prefect.states import ReplayedState
 from tests.prefect.matrix.support import task_runs, wait_until
 from tests.prefect.support import charges, kinds
 from tests.projects import POLICY
@@ -166,30 +164,6 @@ def test_a_background_step_is_replayed_as_its_value(make_project):
     state = wait_until(ended, "the end of the task run")
     assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
     assert RAN["a"] == 1
-
-
-def test_a_state_that_a_body_returns_is_not_taken_for_a_replay(project):
-    """Even of the same name; Prefect takes it as it takes any state."""
-
-    @dp_task(dataset="shop", cost=TENTH, fresh=True)
-    def state_of_its_own() -> State:
-        return Completed(name="Replayed", data=7)
-
-    inner = []
-
-    @dp_task(dataset="shop", cost=TENTH, fresh=True)
-    def state_of_another() -> State:
-        inner.append(count("a", return_state=True))
-        return inner[-1]
-
-    @flow(name="report")
-    def report():
-        count("a")
-        own, other = state_of_its_own(), state_of_another()
-        return isinstance(own, State), isinstance(other, State), own.name, other.name
-
-    assert report() == (True, True, "Replayed", "Replayed")
-    assert type(inner[0]) is ReplayedState
 
 
 def test_a_failing_listener_hides_no_replay(project, monkeypatch):
