@@ -28,6 +28,7 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.curves.conversions import gaussian_delta
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.people import PrivateTally
+from dpflow.rounding import UNITS
 
 ORDER = 8
 ROUNDING = 1 + 1e-10
@@ -340,7 +341,7 @@ def test_gaussian_measure_keeps_its_delta_at_every_epsilon(record_property):
     """Adaptive randomized responses, charged mu**2, stay below the Gaussian curve."""
     rule = make_filter("individual", epsilon=1, delta="0.05", measure="gaussian")
     opening, mu = rule.opening(), float(rule.bound) ** 0.5
-    price = lambda eps: rule.price(PureDP(epsilon=eps)).amounts[0] / 1e36
+    price = lambda eps: rule.price(PureDP(epsilon=eps)).amounts[0] / UNITS
     sizes = ("0.12", "0.5")
     prices = {eps: math.nextafter(price(eps), 1) for eps in sizes}
 

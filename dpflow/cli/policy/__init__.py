@@ -207,7 +207,7 @@ def _suggestion_json(better: Suggestion) -> dict[str, Any]:
         "filter": better.best.theorem,
         "order": better.best.order,
         "runs": better.best.rounds,
-        "policy_runs": better.own.rounds,
+        "policy_runs": None if better.own.problem else better.own.rounds,
         "text": better.text,
     }
 
