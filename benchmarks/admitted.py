@@ -59,21 +59,21 @@ def _plain(theorem: str, **options: object) -> Make:
 
 def _tuned(workload: Workload, epsilon: Fraction, delta: Fraction) -> Filter:
     order = tuned_order(workload, epsilon, delta)
-    return make_filter("renyi", epsilon=epsilon, delta=delta, order=order)
+    return make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
 
 
 def _own_rows() -> list[Own]:
     rows = [
         Own("basic", "basic", _plain("basic")),
-        Own("output", "output", _plain("output")),
+        Own("output-dp", "output-dp", _plain("output-dp")),
         Own("rogers", "rogers", _plain("rogers")),
         Own("whitehouse", "whitehouse", _plain("whitehouse")),
         Own("whitehouse, tanh", "whitehouse", _plain("whitehouse", drift="tanh")),
-        Own("concentrated", "concentrated", _plain("concentrated")),
-        Own("renyi", "renyi", _plain("renyi")),
-        Own("renyi, order tuned", "renyi", _tuned),
-        Own("gaussian", "gaussian", _plain("gaussian")),
-        Own("portfolio", "portfolio", _plain("portfolio")),
+        Own("zcdp", "zcdp", _plain("zcdp")),
+        Own("rdp", "rdp", _plain("rdp")),
+        Own("rdp, order tuned", "rdp", _tuned),
+        Own("gdp", "gdp", _plain("gdp")),
+        Own("auto", "auto", _plain("auto")),
     ]
     known = {row.theorem for row in rows} | {"sequence"}
     rows += [Own(name, name, _plain(name)) for name in FILTERS if name not in known]
@@ -117,7 +117,7 @@ def further_counts() -> list[Further]:
                 counts[own.name] = admitted(rule, workload)
             except (UnsupportedCost, InvalidCost):
                 continue  # it has no price for a step
-        portfolio = counts.pop("portfolio", 0)
+        portfolio = counts.pop("auto", 0)
         best = max(counts, key=lambda name: counts[name])
         found.append(
             Further(workload.meaning, epsilon, delta, portfolio, counts[best], best)
@@ -131,7 +131,7 @@ def sequence_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
     rows = []
     for name, accountant in (
         ("sequence", "pld"),
-        ("sequence, accountant renyi", "renyi"),
+        ("sequence, accountant rdp", "rdp"),
     ):
         row = Row("dpflow", name, own=True, valid="sequence")
         for workload in WORKLOADS:

@@ -19,7 +19,7 @@ SHARE, MANY = 0.94, 200
 _CEILING = "optimum"
 
 #: Made of several filters, hence no single one.
-_COMBINED = "portfolio"
+_COMBINED = "auto"
 _MARKS = {"adaptive": "", "gaussian": "", "order": "\\*", "fixed": "†", "sequence": "†"}
 _VALID = ("adaptive", "gaussian", "order")
 
@@ -30,7 +30,7 @@ many Renyi orders after the fact, which is no filter (derivations/renyi.md#some-
 the same number is reached by one of its orders fixed in advance, which is one, and so
 it counts as valid below. †: right only if the sequence of steps is fixed in advance.
 -: the library has no such step; `sequence` by loss distributions composes no
-exponential mechanism. "renyi, order tuned": the order that is best for the
+exponential mechanism. "rdp, order tuned": the order that is best for the
 workload, which a policy may name if it knows the workload. Rho of the zCDP filters,
 slack and splits of delta of the peers are chosen as well as possible for each workload.
 
@@ -271,7 +271,7 @@ def report(
     for title, found in verdicts.items():
         lines += _verdict_table(title, found)
     lines += [*_FURTHER.splitlines(), ""]
-    lines += ["| workload | budget | portfolio | near |", "| --- | --- | --- | --- |"]
+    lines += ["| workload | budget | auto | near |", "| --- | --- | --- | --- |"]
     lines += ["| " + " | ".join(row.entries) + " |" for row in further]
     lines += ["", "## Known numbers, with dpflow's rules (delta 1e-6)", "", *sheet]
     lines += ["", "## Notices", "", *(f"- {notice}" for notice in notices)]

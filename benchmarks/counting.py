@@ -104,7 +104,7 @@ def tuned_order(
     def admits(order: Fraction) -> int:
         try:
             rule = make_filter(
-                "renyi",
+                "rdp",
                 epsilon=epsilon,
                 delta=delta,
                 order=order,

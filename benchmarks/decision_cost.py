@@ -48,20 +48,20 @@ FILTERS: list[tuple[str, dict[str, Any], Any, float]] = [
     ("basic", {}, PURE, SCALAR_MOST),
     ("rogers", {}, PURE, SCALAR_MOST),
     ("whitehouse", {}, PURE, SCALAR_MOST),
-    ("concentrated", {}, GAUSSIAN, SCALAR_MOST),
-    ("gaussian", {}, GAUSSIAN, SCALAR_MOST),
-    ("renyi", {}, GAUSSIAN, SCALAR_MOST),
-    ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("zcdp", {}, GAUSSIAN, SCALAR_MOST),
+    ("gdp", {}, GAUSSIAN, SCALAR_MOST),
+    ("rdp", {}, GAUSSIAN, SCALAR_MOST),
+    ("rdp", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
     ("residue", {}, GAUSSIAN, SCALAR_MOST),
     ("residue", {}, PURE, SCALAR_MOST),
-    ("portfolio", {}, GAUSSIAN, ORDERS_MOST),
-    ("portfolio", {}, PURE, ORDERS_MOST),
+    ("auto", {}, GAUSSIAN, ORDERS_MOST),
+    ("auto", {}, PURE, ORDERS_MOST),
 ]
 ODOMETERS: list[tuple[str, dict[str, Any], Any, float]] = [
     ("basic", {}, PURE, SCALAR_MOST),
-    ("renyi", {}, GAUSSIAN, SCALAR_MOST),
-    ("renyi", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
-    ("renyi-doubling", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("rdp", {}, GAUSSIAN, SCALAR_MOST),
+    ("rdp", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
+    ("rdp-doubling", {"orders": ORDERS_64}, GAUSSIAN, ORDERS_MOST),
 ]
 
 
@@ -155,7 +155,7 @@ def new_prices() -> bool:
 
 def tally_size() -> bool:
     """Print the size of a portfolio's tally after a million steps."""
-    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    rule = make_filter("auto", epsilon=5, delta="1e-6")
     text = charged(rule, GAUSSIAN, MANY).to_text()
     print(f"portfolio tally: {len(text)} bytes (target {TALLY_BYTES_MOST})")
     return len(text) < TALLY_BYTES_MOST

@@ -36,7 +36,7 @@ from dpflow.exceptions import UnsupportedCost
 
 #: The optimum is no library's decision.
 _SCRIPTS = {"run_optimum.py"}
-_OWN = ("basic", "concentrated", "gaussian", "renyi", "residue", "portfolio")
+_OWN = ("basic", "zcdp", "gdp", "rdp", "residue", "auto")
 _HEAD = f"""# What a decision costs, beside other libraries
 
 Written by `benchmarks/decision_peers.py` on {{date}}, one library after another in one

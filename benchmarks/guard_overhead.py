@@ -42,9 +42,9 @@ dataset: bench
 unit: person
 relation: add-or-remove
 budget: {epsilon: 1000, delta: 1e-6}
-filter: gaussian
+filter: gdp
 """
-ODOMETER = "odometer: {theorem: renyi, delta: 1e-6}\n"
+ODOMETER = "odometer: {theorem: rdp, delta: 1e-6}\n"
 #: How long the body of the second kind of task sleeps.
 SLEEP_MS = 20
 #: Tasks of each kind that are run before any is measured.

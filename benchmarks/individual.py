@@ -116,9 +116,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
-    bound = make_filter(
-        "individual", epsilon=1, delta="1e-6", measure="gaussian"
-    ).opening()
+    bound = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp").opening()
     generator = np.random.default_rng(7)
     # The dearest are left out halfway through, so that both branches are met.
     largest = float(bound.bound) / options.rounds * 2

@@ -31,7 +31,7 @@ relation: add-or-remove
 budget: {epsilon: 100, delta: 1e-6}
 filter: basic
 flows: {weekly: {epsilon: 50}}
-odometer: {theorem: renyi, delta: 1e-6, order: 8}
+odometer: {theorem: rdp, delta: 1e-6, order: 8}
 """
 
 

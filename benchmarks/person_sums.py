@@ -52,9 +52,7 @@ def main() -> None:
         "it loses below  and with 17 visits the error is"
     )
     for epsilon in ("0.5", "1", "3"):
-        rule = make_filter(
-            "individual", epsilon=epsilon, delta="1e-6", measure="gaussian"
-        )
+        rule = make_filter("individual", epsilon=epsilon, delta="1e-6", measure="gdp")
         bound: Fraction = rule.bound  # type: ignore[attr-defined]
         worst = math.sqrt(len(weeks) / bound)
         found = errors(missed, bound)

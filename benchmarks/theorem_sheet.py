@@ -67,7 +67,7 @@ def _basic(workload: Workload, epsilon: Fraction) -> Fits:
 def _tuned(conversion: str) -> Make:
     def make(workload: Workload, epsilon: Fraction) -> Fits:
         order = tuned_order(workload, epsilon, DELTA, conversion)
-        return _named("renyi", order=order, conversion=conversion)(workload, epsilon)
+        return _named("rdp", order=order, conversion=conversion)(workload, epsilon)
 
     return make
 
@@ -79,7 +79,7 @@ def _any_order(share: int) -> Make:
         for order in LECUYER:
             try:
                 yield make_filter(
-                    "renyi", epsilon=epsilon, delta=DELTA / share, order=order
+                    "rdp", epsilon=epsilon, delta=DELTA / share, order=order
                 )
             except InvalidCost:
                 continue  # allows nothing
@@ -97,7 +97,7 @@ def _rogers_as_filter(workload: Workload, epsilon: Fraction) -> Fits:
 
 
 def _classic_rate(workload: Workload, epsilon: Fraction) -> Fits:
-    rule = make_filter("concentrated", epsilon=epsilon, delta=DELTA)
+    rule = make_filter("zcdp", epsilon=epsilon, delta=DELTA)
     cost = cost_of(workload.cycle[0])
     if not isinstance(cost, Gaussian):
         cost = ZCDP(rho=Fraction(workload.cycle[0].amount) ** 2 / 2)
@@ -145,7 +145,7 @@ def _sequence(workload: Workload, epsilon: Fraction) -> Fits:
 
 
 def _mixture(orders: list[Fraction]) -> Make:
-    return _named("renyi", orders=orders)
+    return _named("rdp", orders=orders)
 
 
 LINES = (
@@ -162,11 +162,11 @@ LINES = (
     Line("38 orders, union", (7, 79, 14, 295), _any_order(38)),
     Line("38 orders, mixture", (7, 91, 14, 340), _mixture(LECUYER)),
     Line("orders 2..4096, mixture", (10, 84, 15, 310), _mixture(DOUBLING)),
-    Line("GDP", (3, 66, 22, 416), _named("gaussian")),
+    Line("GDP", (3, 66, 22, 416), _named("gdp")),
     Line(
         "exponential mechanism, zCDP",
         (19, 370, None, None),
-        _named("concentrated"),
+        _named("zcdp"),
         "EM.1",
     ),
     Line("sequence (optimum)", (10, 108, 22, 416), _sequence),

@@ -32,7 +32,7 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 3, delta: 1e-6}
-filter: gaussian
+filter: gdp
 flows:
   report: {epsilon: 2, delta: 5e-7}
 """

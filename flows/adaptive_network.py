@@ -17,7 +17,7 @@ Beside it is what the paper does not show: the fixed schedule whose noise was ch
 well. It needs no count, and somebody who knows that noise in advance.
 
 All of this is outside of any budget, for the images are public, and the noise is
-numpy's. What each schedule may run is decided by the filter `renyi` all the same.
+numpy's. What each schedule may run is decided by the filter `rdp` all the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOISE, MORE_NOISE = Fraction(1), Fraction(1, 10)
 NORM, RATE = 1.0, 0.05
 COUNT = Gaussian(sensitivity=1, sigma=100)
 #: The least with two digits that admits 100 epochs of noise 1 and batches of 512.
-SHARE = Share("renyi", "6.2", "1e-5", "8")
+SHARE = Share("rdp", "6.2", "1e-5", "8")
 EVERY, ROOM = 10, 50
 #: Epochs of a quick run: two counts, and one epoch by each of what they decided.
 QUICK = 2 * EVERY + 1

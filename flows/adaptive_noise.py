@@ -50,7 +50,7 @@ PEOPLE = 60_000
 RATE = 60.0
 
 # What policies/mnist.yaml says: each flow's share, and where the odometer halts.
-SHARE = Share("gaussian", epsilon="0.3", delta="1e-5", halt="0.5")
+SHARE = Share("gdp", epsilon="0.3", delta="1e-5", halt="0.5")
 
 # A gradient is clipped to norm 1, and an image is there or not: sensitivity 1.
 NORM = 1

@@ -40,7 +40,7 @@ PEOPLE = 30_000
 BATCH, NORM, RATE = 512, 1, 0.05
 COUNT = Gaussian(sensitivity=1, sigma=100)
 #: What policies/fashion.yaml says.
-SHARE = Share("renyi", "6", "1e-5", "6")
+SHARE = Share("rdp", "6", "1e-5", "6")
 GOAL = 0.85
 #: Epochs on the public half, and their learning rate.
 PUBLIC_EPOCHS, PUBLIC_RATE = 5, 0.1

@@ -179,7 +179,7 @@ def descend(
 
 def accuracies(problem: Problem, epsilon: str, runs: int) -> list[tuple[float, float]]:
     """Return the mean accuracy and its standard deviation over runs, for each way."""
-    rule = make_filter("individual", epsilon=epsilon, delta=DELTA, measure="gaussian")
+    rule = make_filter("individual", epsilon=epsilon, delta=DELTA, measure="gdp")
     bound = rule.opening()  # type: ignore[attr-defined]
 
     def noise(steps: int) -> float:

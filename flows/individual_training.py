@@ -48,7 +48,7 @@ from flows import adult, individual_table, start
 
 REPORTS = Path("reports")
 TRAIN = 1_000
-RULE = make_filter("individual", epsilon=1, delta="1e-5", measure="gaussian")
+RULE = make_filter("individual", epsilon=1, delta="1e-5", measure="gdp")
 BOUND = RULE.opening()  # type: ignore[attr-defined]
 
 # No gradient is longer than a row, whose norm is at most 1.

@@ -107,7 +107,7 @@ class Meter:
             share.filter, epsilon=share.epsilon, delta=share.delta
         )
         self._odometer = make_odometer(
-            "renyi", delta=share.delta, halt_at_epsilon=share.halt
+            "rdp", delta=share.delta, halt_at_epsilon=share.halt
         )
         self._spent, self._lost = self._filter.zero(), self._odometer.zero()
 

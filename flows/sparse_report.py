@@ -9,8 +9,8 @@
 Half of the budget looks for weeks with many customers: the sparse vector technique asks
 of one week after the other whether it has at least so many, and ends after 20 that do.
 It must reserve the price of all 20. If only k weeks were busy, its output lies in the
-cell k, and the filter `output` charges no more than that cell. The other half, and all
-that was saved, goes into the noise of the k counts, which is smaller twice: fewer
+cell k, and the filter `output-dp` charges no more than that cell. The other half, and
+all that was saved, goes into the noise of the k counts, which is smaller twice: fewer
 numbers share an epsilon that is larger.
 
 This is the set-up of Figure 1 of Hartmann, Bindschaedler, Bentkamp and West 2022. The

@@ -8,7 +8,7 @@
 
 Gradient descent on Adult, with noise on every gradient. After every ten steps a noisy
 test on other people may end it. The price of all hundred steps is reserved, and the
-number of steps that ran is the cell of the output: the filter `output` charges that
+number of steps that ran is the cell of the output: the filter `output-dp` charges that
 stop alone (Lemma 11 of Hartmann, Bindschaedler, Bentkamp and West 2022). Each stop has
 an epsilon by an accountant for fixed sequences, here by Renyi divergences, because the
 steps are fixed in advance and only their number is not; delta is spent on all stops.
@@ -54,10 +54,10 @@ TEST = Gaussian(sensitivity=1, sigma=44)
 STOPS = tuple(range(10, 101, 10))
 # The policy's share of epsilon, and its whole delta.
 BUDGET, DELTA = Fraction(3), "1e-5"
-FIT = EarlyStopping(Composed(STEP, TEST), stops=STOPS, accountant="renyi", delta=DELTA)
+FIT = EarlyStopping(Composed(STEP, TEST), stops=STOPS, accountant="rdp", delta=DELTA)
 # Without cells there is one stop, and all of delta is for it.
 WHOLE = EarlyStopping(
-    Composed(STEP, TEST), stops=STOPS[-1:], accountant="renyi", delta=DELTA
+    Composed(STEP, TEST), stops=STOPS[-1:], accountant="rdp", delta=DELTA
 )
 GOOD = 0.825
 RATE = 16.0
@@ -145,7 +145,7 @@ def under_filters(steps: int) -> list[tuple[str, float, float]]:
     histogram after the steps that ran, within the same (epsilon, delta).
     """
     rows = []
-    for theorem in ("renyi", "portfolio", "concentrated", "gaussian"):
+    for theorem in ("rdp", "auto", "zcdp", "gdp"):
         rule = make_filter(theorem, epsilon=BUDGET, delta=DELTA)
         spent = rule.price(FIT.realised(steps))
         # Thousandths of epsilon: none fits, and BUDGET is too much.

@@ -166,7 +166,17 @@ NAMES_GONE = [
     "RefinedLaplace",
     "sharded_person_sum",
 ]
-RULES = ["linear", "best", "plan"]
+RULES = [
+    "best",
+    "concentrated",
+    "gaussian",
+    "linear",
+    "output",
+    "plan",
+    "portfolio",
+    "renyi",
+    "renyi-doubling",
+]
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 

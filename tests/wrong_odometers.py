@@ -58,7 +58,7 @@ def windows(step: Cost, delta: Number, halt: Number, steps: int) -> list[float]:
     windows that is read out was not fixed in advance
     (docs/derivations/individual.md#windows).
     """
-    odometer = make_odometer("renyi", delta=delta, halt_at_epsilon=halt)
+    odometer = make_odometer("rdp", delta=delta, halt_at_epsilon=halt)
     order = float(exact(odometer.parameters()["order"], name="order"))
     each = from_units(odometer.price(step).amounts[0])
     size = each * max(1, steps // _WINDOWS)

@@ -77,21 +77,21 @@ EXAMPLES: tuple[Cost, ...] = (
     TopK(epsilon="0.1", delta="1e-9", most=2),
     Composed(Gaussian(sensitivity=1, sigma=20), Laplace(sensitivity=1, epsilon="0.1")),
     Repeated(Laplace(sensitivity=1, epsilon="0.01"), 10),
-    IndividualBound(measure="renyi", order=32, bound="0.01"),
+    IndividualBound(measure="rdp", order=32, bound="0.01"),
     PersonBudgets(),
 )
 
 _SPLIT = {"delta_loss": "9e-7"}
 #: Options with which each theorem is asked, at epsilon 5 and delta 1e-6.
 _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("filter", "concentrated"): _SPLIT,
+    ("filter", "zcdp"): _SPLIT,
     ("filter", "whitehouse"): _SPLIT,
     ("filter", "individual"): {"order": _ORDER},
-    ("filter", "gaussian"): _SPLIT,
-    ("filter", "renyi"): {"order": _ORDER, **_SPLIT},
+    ("filter", "gdp"): _SPLIT,
+    ("filter", "rdp"): {"order": _ORDER, **_SPLIT},
     ("filter", "residue"): _SPLIT,
     ("odometer", "individual"): {"order": _ORDER},
-    ("odometer", "renyi"): {"order": _ORDER},
+    ("odometer", "rdp"): {"order": _ORDER},
     ("odometer", "rogers"): {"beta": "0.01"},
     ("odometer", "mixture"): _SPLIT,
     ("odometer", "stitched"): _SPLIT,
@@ -103,18 +103,18 @@ _TOGETHER = {"PoissonSampledGaussian": 10}
 #: The notions in which a theorem looks for a price, in its order.
 _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "basic": (approx_dp,),
-    "concentrated": (approx_zcdp,),
-    "gaussian": (gdp_mu_squared,),
+    "zcdp": (approx_zcdp,),
+    "gdp": (gdp_mu_squared,),
     "individual": (renyi_divergence,),
-    "output": (approx_dp,),
-    "renyi": (renyi_divergence,),
+    "output-dp": (approx_dp,),
+    "rdp": (renyi_divergence,),
     "residue": (residue_pair,),
-    "renyi-doubling": (renyi_divergence,),
+    "rdp-doubling": (renyi_divergence,),
     "rogers": (approx_dp,),
     "whitehouse": (approx_dp, approx_zcdp),
     "mixture": (approx_zcdp,),
     "stitched": (approx_zcdp,),
-    "portfolio": (residue_pair, renyi_divergence, approx_zcdp, approx_dp),
+    "auto": (residue_pair, renyi_divergence, approx_zcdp, approx_dp),
 }
 
 _DEFINITION = "By definition."
@@ -225,10 +225,10 @@ def source_of(kind: str, theorem: str, cost: Cost) -> str:
         return "All that is left, once: docs/derivations/individual.md#from-run-to-run."
     if theorem == "sequence":
         return _PLANNED
-    if theorem in ("portfolio", "residue") and isinstance(cost, Composed):
+    if theorem in ("auto", "residue") and isinstance(cost, Composed):
         return _IN_TURN
     rest, delta = apart(cost)
-    if delta and kind == "filter" and theorem in ("gaussian", "renyi"):
+    if delta and kind == "filter" and theorem in ("gdp", "rdp"):
         return f"{_BESIDE} {source_of(kind, theorem, rest)}"
     substeps = getattr(cost, "substeps", None)
     if substeps is not None:

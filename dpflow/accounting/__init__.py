@@ -3,7 +3,7 @@
 Examples:
     >>> from dpflow import Gaussian
     >>> from dpflow.accounting import make_filter
-    >>> rule = make_filter("gaussian", epsilon=1, delta="1e-6")
+    >>> rule = make_filter("gdp", epsilon=1, delta="1e-6")
     >>> cost = Gaussian(sensitivity=1, sigma=20)
     >>> tally, steps = rule.zero(), 0
     >>> while rule.admits(tally + rule.price(cost)):
@@ -25,12 +25,12 @@ from dpflow.rounding import Number, exact_epsilon
 #: Names in policies, and where the theorem lives. Modules load when first used.
 FILTERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicFilter",
-    "concentrated": "dpflow.accounting.rules.concentrated:ConcentratedFilter",
-    "gaussian": "dpflow.accounting.rules.gaussian:GaussianFilter",
+    "zcdp": "dpflow.accounting.rules.concentrated:ConcentratedFilter",
+    "gdp": "dpflow.accounting.rules.gaussian:GaussianFilter",
     "individual": "dpflow.accounting.rules.individual:IndividualFilter",
-    "output": "dpflow.accounting.rules.output:OutputFilter",
-    "portfolio": "dpflow.accounting.rules.portfolio:PortfolioFilter",
-    "renyi": "dpflow.accounting.rules.renyi_mixture:make_renyi_filter",
+    "output-dp": "dpflow.accounting.rules.output:OutputFilter",
+    "auto": "dpflow.accounting.rules.portfolio:PortfolioFilter",
+    "rdp": "dpflow.accounting.rules.renyi_mixture:make_renyi_filter",
     "residue": "dpflow.accounting.rules.residue:ResidueFilter",
     "rogers": "dpflow.accounting.published.rogers:RogersFilter",
     "sequence": "dpflow.accounting.fixed.sequence:SequenceFilter",
@@ -40,8 +40,8 @@ ODOMETERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicOdometer",
     "individual": "dpflow.accounting.rules.individual:IndividualOdometer",
     "mixture": "dpflow.accounting.rules.time_uniform:MixtureOdometer",
-    "renyi": "dpflow.accounting.rules.renyi_mixture:make_renyi_odometer",
-    "renyi-doubling": "dpflow.accounting.rules.renyi_doubling:RenyiDoublingOdometer",
+    "rdp": "dpflow.accounting.rules.renyi_mixture:make_renyi_odometer",
+    "rdp-doubling": "dpflow.accounting.rules.renyi_doubling:RenyiDoublingOdometer",
     "rogers": "dpflow.accounting.published.rogers:RogersOdometer",
     "stitched": "dpflow.accounting.published.stitched:StitchedOdometer",
 }

@@ -151,7 +151,7 @@ def _no_policies(found: Settings) -> list[str]:
         "    unit: customer",
         "    relation: add-or-remove",
         "    budget: {epsilon: 3, delta: 1e-6}",
-        "    filter: gaussian",
+        "    filter: gdp",
         "",
         "Then run `dpflow policy check`. Or let `dpflow init` ask and write it.",
     ]

@@ -164,7 +164,7 @@ def _large_epsilon(policy: Policy) -> Iterator[Advice]:
 
 
 def _without_delta(policy: Policy) -> Iterator[Advice]:
-    if policy.filter.theorem == "portfolio" and not policy.budget.delta:
+    if policy.filter.theorem == "auto" and not policy.budget.delta:
         yield Advice(
             "no-delta",
             "The budget's delta is 0, so that only pure steps fit.",

@@ -49,7 +49,7 @@ class Fit:
         theorem: The filter's name.
         rounds: How often the whole workload fits; None if there is no end.
         problem: Why the theorem has no price for it, or "".
-        order: The best whole order of `renyi`, tried for sampled steps.
+        order: The best whole order of `rdp`, tried for sampled steps.
     """
 
     theorem: str
@@ -176,7 +176,7 @@ def fits(
 ) -> list[Fit]:
     """Return how often a workload fits under every filter, most often first.
 
-    For sampled steps `renyi` is there twice: as it is, and with its best whole order.
+    For sampled steps `rdp` is there twice: as it is, and with its best whole order.
 
     Args:
         workload: At least one step.
@@ -204,7 +204,7 @@ def fits(
     found = [fit(name, options if name == theorem else {}) for name in adaptive]
     if any(_is_sampled(step.cost) for step in workload):
         tried = [
-            replace(fit("renyi", {"order": order}), order=order) for order in _ORDERS
+            replace(fit("rdp", {"order": order}), order=order) for order in _ORDERS
         ]
         best = min(tried, key=_furthest)
         found += [best] if best.rounds != 0 else []
@@ -220,9 +220,9 @@ def _is_sampled(cost: Cost) -> bool:
     return any(map(_is_sampled, parts))
 
 
-def _furthest(fit: Fit) -> tuple[bool, int, str]:
+def _furthest(fit: Fit) -> tuple[bool, int, bool, str]:
     rounds = NO_END if fit.rounds is None else fit.rounds
-    return bool(fit.problem), -rounds, fit.theorem
+    return bool(fit.problem), -rounds, fit.theorem == "auto", fit.theorem
 
 
 def _fit_of_sequence(
@@ -310,7 +310,7 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
             return None
         known: Fraction = rule.spent(used)  # type: ignore[attr-defined]
         return known
-    if rule.theorem == "portfolio":
+    if rule.theorem == "auto":
         # Any member may admit, with its own part of delta.
         covering: list[tuple[Filter, Tally]] = rule.covering(used)  # type: ignore[attr-defined]
         each = [epsilon_used(member, own) for member, own in covering]

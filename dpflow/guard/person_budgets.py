@@ -46,7 +46,7 @@ def _hindrance(
     if theorem != "individual":
         return (
             f"the policy of {policy.dataset!r} says filter: {theorem}; a budget for "
-            "every person needs filter: {theorem: individual, measure: gaussian}"
+            "every person needs filter: {theorem: individual, measure: gdp}"
         )
     if flow is not None and policy.flow_filter(flow) is not None:
         return (

@@ -117,7 +117,7 @@ def individual_sum(
     tests/adversaries/test_individual_sampling.py.
 
     Raises:
-        UnsupportedCost: If people are sampled under a bound in the gaussian measure,
+        UnsupportedCost: If people are sampled under a bound in the gdp measure,
             or of an order that is too large.
     """
     rate = exact(sampling_rate, name="sampling_rate", low=Fraction(0), high=Fraction(1))

@@ -1,7 +1,7 @@
 """Mechanisms whose output decides what they cost, for the body of a DP step.
 
 Each takes what the running step declared as its cost, draws all noise through OpenDP,
-and reports the cell of its output, so that the filters `output` and `renyi` charge no
+and reports the cell of its output, so that the filters `output-dp` and `rdp` charge no
 more than that cell. Under other filters the worst case stays charged.
 """
 
@@ -257,7 +257,7 @@ def gradient_descent(
 
     Raises:
         ReleaseError: Outside a step with such a cost, or if it does not fit the clip.
-        UnsupportedCost: If people are sampled under a bound in the gaussian measure.
+        UnsupportedCost: If people are sampled under a bound in the gdp measure.
     """
     from dpflow.mechanisms import gradients as mechanism
     from dpflow.mechanisms.rows import NormClip
@@ -313,7 +313,7 @@ def person_sum(
     """Release a sum over the people who can still pay, each from a budget of their own.
 
     The running step must have declared `PersonBudgets`, under a policy with
-    `filter: {theorem: individual, measure: gaussian}`. What each person has left is
+    `filter: {theorem: individual, measure: gdp}`. What each person has left is
     kept from run to run in a store that lies beside the ledger.
 
     Args:

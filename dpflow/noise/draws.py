@@ -5,7 +5,7 @@ Numpy's generators are not used anywhere: the floats they can produce depend on 
 value they are added to, and one unlucky output tells two datasets apart.
 
 Ints are noised as floats and then rounded, which is post-processing. A discrete
-Gaussian on the integers would have the same zCDP, but the `gaussian` filter prices a
+Gaussian on the integers would have the same zCDP, but the `gdp` filter prices a
 step at mu^2 = (sensitivity / sigma)^2, which holds for the continuous Gaussian and is
 not known to hold for a coarse discrete one. OpenDP samples floats exactly on a grid of
 2^-1074, finer than any float, and rounds the sum once.

@@ -7,7 +7,7 @@ Examples:
     >>> import numpy as np
     >>> from dpflow.accounting import make_filter
     >>> from dpflow.people import PrivateTally, clip_rows, gaussian_costs
-    >>> rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+    >>> rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
     >>> bound = rule.opening()             # reserve this in the ledger, then:
     >>> tally = PrivateTally(bound, people=3)
     >>> rows = np.array([[3.0, 4.0], [0.1, 0.0], [0.0, 0.0]])

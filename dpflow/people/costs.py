@@ -125,12 +125,12 @@ def sampled_gaussian_costs(
         rate: Sampling probability, in (0, 1), public.
 
     Raises:
-        UnsupportedCost: In the gaussian measure, where sampling has no sound price,
+        UnsupportedCost: In the gdp measure, where sampling has no sound price,
             and for orders above 512.
     """
     if bound.order is None or bound.order > _TERMS:
         msg = (
-            "a Poisson-sampled Gaussian step needs a bound in the renyi measure, of "
+            "a Poisson-sampled Gaussian step needs a bound in the rdp measure, of "
             f"an order up to {_TERMS}; this is {bound!r}. Sampled Gaussians are not "
             "Gaussian DP."
         )

@@ -190,7 +190,7 @@ class PrivateTally(Withheld):
         Raises:
             InvalidCost: If it sums something else, or there is no such person.
         """
-        order = odometer.order if odometer.measure == "renyi" else None
+        order = odometer.order if odometer.measure == "rdp" else None
         if (odometer.measure, order) != (self._bound.measure, self._bound.order):
             msg = (
                 "the odometer and the people's tally must have the same measure and "

@@ -127,7 +127,7 @@ class TheoremChoice(BaseModel):
 
     theorem: str = Field(
         description="Name of the theorem.",
-        examples=["gaussian"],
+        examples=["gdp"],
     )
 
     @property
@@ -224,7 +224,7 @@ class FilterChoice(TheoremChoice):
 
 def default_filter() -> FilterChoice:
     """Return the filter of a policy that declares none."""
-    return FilterChoice(theorem="portfolio")
+    return FilterChoice(theorem="auto")
 
 
 class OdometerChoice(TheoremChoice):

@@ -95,13 +95,13 @@ class Policy(Sourced):
         default_factory=default_filter,
         description="The theorem that admits or refuses steps against the budget. "
         "Default: portfolio, for any mixture of steps.",
-        examples=["gaussian", {"theorem": "concentrated", "conversion": "tight"}],
+        examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
     )
     odometer: OdometerChoice | None = Field(
         default=None,
         description="The theorem that bounds, at every moment, what a flow's steps "
         "have lost, each given all that was released before.",
-        examples=[{"theorem": "renyi", "delta": "1e-6"}],
+        examples=[{"theorem": "rdp", "delta": "1e-6"}],
     )
     flows: Mapping[str, FlowShare] = Field(
         default_factory=dict,
@@ -254,10 +254,10 @@ class Policy(Sourced):
             yield broken
         for flow, share in self.flows.items():
             place = ("flows", flow)
-            one_order = self.filter.theorem != "renyi" or "order" in self.filter.options
+            one_order = self.filter.theorem != "rdp" or "order" in self.filter.options
             if share.reserved and not one_order:
                 message = "a reserved share needs one declared order of renyi."
-                hint = "Write `filter: {theorem: renyi, order: 16}`, or another order."
+                hint = "Write `filter: {theorem: rdp, order: 16}`, or another order."
                 yield problem_at(message, hint, *place, "reserved")
             name_problem = check_flow_name(flow)
             if name_problem:

@@ -177,7 +177,7 @@ def check_steady(rule: Rule) -> None:
     msg = (
         f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
         "on what was charged before, so runs to come have no price yet. Write "
-        "`filter: gaussian`, or write the noise as a number."
+        "`filter: gdp`, or write the noise as a number."
     )
     raise InvalidCost(msg, name="plan", value=rule.theorem)
 

@@ -54,7 +54,7 @@ class Population(Record):
         default_factory=default_filter,
         description="The theorem that admits or refuses steps against the budget. "
         "Default: portfolio, for any mixture of steps.",
-        examples=["gaussian"],
+        examples=["gdp"],
     )
     lifetime: Budget | None = Field(
         default=None,

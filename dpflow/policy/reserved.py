@@ -17,7 +17,7 @@ from dpflow.policy.planned_noise import plan_lines, with_planned_noise
 from dpflow.rounding import from_units, short_up
 
 #: Filters whose thresholds add up: a step has the same price in a share and outside.
-_ALLOWED = ("basic", "concentrated", "gaussian", "output", "renyi")
+_ALLOWED = ("basic", "zcdp", "gdp", "output-dp", "rdp")
 
 _Pinned = Mapping[str, Any]
 
@@ -100,10 +100,10 @@ def _check_allowed(pinned: _Pinned) -> None:
         why = "other datasets could use up the population's budget of a reserved share"
     elif theorem not in _ALLOWED:
         why = f"a share cannot be reserved under {theorem}: it has no single threshold"
-        hint = "Write `filter: gaussian`, or remove `reserved`."
-    elif theorem == "renyi" and "order" not in pinned["filter"]:
+        hint = "Write `filter: gdp`, or remove `reserved`."
+    elif theorem == "rdp" and "order" not in pinned["filter"]:
         why = "a share cannot be reserved under several orders of renyi"
-        hint = "Declare one order, or write `filter: gaussian`."
+        hint = "Declare one order, or write `filter: gdp`."
     if why:
         msg = f"{why}. {hint}"
         raise InvalidCost(msg, name="reserved", value=True)

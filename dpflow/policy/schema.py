@@ -27,7 +27,7 @@ def policy_schema() -> dict[str, Any]:
                 "unit": "customer",
                 "relation": "add-or-remove",
                 "budget": {"epsilon": 3, "delta": "1e-6"},
-                "filter": "gaussian",
+                "filter": "gdp",
             }
         ],
     }

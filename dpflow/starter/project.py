@@ -37,7 +37,7 @@ from dpflow.starter.texts import (
 )
 
 #: The theorems that a first flow can use, the default first.
-FILTERS = ("gaussian", "portfolio", "concentrated", "renyi", "whitehouse", "basic")
+FILTERS = ("gdp", "auto", "zcdp", "rdp", "whitehouse", "basic")
 _PURE = ("basic",)
 _DEFAULT_DELTA = "1e-6"
 #: Noise of the first step, the least with which enough runs fit.
@@ -90,14 +90,14 @@ def filter_for(*, noise: str, use: str, of: str, delta: str) -> tuple[str, str]:
             "without a delta, only pure steps fit.",
         )
     if use == "training":
-        return "renyi", (
+        return "rdp", (
             "it prices the sampled Gaussian steps of DP-SGD. Fix its order before the "
             "first charge: `dpflow forecast --theorems --cost ...` names the best one."
         )
     if noise == "mixed":
-        return "portfolio", "it admits any mixture of steps."
+        return "auto", "it admits any mixture of steps."
     people = " Recurring reports about people can use `individual` instead."
-    return "gaussian", (
+    return "gdp", (
         "it loses nothing on Gaussian noise and takes Laplace and pure steps."
         f"{people if of == 'people' else ''}"
     )

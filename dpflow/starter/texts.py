@@ -84,9 +84,7 @@ def flow_text(wishes: Wishes, cost: str, policy: str) -> str:
     return re.sub("|".join(words), lambda found: words[found[0]], _FLOW)
 
 
-_COMMENTS = {
-    "gaussian": "  # Gaussian, Laplace and pure steps; `portfolio` for mixtures"
-}
+_COMMENTS = {"gdp": "  # Gaussian, Laplace and pure steps; `auto` for mixtures"}
 ROOT = """\
 # The project's root: dpflow looks here for policies/ and .dpflow/.
 [tool.dpflow]

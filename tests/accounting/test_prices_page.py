@@ -36,11 +36,11 @@ def test_every_price_has_a_source_and_every_refusal_a_reason(rows):
 
 #: What a soundness trap would price.
 REFUSED = [
-    ("filter", "gaussian", "DiscreteGaussian"),
-    ("filter", "gaussian", "PoissonSampledGaussian"),
-    ("filter", "gaussian", "ZCDP"),
-    ("filter", "concentrated", "PoissonSampledGaussian"),
-    ("filter", "concentrated", "RenyiDP"),
+    ("filter", "gdp", "DiscreteGaussian"),
+    ("filter", "gdp", "PoissonSampledGaussian"),
+    ("filter", "gdp", "ZCDP"),
+    ("filter", "zcdp", "PoissonSampledGaussian"),
+    ("filter", "zcdp", "RenyiDP"),
     ("filter", "individual", "ApproxDP"),
     ("filter", "basic", "Gaussian"),
     *[("odometer", name, "ApproxDP") for name in ODOMETERS],
@@ -57,7 +57,7 @@ def test_traps_are_refused(rows, cell):
 
 def test_everything_has_a_price_somewhere(rows):
     """The portfolio takes every cost but those that people pay."""
-    priced = {r.mechanism for r in rows if r.theorem == "portfolio" and r.priced}
+    priced = {r.mechanism for r in rows if r.theorem == "auto" and r.priced}
     by_people = {cost.mechanism for cost in EXAMPLES if cost.paid_by_people}
     assert priced == {cost.mechanism for cost in EXAMPLES} - by_people
     takes = {(r.kind, r.theorem) for r in rows if r.mechanism in by_people and r.priced}

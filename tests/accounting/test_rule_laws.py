@@ -50,12 +50,12 @@ STEPS = [
 #: Options of every filter, at epsilon 2 and delta 1e-6.
 FILTER_OPTIONS: dict[str, list[dict[str, Any]]] = {
     "basic": [{}],
-    "concentrated": [{}, SPLIT, {"conversion": "classic"}],
-    "gaussian": [{}, SPLIT],
-    "individual": [{}, {"order": 20}, {"measure": "gaussian"}],
-    "output": [{}],
-    "portfolio": [{}],
-    "renyi": [
+    "zcdp": [{}, SPLIT, {"conversion": "classic"}],
+    "gdp": [{}, SPLIT],
+    "individual": [{}, {"order": 20}, {"measure": "gdp"}],
+    "output-dp": [{}],
+    "auto": [{}],
+    "rdp": [
         {"order": 12},
         {"order": 25, "conversion": "classic"},
         {"order": 15, **SPLIT},
@@ -74,18 +74,18 @@ FILTER_OPTIONS: dict[str, list[dict[str, Any]]] = {
 #: Options of every odometer, at delta 1e-6.
 ODOMETER_OPTIONS: dict[str, list[dict[str, Any]]] = {
     "basic": [{}],
-    "individual": [{"order": 8}, {"order": 8, "measure": "gaussian"}],
+    "individual": [{"order": 8}, {"order": 8, "measure": "gdp"}],
     "mixture": [
         {"rho": 1},
         {"rho": "0.01", "form": "pure", **SPLIT},
         {"rho": 1, "sides": "two"},
     ],
-    "renyi": [
+    "rdp": [
         {"order": 8},
         {"order": "7/3"},
         {"orders": [3, 9], "weights": [".2", ".7"]},
     ],
-    "renyi-doubling": [{}, {"orders": [4, 8]}],
+    "rdp-doubling": [{}, {"orders": [4, 8]}],
     "rogers": [{"beta": "0.01"}, {"people": 100}, {"granularity": "1/300"}],
     "stitched": [{"v0": "0.01"}, {"v0": 1, "form": "pure", **SPLIT}],
 }
@@ -200,9 +200,9 @@ def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -
             assert (rule.used_fraction(spent) <= 1) == rule.admits(spent)
 
 
-# Delta sizes the filters of renyi-doubling, so that fewer of them may read less.
+# Delta sizes the filters of rdp-doubling, so that fewer of them may read less.
 @pytest.mark.parametrize(
-    "rule", [r for r in RULES if r.theorem != "renyi-doubling"], ids=names
+    "rule", [r for r in RULES if r.theorem != "rdp-doubling"], ids=names
 )
 @settings(max_examples=scaled(6), deadline=None)
 @given(
@@ -248,7 +248,7 @@ def test_parameters_make_an_equal_rule_again(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("numbers", [("1e-12", "1e-35"), ("1/3", "1/7"), (900, 0.5)])
-@pytest.mark.parametrize("theorem", ["basic", "concentrated", "gaussian", "whitehouse"])
+@pytest.mark.parametrize("theorem", ["basic", "zcdp", "gdp", "whitehouse"])
 def test_extreme_numbers_survive_as_well(
     theorem: str, numbers: tuple[Any, Any]
 ) -> None:
@@ -319,7 +319,7 @@ BAD_NUMBERS = [0, 1, -1, "nan", math.inf, True, None, "half"]
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_bad_number_is_refused_by_name(case: tuple[str, str, dict[str, Any]]) -> None:
     """So is an option that the theorem does not have; nothing goes by position."""
-    zero = case[1] in ("basic", "output", "portfolio", "sequence")
+    zero = case[1] in ("basic", "output-dp", "auto", "sequence")
     for number in BAD_NUMBERS:
         if number == 0 and zero:
             continue
@@ -349,7 +349,7 @@ def test_an_unknown_filter_is_refused_with_the_known_ones(theorem: Any) -> None:
     assert caught.value.value == theorem
 
 
-@pytest.mark.parametrize("theorem", ["", "Renyi", "gaussian", None, ["renyi"]])
+@pytest.mark.parametrize("theorem", ["", "Renyi", "gdp", None, ["rdp"]])
 def test_an_unknown_odometer_is_refused_with_the_known_ones(theorem: Any) -> None:
     """An odometer that does not exist, or is a filter, lists those that do."""
     with pytest.raises(InvalidCost, match=", ".join(sorted(ODOMETERS))) as caught:

@@ -74,11 +74,11 @@ def test_some_order_has_room_is_no_filter():
 def valid_rules(epsilon, delta, orders) -> list[Filter]:
     """Return the valid ways to use these orders: one each, a union, a mixture."""
     share = delta / len(orders)
-    union = [{"theorem": "renyi", "order": a, "delta": share} for a in orders]
+    union = [{"theorem": "rdp", "order": a, "delta": share} for a in orders]
     return [
-        *(make_filter("renyi", epsilon=epsilon, delta=delta, order=a) for a in orders),
-        make_filter("portfolio", epsilon=epsilon, delta=delta, members=union),
-        make_filter("renyi", epsilon=epsilon, delta=delta, orders=list(orders)),
+        *(make_filter("rdp", epsilon=epsilon, delta=delta, order=a) for a in orders),
+        make_filter("auto", epsilon=epsilon, delta=delta, members=union),
+        make_filter("rdp", epsilon=epsilon, delta=delta, orders=list(orders)),
     ]
 
 
@@ -150,9 +150,9 @@ def members_of(epsilon, delta, shares) -> list[Filter]:
     """Return a gaussian and two renyi members at shares of delta."""
     gaussian, low, high = (delta * Fraction(share) for share in shares)
     return [
-        make_filter("gaussian", epsilon=epsilon, delta=gaussian),
-        make_filter("renyi", epsilon=epsilon, delta=low, order=16),
-        make_filter("renyi", epsilon=epsilon, delta=high, order=128),
+        make_filter("gdp", epsilon=epsilon, delta=gaussian),
+        make_filter("rdp", epsilon=epsilon, delta=low, order=16),
+        make_filter("rdp", epsilon=epsilon, delta=high, order=128),
     ]
 
 
@@ -167,9 +167,9 @@ def test_a_union_needs_a_split_of_delta():
 def test_the_default_portfolio_stays_below_delta():
     """These pairs have no price under `residue`, whose adversaries are its own.
 
-    So they come near the share of delta that `renyi` has, and not above.
+    So they come near the share of delta that `rdp` has, and not above.
     """
-    rule = make_filter("portfolio", epsilon=1, delta=MILLIONTH)
+    rule = make_filter("auto", epsilon=1, delta=MILLIONTH)
     share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
     assert 0.95 * RENYI_SHARE < share <= RENYI_SHARE + CONCENTRATED_SHARE
 
@@ -177,8 +177,8 @@ def test_the_default_portfolio_stays_below_delta():
 @pytest.mark.parametrize("epsilon", [1, 5])
 def test_a_better_rule_than_the_union_would_win_a_few_percent(epsilon):
     """Gaussians use all of a member's part of delta, and no rule more than delta."""
-    rule = make_filter("portfolio", epsilon=epsilon, delta=MILLIONTH)
-    whole = make_filter("gaussian", epsilon=epsilon, delta=MILLIONTH).thresholds[0]
+    rule = make_filter("auto", epsilon=epsilon, delta=MILLIONTH)
+    whole = make_filter("gdp", epsilon=epsilon, delta=MILLIONTH).thresholds[0]
     gaussian = next(m for m in rule.members if m.components[0] == "mu_squared")
     assert 0.96 < gaussian.thresholds[0] / whole < 1
     mu = Fraction(gaussian.thresholds[0], UNITS) ** Fraction(1, 2)

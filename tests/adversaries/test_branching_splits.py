@@ -69,17 +69,17 @@ TENTH = Fraction(1, 10)
 #: At (4, 0.1), every filter that lets a delta of a step through.
 SPLIT_RULES = [
     ("basic", {}),
-    ("concentrated", {"delta_loss": "0.05"}),
-    ("gaussian", {"delta_loss": "0.05"}),
-    ("renyi", {"delta_loss": "0.05", "order": 2}),
+    ("zcdp", {"delta_loss": "0.05"}),
+    ("gdp", {"delta_loss": "0.05"}),
+    ("rdp", {"delta_loss": "0.05", "order": 2}),
     ("whitehouse", {"delta_loss": "0.05", "drift": "tanh"}),
     ("rogers", {}),
-    ("portfolio", {}),
+    ("auto", {}),
     (
-        "portfolio",
+        "auto",
         {
             "members": [
-                {"theorem": "concentrated", "delta": "0.06", "delta_loss": "0.03"},
+                {"theorem": "zcdp", "delta": "0.06", "delta_loss": "0.03"},
                 {"theorem": "basic", "delta": "0.04"},
             ]
         },
@@ -158,7 +158,7 @@ def test_a_floating_split_of_delta_fails():
 
 #: The parts of a tenth that a split leaves for the loss, and the two filters of one.
 PARTS = ("0.02", "0.05", "0.08")
-LOSSES = [("renyi", {"order": 2}), ("gaussian", {})]
+LOSSES = [("rdp", {"order": 2}), ("gdp", {})]
 
 
 @pytest.mark.parametrize(("theorem", "options"), LOSSES)

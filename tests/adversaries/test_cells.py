@@ -97,7 +97,7 @@ CASES = {
 def test_delta_is_kept(name: str) -> None:
     """Whatever the adversary picks by the cells it saw, and it comes near."""
     epsilon, delta, order, cost, rounds, share = CASES[name]
-    rule = make_filter("renyi", epsilon=epsilon, delta=delta, order=order)
+    rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
     assert isinstance(rule, RenyiFilter)
     found = game(rule, [cost], rounds)
     assert found <= float(delta)
@@ -108,7 +108,7 @@ def test_delta_is_kept(name: str) -> None:
 def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
     """Each cell at the divergence of its own epsilon is too little, and so is none."""
     epsilon, delta, order, cost, rounds, _ = CASES["far apart"]
-    rule = make_filter("renyi", epsilon=epsilon, delta=delta, order=order)
+    rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
     assert isinstance(rule, RenyiFilter)
     assert game(rule, [cost], rounds, wrong) > 1.4 * float(delta)
 
@@ -142,7 +142,7 @@ def crossing(
 @pytest.mark.parametrize("options", [{"order": 3}, {"orders": [2, 4, 8]}])
 def test_odometers_hold_with_cells(options: dict[str, Any]) -> None:
     """The reading is passed with probability delta at most; with free cells, more."""
-    rule = make_odometer("renyi", delta="0.1", halt_at_epsilon=5, **options)
+    rule = make_odometer("rdp", delta="0.1", halt_at_epsilon=5, **options)
     cost = cells("0.3", "0.9")
     kept = crossing(rule, cost, 9, lambda cell: rule.charge_realised(cost, cell))
     free = {"small": rule.zero(), "large": rule.charge(cost)}
@@ -203,7 +203,7 @@ def interleaved(
 @pytest.mark.parametrize(("other", "share"), [("0.3", 0.656), ("0.5", 0.866)])
 def test_others_between_the_answers_gain_nothing(other: str, share: float) -> None:
     """Nor does leaving the mechanism open; cells that are too cheap are caught."""
-    rule = make_filter("renyi", epsilon=1, delta="0.05", order=6)
+    rule = make_filter("rdp", epsilon=1, delta="0.05", order=6)
     assert isinstance(rule, RenyiFilter)
     cost, between = cells("0.1", "0.5"), PureDP(epsilon=other)
     kept = interleaved(rule, cost, between, 24, settled)

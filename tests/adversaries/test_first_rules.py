@@ -56,7 +56,7 @@ def crossing_probability(
 
 def odometer_readings(epsilon: Fraction, delta: str, order: str) -> Callable:
     """Return what dpflow's Renyi odometer reads after so many equal steps."""
-    rule = make_odometer("renyi", delta=delta, order=order)
+    rule = make_odometer("rdp", delta=delta, order=order)
     renyi, uncovered = rule.charge(PureDP(epsilon=epsilon)).amounts
     return lambda taken: rule.read(Tally((renyi * taken, uncovered * taken)))
 
@@ -114,11 +114,11 @@ def test_advanced_composition_is_caught_as_an_odometer(delta, expected):
 def test_a_wrong_renyi_odometer_is_caught(forgotten):
     """Without log(1/delta), or with prices of another order, the audit fails."""
     eps, delta = Fraction(1, 2), "0.05"
-    rule = make_odometer("renyi", delta=delta, order=2)
+    rule = make_odometer("rdp", delta=delta, order=2)
     if forgotten == "the idle term":
         price, idle = rule.price(PureDP(epsilon=eps)).amounts[0], 0.0
     else:
-        cheap = make_odometer("renyi", delta=delta, order="1.0001")
+        cheap = make_odometer("rdp", delta=delta, order="1.0001")
         price = cheap.price(PureDP(epsilon=eps)).amounts[0]
         idle = rule.read(rule.zero())
     probability = crossing_probability(
@@ -136,7 +136,7 @@ def best_adaptive_crossing(
     epsilons are multiples of a unit. Backward induction over (how often each was
     used, loss) finds the best strategy.
     """
-    rule = make_odometer("renyi", delta=delta, order=order)
+    rule = make_odometer("rdp", delta=delta, order=order)
     menu = [(factor, PureDP(epsilon=factor * unit)) for factor in factors]
     prices = [rule.charge(cost).amounts[0] for _, cost in menu]
     chances = [float(heads(cost.epsilon)) for _, cost in menu]
@@ -225,7 +225,7 @@ sigma_lists = st.lists(st.integers(2, 300), max_size=30)
 @given(sigmas=sigma_lists)
 def test_gaussians_that_fill_the_gaussian_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is at most the budget, and nearly all of it."""
-    rule = make_filter("gaussian", epsilon=epsilon, delta=delta)
+    rule = make_filter("gdp", epsilon=epsilon, delta=delta)
     leaked = true_delta(rule.epsilon, gaussian_filled_up(rule, sigmas, UNITS))
     assert leaked <= real(rule.delta)
     assert leaked > real(rule.delta) * (1 - MP.mpf(10) ** -10)
@@ -234,7 +234,7 @@ def test_gaussians_that_fill_the_gaussian_filter_keep_delta(epsilon, delta, sigm
 @targets
 def test_a_gaussian_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
     """With 0.1 % more mu**2 the same audit finds more than delta."""
-    rule = make_filter("gaussian", epsilon=epsilon, delta=delta)
+    rule = make_filter("gdp", epsilon=epsilon, delta=delta)
     loosened(rule, Fraction(1001, 1000))
     assert true_delta(rule.epsilon, gaussian_filled_up(rule, [20], UNITS)) > real(
         rule.delta
@@ -246,7 +246,7 @@ def test_a_gaussian_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
 @given(sigmas=sigma_lists)
 def test_gaussians_that_fill_the_concentrated_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is below the budget, which zCDP never fills."""
-    rule = make_filter("concentrated", epsilon=epsilon, delta=delta)
+    rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     leaked = true_delta(rule.epsilon, gaussian_filled_up(rule, sigmas, UNITS // 2))
     assert real(rule.delta) / 100 < leaked <= real(rule.delta)
 
@@ -254,7 +254,7 @@ def test_gaussians_that_fill_the_concentrated_filter_keep_delta(epsilon, delta, 
 @pytest.mark.parametrize(("epsilon", "delta"), TARGETS[:3])
 def test_a_concentrated_threshold_that_gaussians_break_is_caught(epsilon, delta):
     """Charging Gaussians half of their rho is found by their exact delta."""
-    rule = make_filter("concentrated", epsilon=epsilon, delta=delta)
+    rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     loosened(rule, Fraction(2))
     assert true_delta(rule.epsilon, gaussian_filled_up(rule, [20], UNITS // 2)) > real(
         rule.delta
@@ -284,7 +284,7 @@ def concentrated_delta(epsilon: Fraction, rho: Fraction) -> Any:
 @targets
 def test_a_concentrated_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
     """A full filter proves delta at its best order; with 0.1 % more no order does."""
-    rule = make_filter("concentrated", epsilon=epsilon, delta=delta)
+    rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     spent = sum(
         (rule.price(c) for c in gaussian_filled_up(rule, [20, 30], UNITS // 2)),
         rule.zero(),
@@ -295,7 +295,7 @@ def test_a_concentrated_threshold_a_thousandth_too_large_is_caught(epsilon, delt
     assert concentrated_delta(rule.epsilon, more) > real(rule.delta)
 
 
-@pytest.mark.parametrize("theorem", ["basic", "gaussian", "concentrated"])
+@pytest.mark.parametrize("theorem", ["basic", "gdp", "zcdp"])
 @pytest.mark.parametrize(
     ("epsilon", "delta", "step"),
     [
@@ -315,9 +315,7 @@ def test_randomized_responses_that_fill_a_filter_keep_delta(
     assert true_delta(rule.epsilon, kept) <= real(rule.delta)
 
 
-@pytest.mark.parametrize(
-    ("theorem", "worth"), [("gaussian", UNITS), ("concentrated", UNITS // 2)]
-)
+@pytest.mark.parametrize(("theorem", "worth"), [("gdp", UNITS), ("zcdp", UNITS // 2)])
 @pytest.mark.parametrize(("epsilon", "delta"), [("5", "1e-6"), ("1", "1e-3")])
 def test_mixed_steps_that_fill_a_filter_keep_delta(theorem, worth, epsilon, delta):
     """Randomized responses topped up with a Gaussian leak at most delta."""
@@ -399,7 +397,7 @@ def test_float_sums_of_deltas_are_caught():
 
 def test_float_sums_of_mus_are_caught():
     """The same crumbs as Gaussians of sigma 1e9 exceed delta under float sums."""
-    rule = make_filter("gaussian", epsilon=1, delta="1e-6")
+    rule = make_filter("gdp", epsilon=1, delta="1e-6")
     full = gaussian_filled_up(rule, [20, 7], UNITS)
     crumb = Gaussian(sensitivity=1, sigma=10**9)
     prices = [float(from_units(rule.price(cost).amounts[0])) for cost in full]

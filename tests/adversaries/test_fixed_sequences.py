@@ -104,7 +104,7 @@ def stopping_game(
     """Return the value of stopping early and spending what is left of the budget.
 
     The adversary sees every randomized response, stops when it likes, and then runs
-    the worst pure mechanism that the filter `output` still admits.
+    the worst pure mechanism that the filter `output-dp` still admits.
     """
     at = dict(zip(stops, epsilons, strict=True))
     top = 1 / (1 + math.exp(-float(size)))

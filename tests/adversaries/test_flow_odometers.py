@@ -23,7 +23,7 @@ OF_B, OF_A = Fraction(6), Fraction(1, 1000)
 #: Odometers of flow A.
 ODOMETERS = [
     ("basic", {}),
-    ("renyi", {"order": 32}),
+    ("rdp", {"order": 32}),
     ("mixture", {"rho": "0.001"}),
 ]
 DELTA = "0.001"

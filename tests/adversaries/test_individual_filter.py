@@ -64,7 +64,7 @@ class Shipped:
     def __init__(self, bound: float, people: int, order: float = ORDER) -> None:
         self.order = order
         self.tally = PrivateTally(
-            IndividualBound(measure="renyi", order=order, bound=bound), people=people
+            IndividualBound(measure="rdp", order=order, bound=bound), people=people
         )
 
     def costs(self, _: float, thetas: np.ndarray) -> np.ndarray:
@@ -315,7 +315,7 @@ def test_everybody_is_charged_sampled_or_not():
     cost, limit = bit_divergence(mixed, 0.5, ORDER), 3
     bound = limit * cost * (1 + 1e-12)
     tally = PrivateTally(
-        IndividualBound(measure="renyi", order=ORDER, bound=bound), people=1
+        IndividualBound(measure="rdp", order=ORDER, bound=bound), people=1
     )
     charged = [
         bool(tally.admit(np.array([cost])).apply(np.ones(1))[0]) for _ in range(ROUNDS)
@@ -339,7 +339,7 @@ def hockey_stick(p: dict, q: dict, epsilon: float) -> float:
 
 def test_gaussian_measure_keeps_its_delta_at_every_epsilon(record_property):
     """Adaptive randomized responses, charged mu**2, stay below the Gaussian curve."""
-    rule = make_filter("individual", epsilon=1, delta="0.05", measure="gaussian")
+    rule = make_filter("individual", epsilon=1, delta="0.05", measure="gdp")
     opening, mu = rule.opening(), float(rule.bound) ** 0.5
     price = lambda eps: rule.price(PureDP(epsilon=eps)).amounts[0] / UNITS
     sizes = ("0.12", "0.5")

@@ -66,7 +66,7 @@ def person_costs(order: float) -> tuple[float, float]:
 def test_a_persons_own_reading_holds_at_every_stopping_time(record_property):
     """An adaptive loss crosses the person's reading with probability <= delta."""
     order, rounds = 4, 80
-    bound = IndividualBound(measure="renyi", order=order, bound=10**6)
+    bound = IndividualBound(measure="rdp", order=order, bound=10**6)
     odometer = make_odometer("individual", delta=str(DELTA), order=order)
     costs = person_costs(order)
 

@@ -95,7 +95,7 @@ def divergence(
         price: What a step costs.
         drawn: The rate at which the person is really drawn; default: the rate.
     """
-    public = IndividualBound(measure="renyi", order=ORDER, bound=bound)
+    public = IndividualBound(measure="rdp", order=ORDER, bound=bound)
 
     def active(path: Path) -> bool:
         tally = PrivateTally(public, people=1)
@@ -138,7 +138,7 @@ def chosen(seed: int) -> Adversary:
 
 def cost_of(c: float, s: float, rate: float) -> float:
     """Return the price of one step."""
-    one = IndividualBound(measure="renyi", order=ORDER, bound=1)
+    one = IndividualBound(measure="rdp", order=ORDER, bound=1)
     return float(sampled_gaussian_costs(one, np.array([c * c]), sigma=s, rate=rate)[0])
 
 
@@ -163,7 +163,7 @@ def test_the_bound_is_spent_to_the_last(rate: float, s: float) -> None:
 def test_the_first_term_alone_is_caught() -> None:
     """Negative control: rate^2 times the price without sampling is too little."""
     rate, s = 0.1, 1.0
-    public = IndividualBound(measure="renyi", order=ORDER, bound=1)
+    public = IndividualBound(measure="rdp", order=ORDER, bound=1)
     little = float(first_term(public, np.array([1.0]), s, rate)[0])
     assert little < cost_of(1, s, rate)
     bound = 3 * little * (1 + 1e-12)

@@ -1,4 +1,4 @@
-"""Exact audits of `output`: adaptive adversaries, enumerated to the last branch.
+"""Exact audits of `output-dp`: adaptive adversaries, enumerated to the last branch.
 
 The value of a game is the largest P(S) - e^epsilon Q(S) that an adversary can reach,
 who sees all outputs and picks the next mechanism that the filter admits, or stops. All
@@ -325,7 +325,7 @@ def test_one_try_is_odp() -> None:
 
 
 def test_basic_is_the_special_case_of_one_cell() -> None:
-    """With trivial partitions the game against `output` is that of summed epsilons."""
+    """With trivial cells the game against `output-dp` is that of summed epsilons."""
     rule = OutputFilter(epsilon="0.5", delta="0.01")
     assert rule.price(PureDP(epsilon="0.3")) == rule.price(response("0.3").cost)
     pairs: list[Callable[[], Finite]] = [lambda: response("0.25")]

@@ -51,11 +51,11 @@ def readings_of(rule: Odometer, epsilon: Fraction, steps: int) -> list[float]:
 
 #: Theorem, options, and the least share of delta that the adversary reaches somewhere.
 RULES = [
-    ("renyi", {"order": 8}, 0.8),
-    ("renyi", {"order": 3}, 0.9),
-    ("renyi", {"orders": ORDERS}, 0.7),
-    ("renyi-doubling", {"orders": ORDERS}, 0.03),
-    ("renyi-doubling", {"orders": [4]}, 0.08),
+    ("rdp", {"order": 8}, 0.8),
+    ("rdp", {"order": 3}, 0.9),
+    ("rdp", {"orders": ORDERS}, 0.7),
+    ("rdp-doubling", {"orders": ORDERS}, 0.03),
+    ("rdp-doubling", {"orders": [4]}, 0.08),
 ]
 SETTINGS = [("0.5", 1000, "0.05"), ("0.1", 2000, "0.05"), ("0.1", 2000, "0.01")]
 

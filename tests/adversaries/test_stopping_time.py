@@ -167,7 +167,7 @@ def shipped(delta: str, variance: str) -> list[Odometer]:
     """Return every odometer of this family, tuned near a variance."""
     both = [
         make_odometer(name, delta=delta, form=form, **options)
-        for form in ("pure", "concentrated")
+        for form in ("pure", "zcdp")
         for name, options in (
             ("mixture", {"rho": variance}),
             ("mixture", {"rho": variance, "sides": "two"}),
@@ -180,7 +180,7 @@ def shipped(delta: str, variance: str) -> list[Odometer]:
         make_odometer("basic", delta=delta),
         make_odometer("rogers", delta=delta, beta=variance),
         make_odometer("rogers", delta=delta, people=1000),
-        make_odometer("renyi", delta=delta, order=f"{order:.4f}"),
+        make_odometer("rdp", delta=delta, order=f"{order:.4f}"),
     ]
 
 
@@ -320,7 +320,7 @@ def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
     step = ProbabilisticDP(epsilon=epsilon, delta=own)
     odometers = [
         make_odometer(name, form=form, **room, **{option: variance})
-        for form in ("pure", "concentrated")
+        for form in ("pure", "zcdp")
         for name, option in (("mixture", "rho"), ("stitched", "v0"))
     ]
     odometers += [

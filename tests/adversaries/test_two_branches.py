@@ -127,10 +127,10 @@ DELTA = from_units(int(MP.ceil(NATURAL_DELTA * UNITS)))
 TWO_BRANCHES = [response(5), response(6), leak(DELTA)]
 FIRST_RULES = {
     "basic": make_filter("basic", epsilon=1, delta=DELTA),
-    "gaussian": make_filter("gaussian", epsilon=1, delta=DELTA),
+    "gdp": make_filter("gdp", epsilon=1, delta=DELTA),
     **{
         f"concentrated {conversion} {part}0%": make_filter(
-            "concentrated",
+            "zcdp",
             epsilon=1,
             delta=DELTA,
             delta_loss=DELTA * part / 10,

@@ -1,7 +1,7 @@
 """What an adversary gets of a union of filters who chooses its member as it goes.
 
 It spends a budget by small Gaussian steps and watches the loss. At any moment it may
-take the best pair that `renyi` still has room for, which ends it, or go on to the end
+take the best pair that `rdp` still has room for, which ends it, or go on to the end
 of `residue`. What it gets is an optimal stopping problem of the loss, solved backwards
 on a grid (docs/derivations/portfolio.md#what-the-union-leaves).
 """
@@ -42,7 +42,7 @@ class Union:
         return special.ndtr(mu / 2 - e / mu) - lower
 
     def pair_worth(self, losses: Floats, spent: float) -> Floats:
-        """Return what the best pair adds that `renyi` admits after Gaussians."""
+        """Return what the best pair adds that `rdp` admits after Gaussians."""
         a, e = self.order, self.epsilon - losses
         left = (a - 1) * (self.renyi - a * spent / 2)
         loss = np.maximum(e + np.log(a / (a - 1)), np.log(a) / (a - 1))
@@ -79,9 +79,9 @@ def moment(p: Floats, q: Floats, order: float) -> Floats:
 
 
 def union_of(rule: PortfolioFilter) -> Union:
-    """Return the budgets of a portfolio's `residue` and `renyi`."""
+    """Return the budgets of a portfolio's `residue` and `rdp`."""
     gaussian = next(m for m in rule.members if m.theorem == "residue")
-    renyi = next(m for m in rule.members if m.theorem == "renyi")
+    renyi = next(m for m in rule.members if m.theorem == "rdp")
     return Union(
         float(rule.epsilon),
         gaussian.thresholds[0] / UNITS,
@@ -94,9 +94,9 @@ def halves(first: str, second: str, order: int = 16) -> Union:
     """Return the union at epsilon 5 of two members with deltas of their own."""
     members = [
         {"theorem": "residue", "delta": first},
-        {"theorem": "renyi", "delta": second, "order": order},
+        {"theorem": "rdp", "delta": second, "order": order},
     ]
-    return union_of(make_filter("portfolio", epsilon=5, delta="1e-6", members=members))
+    return union_of(make_filter("auto", epsilon=5, delta="1e-6", members=members))
 
 
 def test_the_sum_of_the_deltas_is_reached():
@@ -110,7 +110,7 @@ def test_the_sum_of_the_deltas_is_reached():
 )
 def test_the_default_members_stay_below_the_sum(epsilon, delta, least):
     """More than any member's own part, and not all: they want the same outputs."""
-    rule = make_filter("portfolio", epsilon=epsilon, delta=delta)
+    rule = make_filter("auto", epsilon=epsilon, delta=delta)
     assert least < union_of(rule).reached() / float(delta) <= 1
 
 

@@ -163,14 +163,14 @@ def test_a_policy_edited_after_the_first_charge_is_refused(shop):
     [
         ("unit: customer", "unit: visit", "unit: ledger customer, file visit"),
         ("add-or-remove", "replace-one", "relation: ledger add-or-remove"),
-        ("filter: basic", "filter: concentrated", "filter.theorem: ledger basic"),
+        ("filter: basic", "filter: zcdp", "filter.theorem: ledger basic"),
         ("filter: basic", "filter: basic\nflows: {report: {epsilon: 1}}", "flows"),
         ("filter: basic", "filter: basic\nother_flows: refuse", "other_flows"),
     ],
 )
 def test_every_field_of_the_guarantee_is_pinned(shop, old, new, told):
     """Whatever the guarantee rests on cannot be edited under a running budget."""
-    delta = "{epsilon: 1, delta: 1e-6}" if "concentrated" in new else "{epsilon: 1}"
+    delta = "{epsilon: 1, delta: 1e-6}" if "zcdp" in new else "{epsilon: 1}"
     rewrite_policy(shop, "{epsilon: 1}", delta)
     rewrite_policy(shop, old, new)
     error = refusal(shop, step_at(TENTH), PolicyChanged)

@@ -38,8 +38,8 @@ dataset: cdnow
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 3, delta: 1e-6}
-filter: gaussian
-odometer: {theorem: renyi, delta: 1e-6}
+filter: gdp
+odometer: {theorem: rdp, delta: 1e-6}
 flows:
   weekly-report: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}
 """

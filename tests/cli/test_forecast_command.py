@@ -20,7 +20,7 @@ WEEKLY = "Gaussian(sensitivity=100, sigma=1000)"
 
 def counted(sigma: int, epsilon: str, delta: str) -> int:
     """Count Gaussians step by step, as a filter decides them."""
-    rule = make_filter("gaussian", epsilon=epsilon, delta=delta)
+    rule = make_filter("gdp", epsilon=epsilon, delta=delta)
     price = rule.price(Gaussian(sensitivity=100, sigma=sigma))
     total, count = rule.zero(), 0
     while rule.admits(total + price):
@@ -59,7 +59,7 @@ def test_a_schedule_has_a_date(shop: Shop) -> None:
 def test_the_largest_groups_need_so_many_people(shop: Shop) -> None:
     """The margin is made of declared numbers alone, so a plan can say it."""
     cost = TopK(epsilon="0.3", delta="1e-8", most=5)
-    shop.write(CDNOW.split("odometer")[0].replace("gaussian", "output"))
+    shop.write(CDNOW.split("odometer")[0].replace("gdp", "output-dp"))
     text = " ".join(
         run_fine(
             "forecast", "cdnow", "--from-full-budget", "--cost", repr(cost)
@@ -85,9 +85,9 @@ def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
     assert "Under each theorem" not in run_fine(*arguments)
     data = run_json(*arguments, "--theorems")
     theorems = {each["theorem"]: each for each in data["theorems"]}
-    assert theorems["gaussian"]["runs"] == counted(1000, "3", "1e-6")
-    assert theorems["renyi"]["runs"] < theorems["gaussian"]["runs"]
-    assert theorems["sequence"]["runs"] >= theorems["gaussian"]["runs"]
+    assert theorems["gdp"]["runs"] == counted(1000, "3", "1e-6")
+    assert theorems["rdp"]["runs"] < theorems["gdp"]["runs"]
+    assert theorems["sequence"]["runs"] >= theorems["gdp"]["runs"]
     assert theorems["basic"]["priced"] is False
     text = run_fine(*arguments, "--theorems")
     without = sorted(name for name, each in theorems.items() if not each["priced"])
@@ -100,7 +100,7 @@ def test_every_theorem_is_asked_with_a_whole_budget(shop: Shop) -> None:
 
 def test_orders_are_tried_for_sampled_steps(shop: Shop) -> None:
     """The best one has a row of its own, beside the default order."""
-    text = CDNOW.replace("gaussian", "renyi").replace(
+    text = CDNOW.replace("gdp", "rdp").replace(
         "weekly-report: {epsilon: 2, delta: 5e-7,", "f: {"
     )
     shop.write(text)
@@ -108,24 +108,24 @@ def test_orders_are_tried_for_sampled_steps(shop: Shop) -> None:
     fits = {
         each["order"]: each["runs"]
         for each in run_json(*arguments)["theorems"]
-        if each["theorem"] == "renyi"
+        if each["theorem"] == "rdp"
     }
     best = max(order for order in fits if order is not None)
     assert len(fits) == 2
     assert fits[best] >= fits[None]
-    assert f"renyi, order {best}" in run_fine(*arguments)
+    assert f"rdp, order {best}" in run_fine(*arguments)
 
 
 def test_the_policys_own_options_count(shop: Shop) -> None:
     """A filter of another order admits another number."""
-    text = CDNOW.replace("gaussian", "{theorem: renyi, order: 40}")
+    text = CDNOW.replace("gdp", "{theorem: rdp, order: 40}")
     shop.write(text.replace("weekly-report: {epsilon: 2, delta: 5e-7,", "f: {"))
     data = run_json("forecast", "cdnow", "--theorems", "--cost", WEEKLY)
     runs = {each["theorem"]: each["runs"] for each in data["theorems"]}
-    rule = make_filter("renyi", epsilon=3, delta="1e-6", order=40)
-    tuned = make_filter("renyi", epsilon=3, delta="1e-6")
+    rule = make_filter("rdp", epsilon=3, delta="1e-6", order=40)
+    tuned = make_filter("rdp", epsilon=3, delta="1e-6")
     step = (WorkloadStep(cost_from_text(WEEKLY)),)
-    assert runs["renyi"] == rounds_admitted(rule, step) < rounds_admitted(tuned, step)
+    assert runs["rdp"] == rounds_admitted(rule, step) < rounds_admitted(tuned, step)
 
 
 def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:
@@ -207,7 +207,7 @@ def test_it_fits_eighty_columns(shop: Shop) -> None:
     text = run_terminal(*arguments, columns=80)
     lines = [plain(line) for line in text.splitlines()]
     assert max(map(len, lines)) <= 80
-    assert any("portfolio" in line for line in lines)
+    assert any("auto" in line for line in lines)
 
 
 def test_an_answer_without_end_is_said(empty: Shop) -> None:

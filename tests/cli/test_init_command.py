@@ -128,8 +128,8 @@ def test_a_ledger_whose_pin_is_gone_is_not_trusted(empty: Shop) -> None:
         (("--delta", "2"), "delta"),
         (("--unit", "a\nb"), "unit"),
         (("--dataset", "a b"), "dataset"),
-        (("--filter", "gausian"), "gaussian"),
-        (("--filter", "sequence"), "gaussian"),
+        (("--filter", "gpd"), "gdp"),
+        (("--filter", "sequence"), "gdp"),
         (("--flow", "2026"), "letter"),
         (("--flow", "--"), "flow"),
     ],
@@ -168,10 +168,10 @@ def test_it_asks_in_a_terminal(empty: Shop) -> None:
     answers = ["shop", "buyer", "23570", "", "", "mixt", "mixed", "", "", ""]
     text = _typed(answers, empty.root)
     assert "One what?" in text
-    assert "The filter is portfolio: it admits any mixture of steps." in text
+    assert "The filter is auto: it admits any mixture of steps." in text
     assert "made  policies/shop.yaml" in text
     policy = yaml.safe_load((empty.policies / "shop.yaml").read_text())
-    assert (policy["unit"], policy["filter"]) == ("buyer", "portfolio")
+    assert (policy["unit"], policy["filter"]) == ("buyer", "auto")
     assert policy["budget"] == {"epsilon": 1, "delta": "1e-6"}
     run_fine("policy", "check", "--strict")
 
@@ -187,7 +187,7 @@ def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
     policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
     assert policy["budget"] == {"epsilon": 2, "delta": "1e-7"}
     assert policy["flows"] == {"weekly report": {}}
-    comment = "filter: gaussian  # Gaussian, Laplace and pure steps; `portfolio` for"
+    comment = "filter: gdp  # Gaussian, Laplace and pure steps; `auto` for"
     assert comment in (empty.policies / "sales.yaml").read_text()
 
 

@@ -12,7 +12,7 @@ def test_a_burn_down_is_written_and_told(shop: Shop) -> None:
     shop.charge(key="revenue/W1")
     text = run_fine("plot", "burndown", "cdnow", "--out", "pictures/b.png")
     assert text.startswith("Wrote pictures/b.png.\n")
-    assert "Burn-down of cdnow (epsilon 3 at delta 1e-6, gaussian filter)" in text
+    assert "Burn-down of cdnow (epsilon 3 at delta 1e-6, gdp filter)" in text
     picture = (shop.root / "pictures" / "b.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     run_fine("plot", "burndown", "cdnow", "--out", "b.svg", "--over", "dates")

@@ -14,8 +14,8 @@ dataset: visits
 unit: visitor
 relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
-odometer: {theorem: renyi, delta: 1e-6}
+filter: gdp
+odometer: {theorem: rdp, delta: 1e-6}
 flows:
   daily-report: {halt_at_epsilon: 3}
 """

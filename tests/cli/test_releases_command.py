@@ -32,7 +32,7 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 3, delta: 1e-6}
-filter: portfolio
+filter: auto
 flows:
   weekly-report: {}
 """
@@ -213,7 +213,7 @@ def test_the_error_of_a_refined_release_is_the_released_one(
     cost: Refined, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its interval, or where the value has none, of the noise that it stopped at."""
-    make_project(tmp_path, monkeypatch, SHOP.replace("portfolio", "renyi"))
+    make_project(tmp_path, monkeypatch, SHOP.replace("auto", "rdp"))
 
     @guarded(
         dataset="shop",

@@ -129,13 +129,13 @@ def test_the_odometer_reads_at_its_delta_and_says_where_it_halts(shop: Shop) -> 
         for line in run_fine("status", "--details").splitlines()
         if line.startswith("weekly-report  renyi")
     )
-    assert row.split() == ["weekly-report", "renyi", "1.478", "1e-6", "3", "open"]
+    assert row.split() == ["weekly-report", "rdp", "1.478", "1e-6", "3", "open"]
 
 
 def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
     """JSON has no infinity."""
     shop.write(
-        CDNOW.replace("gaussian", "{theorem: concentrated, delta_loss: 5e-7}").replace(
+        CDNOW.replace("gdp", "{theorem: zcdp, delta_loss: 5e-7}").replace(
             "delta: 5e-7, halt_at_epsilon: 3", "delta: 6e-7"
         )
     )

@@ -51,7 +51,7 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
     (spent,) = overview()["spent"]
     for factor, admitted in ((1, True), (Fraction(98, 100), False)):
         epsilon = Fraction(spent["epsilon"]) * factor
-        rule = make_filter("gaussian", epsilon=epsilon, delta="1e-6")
+        rule = make_filter("gdp", epsilon=epsilon, delta="1e-6")
         assert rule.admits(rule.price(STEP).times(5)) is admitted
     assert (spent["of"], spent["delta"]) == ("3", "0.000001")
     assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")

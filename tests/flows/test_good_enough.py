@@ -16,7 +16,7 @@ from flows.good_enough import CONFIDENCE, COST, WITHIN, one_noise_for_all
 def weeks_that_fit(counts: list[int], seed: int) -> tuple[int, int]:
     """Return how many weeks the budget admits, and how many intervals hold."""
     random, held = Random(seed), 0
-    budget = make_filter("gaussian", epsilon=1, delta="1e-6")
+    budget = make_filter("gdp", epsilon=1, delta="1e-6")
     rule = rule_for(COST, Target.read(WITHIN, CONFIDENCE))
     tally, weeks = budget.zero(), 0
     for count in counts:

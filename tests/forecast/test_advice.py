@@ -21,7 +21,7 @@ dataset: d
 unit: person
 relation: add-or-remove
 budget: {epsilon: 3, delta: 1e-6}
-filter: gaussian
+filter: gdp
 """
 WEEKS = "unit: person-week\npartition: {by: week}"
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
@@ -62,9 +62,9 @@ def test_each_weakness_is_found_at_its_limit(old, new, found):
 
 
 def test_a_mixture_without_a_delta_fits_pure_steps_only():
-    """Also where the filter is absent, which means `portfolio`."""
+    """Also where the filter is absent, which means `auto`."""
     absent = re.sub("filter: .*", "", GOOD)
-    assert parse_policy(absent).filter.theorem == "portfolio"
+    assert parse_policy(absent).filter.theorem == "auto"
     assert codes(absent) == []
     assert codes(absent.replace(", delta: 1e-6", "")) == ["no-delta"]
     (rule,) = parse_policy(absent.replace(", delta: 1e-6", "")).dataset_filter().members
@@ -85,10 +85,10 @@ def test_people_are_the_policys_unless_they_are_given():
 
 def test_gaussians_under_basic_are_warned_of():
     """With the theorems that do have a price."""
-    basic = GOOD.replace("gaussian", "basic")
+    basic = GOOD.replace("gdp", "basic")
     (found,) = advice(parse_policy(basic), workload=(WorkloadStep(GAUSSIAN),))
     assert found.code == "no-price"
-    assert "gaussian" in found.hint
+    assert "gdp" in found.hint
     assert "basic" in found.text
     assert codes(basic, workload=(WorkloadStep(PureDP(epsilon="0.1")),)) == []
 
@@ -96,7 +96,7 @@ def test_gaussians_under_basic_are_warned_of():
 def test_a_cost_of_another_relation_is_warned_of():
     """A ledger refuses it at once."""
     cost = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2)
-    text = GOOD.replace("gaussian", "renyi")
+    text = GOOD.replace("gdp", "rdp")
     assert codes(text, workload=(WorkloadStep(cost),)) == []
     text = text.replace("add-or-remove", "replace-one")
     assert codes(text, workload=(WorkloadStep(cost),)) == ["no-price"]
@@ -113,41 +113,41 @@ def test_a_step_that_never_fits_is_warned_of():
 @pytest.mark.parametrize(
     ("filter_name", "cost", "best"),
     [
-        ("renyi", GAUSSIAN, "gaussian"),
-        ("gaussian", GAUSSIAN, "gaussian"),
-        ("basic", GAUSSIAN, "gaussian"),
-        ("gaussian", PureDP(epsilon="1"), "basic"),
+        ("rdp", GAUSSIAN, "gdp"),
+        ("gdp", GAUSSIAN, "gdp"),
+        ("basic", GAUSSIAN, "gdp"),
+        ("gdp", PureDP(epsilon="1"), "basic"),
     ],
 )
 def test_the_theorem_that_goes_furthest_is_suggested(filter_name, cost, best):
     """Its count is the filter's own, and no other filter's is larger."""
-    policy = parse_policy(GOOD.replace("gaussian", filter_name))
+    policy = parse_policy(GOOD.replace("gdp", filter_name))
     found = suggestion(policy, (WorkloadStep(cost),))
     assert found.best.theorem == best
-    rule = parse_policy(GOOD.replace("gaussian", best)).dataset_filter()
+    rule = parse_policy(GOOD.replace("gdp", best)).dataset_filter()
     assert rounds_admitted(rule, (WorkloadStep(cost),)) == found.best.rounds
     assert best in found.text or "No adaptive filter" in found.text
 
 
-@pytest.mark.parametrize("filter_name", ["portfolio", "renyi"])
+@pytest.mark.parametrize("filter_name", ["auto", "rdp"])
 def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
-    """It admits what is told; by its default order `renyi` admits 28 of 879 steps."""
+    """It admits what is told; by its default order `rdp` admits 28 of 879 steps."""
     text = GOOD.replace("epsilon: 3, delta: 1e-6", "epsilon: 2, delta: 1e-5")
     sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-    policy = parse_policy(text.replace("gaussian", filter_name))
+    policy = parse_policy(text.replace("gdp", filter_name))
     for cost in (Repeated(sampled, 100), Composed(Repeated(sampled, 100))):
         found = suggestion(policy, (WorkloadStep(cost),))
         assert (found.best.order, found.best.rounds) == (8, 8)
-        assert "`filter: {theorem: renyi, order: 8}` goes furthest" in found.text
+        assert "`filter: {theorem: rdp, order: 8}` goes furthest" in found.text
         assert "Fix the order before the first charge." in found.text
-    rule = make_filter("renyi", order=8, epsilon=2, delta="1e-5")
+    rule = make_filter("rdp", order=8, epsilon=2, delta="1e-5")
     assert rounds_admitted(rule, (WorkloadStep(sampled),)) == 879
 
 
 def test_a_sequence_declares_its_workload():
     """And gets no other theorem suggested, for it was chosen with its steps."""
     text = GOOD.replace(
-        "filter: gaussian",
+        "filter: gdp",
         "filter: {theorem: sequence, steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, "
         "times: 5}]}",
     )

@@ -86,10 +86,10 @@ def runs_until_refused(ledger: Ledger, policy: Policy, *arguments, **named) -> i
 POLICIES = {
     "dataset": "budget: {epsilon: 1}\nfilter: basic\n",
     "share": "budget: {epsilon: 3}\nfilter: basic\nflows: {f: {epsilon: 1.25}}\n",
-    "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: concentrated\n"
-    "odometer: {theorem: renyi, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
-    "output": "budget: {epsilon: 1}\nfilter: output\n",
-    "portfolio": "budget: {epsilon: 1, delta: 1e-6}\nfilter: portfolio\n",
+    "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: zcdp\n"
+    "odometer: {theorem: rdp, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
+    "output-dp": "budget: {epsilon: 1}\nfilter: output-dp\n",
+    "auto": "budget: {epsilon: 1, delta: 1e-6}\nfilter: auto\n",
 }
 
 

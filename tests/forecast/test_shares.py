@@ -25,7 +25,7 @@ def reach(filter_name: str, budget: str, *shares: str) -> float | None:
 def test_epsilons_do_not_add_up_under_gaussian() -> None:
     """Shares of 2.5 and 0.5 of 3 leave a quarter that no flow can use."""
     found = reach(
-        "gaussian",
+        "gdp",
         "epsilon: 3, delta: 1e-6",
         "epsilon: 2.5, delta: 1e-6",
         "epsilon: 0.5, delta: 1e-6",
@@ -42,7 +42,7 @@ def test_they_do_under_the_sum_rule(shares: list[str], part: float) -> None:
     assert reach("basic", "epsilon: 2", *shares) == pytest.approx(part)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "concentrated", "portfolio", "renyi"])
+@pytest.mark.parametrize("name", ["gdp", "zcdp", "auto", "rdp"])
 def test_what_the_shares_can_use_is_what_steps_use(name: str) -> None:
     """As many equal small steps as each share admits, charged to the budget."""
     whole = make_filter(name, epsilon=3, delta="1e-6")

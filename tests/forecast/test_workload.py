@@ -71,7 +71,7 @@ def test_counts_are_those_of_deciding_one_by_one(theorem, epsilon):
     assert one_by_one(rule, workload, max(rounds, 1)) == size * rounds or rounds == 0
 
 
-_NO_GAUSSIANS = ("basic", "output", "rogers")
+_NO_GAUSSIANS = ("basic", "output-dp", "rogers")
 
 
 def test_theorems_without_a_price_say_why():
@@ -80,10 +80,10 @@ def test_theorems_without_a_price_say_why():
     named = {fit.theorem: fit.problem for fit in found}
     assert "no sound price" in named["basic"]
     assert "for each person" in named["individual"]
-    assert named["gaussian"] == ""
+    assert named["gdp"] == ""
     reached = [bool(fit.problem) for fit in found]
     assert reached == sorted(reached)
-    assert found[0].theorem in ("gaussian", "sequence")
+    assert found[0].theorem in ("gdp", "sequence")
 
 
 def test_equal_steps_in_a_row_become_one():
@@ -179,11 +179,11 @@ def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, c
     """A smaller budget of the same constants refuses; of a portfolio, each member's."""
     rule = make_filter(theorem, epsilon=EPSILON, delta=DELTA)
     # Enough for the gaussian member of a portfolio, which covers no pure step well.
-    cost = GAUSSIAN if theorem in ("gaussian", "concentrated", "portfolio") else TENTH
+    cost = GAUSSIAN if theorem in ("gdp", "zcdp", "auto") else TENTH
     used = rule.price(cost).times(count)
     found = epsilon_used(rule, used)
     assert found is not None
-    parts = rule.covering(used) if theorem == "portfolio" else [(rule, used)]
+    parts = rule.covering(used) if theorem == "auto" else [(rule, used)]
 
     def admits(epsilon):
         known = [{**m.parameters(), "epsilon": epsilon} for m, _ in parts]
@@ -206,7 +206,7 @@ def _admits(constants, own):
 
 def test_nothing_used_no_epsilon():
     """Before the first charge."""
-    rule = make_filter("gaussian", epsilon=EPSILON, delta=DELTA)
+    rule = make_filter("gdp", epsilon=EPSILON, delta=DELTA)
     assert epsilon_used(rule, rule.zero()) == 0
 
 

@@ -97,7 +97,7 @@ def test_under_output_a_stop_is_a_cell(
 ) -> None:
     """An unlisted stop counts as the next listed one, and delta is never refunded."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 2, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy.replace("basic", "output"))
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "output-dp"))
     cost = EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-7")
     stopped_at(number, cost)
     epsilons = dict(zip(STOPS, cost.epsilons(), strict=True))
@@ -106,7 +106,7 @@ def test_under_output_a_stop_is_a_cell(
     assert used("delta") == Fraction(1, 10**7)
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi"])
+@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp"])
 def test_adaptive_filters_charge_the_substeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theorem: str
 ) -> None:
@@ -265,7 +265,7 @@ def test_a_cheap_cell_is_charged_under_output_only(
 ) -> None:
     """Other theorems know no cells: they charge the worst case."""
     cost = OutputDP({"none": "0.1", "answer": "0.5"})
-    for theorem, expected in (("output", "0.1"), ("basic", "0.5")):
+    for theorem, expected in (("output-dp", "0.1"), ("basic", "0.5")):
         folder = tmp_path / theorem
         folder.mkdir()
         make_project(folder, monkeypatch, POLICY.replace("basic", theorem))

@@ -22,7 +22,7 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
+filter: gdp
 flows:
   weekly: {plan: {runs: 3, steps: {revenue: 2, customers: 1}}}
 """

@@ -28,7 +28,7 @@ CURVES = POLICY.replace("budget: {epsilon: 1}", BUDGET)
 
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch, theorem: str) -> None:
     """Make a project under a theorem."""
-    text = POLICY if theorem == "output" else CURVES
+    text = POLICY if theorem == "output-dp" else CURVES
     make_project(folder, monkeypatch, text.replace("basic", theorem))
 
 
@@ -44,7 +44,7 @@ def customers(cost: Cost, number: Any, **asked: Any) -> Any:
     return step()
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi", "portfolio"])
+@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp", "auto"])
 def test_the_charge_is_that_of_the_last_precision(
     theorem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,20 +64,20 @@ def test_the_charge_is_that_of_the_last_precision(
 def test_laplace_is_charged_the_cell_of_its_last_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under `output`: the epsilon of that noise, of which all others are a blur."""
-    project(tmp_path, monkeypatch, "output")
+    """Under `output-dp`: the epsilon of that noise, of which all others are a blur."""
+    project(tmp_path, monkeypatch, "output-dp")
     customers(PURE, 2970, within="20%")
     draw = journal()[-1].body["reported"]
     assert draw < len(PURE.spreads)
-    epsilon = make_filter("output", epsilon=1).price(
+    epsilon = make_filter("output-dp", epsilon=1).price(
         Laplace(sensitivity=1, scale=PURE.spreads[int(draw) - 1])
     )
-    assert account().spent == make_filter("output", epsilon=1).named(epsilon)
+    assert account().spent == make_filter("output-dp", epsilon=1).named(epsilon)
 
 
 CHOSEN = {
-    "output": Refined(Laplace(sensitivity=2, epsilon="0.4"), spreads=[20, 10]),
-    "gaussian": Refined(Gaussian(sensitivity=2, sigma=20), spreads=[80, 40]),
+    "output-dp": Refined(Laplace(sensitivity=2, epsilon="0.4"), spreads=[20, 10]),
+    "gdp": Refined(Gaussian(sensitivity=2, sigma=20), spreads=[80, 40]),
 }
 
 
@@ -122,7 +122,7 @@ def test_the_interval_is_kept_in_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replay costs nothing and says the same; so do copies."""
-    project(tmp_path, monkeypatch, "gaussian")
+    project(tmp_path, monkeypatch, "gdp")
     first = customers(COST, 528, within=60, confidence="90%")
     spent = account().spent
     again = customers(COST, 528, within=60, confidence="90%")
@@ -139,7 +139,7 @@ def test_a_number_that_needs_more_than_the_worst_case_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is drawn beyond the finest noise; the interval is wider than asked."""
-    project(tmp_path, monkeypatch, "gaussian")
+    project(tmp_path, monkeypatch, "gdp")
     found = customers(COST, 3, within="10%")
     assert journal()[-1].body["reported"] == len(COST.spreads)
     assert found.interval[1] - found.interval[0] > 2 * 12 * 1.9
@@ -164,7 +164,7 @@ def test_what_cannot_be_refined_is_refused_before_a_draw(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The text says what to write instead; the body may still draw what fits."""
-    project(tmp_path, monkeypatch, "gaussian")
+    project(tmp_path, monkeypatch, "gdp")
 
     @guarded(dataset="shop", cost=cost)
     def step() -> str:
@@ -190,9 +190,9 @@ def test_only_finite_numbers_are_refined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error names its type, and never the value; the step is charged in full."""
-    project(tmp_path, monkeypatch, "gaussian")
+    project(tmp_path, monkeypatch, "gdp")
     caught(lambda: customers(COST, value, **asked))
-    full = make_filter("gaussian", epsilon=1, delta="1e-6")
+    full = make_filter("gdp", epsilon=1, delta="1e-6")
     assert account().spent == full.named(full.price(COST))
 
 
@@ -200,7 +200,7 @@ def test_an_error_within_a_refinement_is_charged_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was drawn before it is known to nobody, and paid for all the same."""
-    project(tmp_path, monkeypatch, "gaussian")
+    project(tmp_path, monkeypatch, "gdp")
     drawn = []
 
     def failing(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
@@ -212,6 +212,6 @@ def test_an_error_within_a_refinement_is_charged_in_full(
 
     monkeypatch.setattr(draws, "_noisy", failing)
     caught(lambda: customers(COST, 528, within="10%"))
-    full = make_filter("gaussian", epsilon=1, delta="1e-6")
+    full = make_filter("gdp", epsilon=1, delta="1e-6")
     assert len(drawn) == 3
     assert account().spent == full.named(full.price(COST))

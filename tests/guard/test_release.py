@@ -42,7 +42,7 @@ from tests.projects import (
 from tests.sizes import spread
 
 #: Delta for Gaussians, and order by order.
-CURVES = POLICY.replace("basic", "renyi").replace(
+CURVES = POLICY.replace("basic", "rdp").replace(
     "budget: {epsilon: 1", "budget: {delta: 0.000001, epsilon: 1"
 )
 EXACT = 4211.5

@@ -22,7 +22,7 @@ COST = OutputDP({"none": "0.1", "answer": "0.5"})
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a project whose dataset has epsilon 1 by cells."""
-    return make_project(tmp_path, monkeypatch, POLICY.replace("basic", "output"))
+    return make_project(tmp_path, monkeypatch, POLICY.replace("basic", "output-dp"))
 
 
 def spent() -> str:
@@ -168,7 +168,9 @@ def test_monotone_queries_need_add_or_remove(
 
     The step is refused before it starts, so that nothing is charged.
     """
-    policy = POLICY.replace("basic", "output").replace("add-or-remove", "replace-one")
+    policy = POLICY.replace("basic", "output-dp").replace(
+        "add-or-remove", "replace-one"
+    )
     make_project(tmp_path, monkeypatch, policy)
     cost = SparseVector(positives=1, epsilon="0.1", monotone=True)
     with (

@@ -34,8 +34,8 @@ unit: customer
 relation: add-or-remove
 budget: {{epsilon: 3, delta: 1e-6}}
 lifetime: {{epsilon: 9, delta: 1e-5}}
-filter: gaussian
-odometer: {{theorem: renyi, delta: 1e-6}}
+filter: gdp
+odometer: {{theorem: rdp, delta: 1e-6}}
 flows:
   weekly: {{epsilon: 2, delta: 5e-7, halt_at_epsilon: 4}}
 other_flows: allow

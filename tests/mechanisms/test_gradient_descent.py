@@ -113,7 +113,7 @@ def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_has_spent_their_budget_is_left_out() -> None:
     """Long rows run out first; short ones go on; nobody else can tell."""
-    rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+    rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
     bound = rule.opening()
     sigma = float(1 / math.sqrt(float(bound.bound))) * 1.0001
     tally = PrivateTally(bound, people=2)
@@ -132,9 +132,7 @@ def test_who_has_spent_their_budget_is_left_out() -> None:
 
 def test_the_schedule_sees_released_models_only() -> None:
     """Its arguments are the step's number and a copy of the model."""
-    bound = make_filter(
-        "individual", epsilon=5, delta="1e-6", measure="gaussian"
-    ).opening()
+    bound = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp").opening()
     told = []
 
     def sigma(number: int, model: np.ndarray) -> int:
@@ -191,7 +189,7 @@ def descend(cost: object, **options: object) -> np.ndarray:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a project with a budget that fits these loud steps."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
-    return make_project(tmp_path, monkeypatch, policy.replace("basic", "concentrated"))
+    return make_project(tmp_path, monkeypatch, policy.replace("basic", "zcdp"))
 
 
 def test_it_descends_and_stops_where_a_paid_test_says(
@@ -209,7 +207,7 @@ def test_it_descends_and_stops_where_a_paid_test_says(
     model = descend(cost, good_enough=good)
     assert np.allclose(model, TARGET, atol=0.06)
     assert asked == [2, 4]
-    rule = make_filter("concentrated", epsilon=1, delta="1e-6")
+    rule = make_filter("zcdp", epsilon=1, delta="1e-6")
     once = rule.price(cost.step)
     assert account().spent == rule.named(once + once + once + once)
 
@@ -222,7 +220,7 @@ def test_replace_one_needs_twice_the_clip(
         "{epsilon: 1}", "{epsilon: 50}\nerrors: keep"
     )
     policy = policy.replace("{epsilon: 50}", "{epsilon: 50, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy.replace("basic", "concentrated"))
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "zcdp"))
     single = Gaussian(sensitivity=1, sigma=10)
     with pytest.raises(ReleaseError, match="twice the norm"):
         descend(EarlyStopping(single, stops=(2,)))
@@ -235,10 +233,10 @@ def test_everybody_may_have_a_budget_of_their_own(
 ) -> None:
     """The bound is reserved and charged once, in full, however many steps there are."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 5, delta: 1e-6}").replace(
-        "filter: basic", "filter: {theorem: individual, measure: gaussian}"
+        "filter: basic", "filter: {theorem: individual, measure: gdp}"
     )
     make_project(tmp_path, monkeypatch, policy)
-    rule = make_filter("individual", epsilon=5, delta="1e-6", measure="gaussian")
+    rule = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp")
     model = descend(rule.opening(), sigma=20, steps=30)
     assert model.shape == (2,)
     assert account().spent == rule.named(rule.price(rule.opening()))
@@ -257,9 +255,9 @@ def test_options_belong_to_their_costs(shop: Path) -> None:
 
 def renyi_bound(steps: float, sigma: float, rate: float) -> IndividualBound:
     """Return a bound of order 8 that so many sampled steps of norm 1 fill."""
-    one = IndividualBound(measure="renyi", order=8, bound=1)
+    one = IndividualBound(measure="rdp", order=8, bound=1)
     (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=sigma, rate=rate)
-    return IndividualBound(measure="renyi", order=8, bound=steps * float(cost))
+    return IndividualBound(measure="rdp", order=8, bound=steps * float(cost))
 
 
 def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
@@ -297,8 +295,8 @@ def test_the_mask_of_a_sample_is_withheld_and_both() -> None:
 @pytest.mark.parametrize(
     ("bound", "rate", "words"),
     [
-        (IndividualBound(measure="gaussian", bound=1), 0.5, "not\\s+Gaussian DP"),
-        (IndividualBound(measure="renyi", order=600, bound=1), 0.5, "up to 512"),
+        (IndividualBound(measure="gdp", bound=1), 0.5, "not\\s+Gaussian DP"),
+        (IndividualBound(measure="rdp", order=600, bound=1), 0.5, "up to 512"),
     ],
 )
 def test_a_sample_without_a_price_is_refused(bound, rate, words) -> None:

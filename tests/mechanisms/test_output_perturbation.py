@@ -31,7 +31,7 @@ from dpflow.mechanisms.perturbed_models import (
 from tests.projects import POLICY, account, ledger_bytes, make_project
 
 GRID = np.linspace(-400, 400, 80_001)
-REPLACE = POLICY.replace("add-or-remove", "replace-one").replace("basic", "output")
+REPLACE = POLICY.replace("add-or-remove", "replace-one").replace("basic", "output-dp")
 
 
 def law(recipe, e1, e2, rows, labels, *, noise=1.0, test=1.0):

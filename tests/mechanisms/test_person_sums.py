@@ -43,9 +43,9 @@ unit: customer
 relation: add-or-remove
 data_version: "1"
 budget: {epsilon: 1, delta: 1e-6}
-filter: {theorem: individual, measure: gaussian}
+filter: {theorem: individual, measure: gdp}
 """
-RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
 BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
 #: Somebody who is in each run can pay for four of them.
 SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
@@ -110,7 +110,7 @@ def test_no_other_theorem_prices_it() -> None:
     """A step that costs nothing there would be a step for free."""
     others = [
         make_filter(name, epsilon=1, delta="1e-6")
-        for name in ("basic", "gaussian", "residue", "renyi", "portfolio", "output")
+        for name in ("basic", "gdp", "residue", "rdp", "auto", "output-dp")
     ]
     for rule in others:
         with pytest.raises(UnsupportedCost):
@@ -319,7 +319,7 @@ def test_a_body_that_does_not_ask_people_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("{theorem: individual, measure: gaussian}", "gaussian", "filter: gaussian"),
+        ("{theorem: individual, measure: gdp}", "gdp", "filter: gdp"),
         (
             "data_version:",
             "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:",

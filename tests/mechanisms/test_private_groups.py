@@ -293,7 +293,7 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
 def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
     """At the price of the whole table; the log says how many people it takes."""
     policy = POLICY.format(relation="replace-one").replace(
-        "filter: basic", "filter: {theorem: concentrated, delta_loss: 5e-7}"
+        "filter: basic", "filter: {theorem: zcdp, delta_loss: 5e-7}"
     )
     dpflow_ledger.use(policy)
     cost = ApproxZCDP(rho="0.01", delta="1e-7")

@@ -204,7 +204,7 @@ EDGE = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
     """Make a project with cells and a delta."""
     folder.mkdir()
-    policy = POLICY.replace("basic", "output").replace("add-or-remove", relation)
+    policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
     policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-6}")
     make_project(folder, monkeypatch, policy)
 

@@ -303,7 +303,7 @@ def test_a_step_pays_for_its_picks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A tenth for a name or the end; delta in full; and what is left is spent."""
-    policy = POLICY.replace("basic", "output")
+    policy = POLICY.replace("basic", "output-dp")
     policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy)
     assert best_sold(*rows(rice=30)) == []
@@ -321,7 +321,9 @@ def test_under_replace_one_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is replaced may shrink one group and let another one grow."""
-    policy = POLICY.replace("basic", "output").replace("add-or-remove", "replace-one")
+    policy = POLICY.replace("basic", "output-dp").replace(
+        "add-or-remove", "replace-one"
+    )
     policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy)
     with pytest.raises(UnsupportedCost, match="add-or-remove"):

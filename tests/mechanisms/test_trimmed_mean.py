@@ -205,7 +205,7 @@ def test_two_tries_are_refused() -> None:
 
 def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
     """Make a project with cells and a delta."""
-    policy = POLICY.replace("basic", "output").replace("add-or-remove", relation)
+    policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
     policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-4}")
     make_project(folder, monkeypatch, policy)
 

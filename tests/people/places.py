@@ -7,7 +7,7 @@ from pathlib import Path
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.people import create_store, open_store
 
-BOUND = IndividualBound(measure="renyi", order=8, bound=1)
+BOUND = IndividualBound(measure="rdp", order=8, bound=1)
 
 
 class Place:

@@ -23,7 +23,7 @@ from tests.sizes import scaled
 
 MP = mpmath.mp.clone()
 MP.dps = 60
-GAUSSIAN = IndividualBound(measure="gaussian", bound=1)
+GAUSSIAN = IndividualBound(measure="gdp", bound=1)
 
 floats = st.floats(-1e150, 1e150, allow_subnormal=True)
 tables = st.integers(1, 5).flatmap(
@@ -35,7 +35,7 @@ rates = st.floats(-6, -0.01).map(lambda x: Fraction(f"{10**x:.6g}"))
 
 def renyi(order) -> IndividualBound:
     """Return a bound of this order."""
-    return IndividualBound(measure="renyi", order=order, bound=1)
+    return IndividualBound(measure="rdp", order=order, bound=1)
 
 
 def real(value) -> mpmath.mpf:

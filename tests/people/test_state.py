@@ -18,14 +18,14 @@ from dpflow.exceptions import InvalidCost, LedgerCorrupt, ReleaseError
 from dpflow.people import PrivateTally
 from tests.sizes import scaled
 
-ONE = IndividualBound(measure="renyi", order=8, bound=1)
+ONE = IndividualBound(measure="rdp", order=8, bound=1)
 UGLY = [float("nan"), -float("nan"), float("inf"), -float("inf"), -1.0, -1e-320, 1e308]
 
 
 def tally_of(people: int, bound=1) -> PrivateTally:
     """Make a tally of the Renyi measure."""
     return PrivateTally(
-        IndividualBound(measure="renyi", order=8, bound=bound), people=people
+        IndividualBound(measure="rdp", order=8, bound=bound), people=people
     )
 
 
@@ -186,7 +186,7 @@ def test_own_reading_is_the_bound_on_one_persons_loss():
             tally.own_reading(person, odometer)
     for other in (
         make_odometer("individual", delta="1e-6", order=9),
-        make_odometer("individual", delta="1e-6", order=8, measure="gaussian"),
+        make_odometer("individual", delta="1e-6", order=8, measure="gdp"),
     ):
         with pytest.raises(InvalidCost):
             tally.own_reading(0, other)
@@ -194,9 +194,9 @@ def test_own_reading_is_the_bound_on_one_persons_loss():
 
 def test_own_reading_in_the_gaussian_measure():
     """mu**2 of one person is order * mu**2 / 2 of divergence at any order."""
-    tally = PrivateTally(IndividualBound(measure="gaussian", bound=1), people=1)
+    tally = PrivateTally(IndividualBound(measure="gdp", bound=1), people=1)
     tally.admit(np.array([0.25]))
-    odometer = make_odometer("individual", delta="1e-6", order=8, measure="gaussian")
+    odometer = make_odometer("individual", delta="1e-6", order=8, measure="gdp")
     expected = 8 * 0.25 / 2 + np.log(1e6) / 7
     assert tally.own_reading(0, odometer) == pytest.approx(expected, rel=1e-12)
 

@@ -155,9 +155,9 @@ def test_a_foreign_store_or_bound_is_refused(place, tmp_path):
     other.create().close()
     foreign = other.people.read_bytes()
     for bound in (
-        IndividualBound(measure="renyi", order=8, bound="1.1"),
-        IndividualBound(measure="renyi", order=9, bound=1),
-        IndividualBound(measure="gaussian", bound=1),
+        IndividualBound(measure="rdp", order=8, bound="1.1"),
+        IndividualBound(measure="rdp", order=9, bound=1),
+        IndividualBound(measure="gdp", bound=1),
     ):
         with pytest.raises(LedgerCorrupt, match="ledger reserved"):
             place.open(bound=bound)

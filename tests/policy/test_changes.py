@@ -17,8 +17,8 @@ BASE = {
     "unit": "customer",
     "relation": "add-or-remove",
     "budget": "{epsilon: 3, delta: 1e-6}",
-    "filter": "gaussian",
-    "odometer": "{theorem: renyi, delta: 1e-6}",
+    "filter": "gdp",
+    "odometer": "{theorem: rdp, delta: 1e-6}",
     "flows": "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}}",
 }
 
@@ -50,8 +50,8 @@ def verdict(before: Policy, after: Policy, charged: Collection[str] = ()) -> str
     [
         {"budget": "{epsilon: 3.00, delta: 0.000001}"},
         {"budget": '{delta: "1e-6", epsilon: "3.0"}'},
-        {"filter": "{theorem: gaussian}"},
-        {"odometer": '{theorem: renyi, delta: "0.000001"}'},
+        {"filter": "{theorem: gdp}"},
+        {"odometer": '{theorem: rdp, delta: "0.000001"}'},
         {"flows": "{weekly: {halt_at_epsilon: 3.0, epsilon: 2.0, delta: 0.5e-6}}"},
         {"other_flows": "refuse"},
         {"alerts": "[0.9]", "errors": "keep", "data_version": '"2"'},
@@ -64,8 +64,8 @@ def test_one_guarantee_has_one_declaration(fields: dict[str, str]) -> None:
 
 def test_options_are_declared_in_one_spelling_too() -> None:
     """Also inside lists and mappings; words and flags stay."""
-    one = policy(filter="{theorem: renyi, orders: [2, 8.0], conversion: tight}")
-    two = policy(filter='{theorem: renyi, orders: ["2.0", 8], conversion: tight}')
+    one = policy(filter="{theorem: rdp, orders: [2, 8.0], conversion: tight}")
+    two = policy(filter='{theorem: rdp, orders: ["2.0", 8], conversion: tight}')
     assert one.declared()["filter"] == two.declared()["filter"]
     assert one.declared()["filter"]["orders"] == ["2", "8"]
 
@@ -75,7 +75,7 @@ def test_a_declaration_has_no_derived_number() -> None:
     declared, pinned = policy().declared(), policy().pinned()
     assert "order" not in json.dumps(declared)
     assert "order" in pinned["odometer"]
-    assert declared["odometer"] == {"theorem": "renyi", "delta": "0.000001"}
+    assert declared["odometer"] == {"theorem": "rdp", "delta": "0.000001"}
 
 
 def test_a_lifetime_is_kept_only_where_it_is_given() -> None:
@@ -116,10 +116,10 @@ def test_a_lifetime_that_holds_no_term_is_refused(
         ),
         ({"unit": "visit"}, [("unit", "other")]),
         ({"relation": "replace-one", "odometer": None}, None),
-        ({"filter": "concentrated"}, [("filter.theorem", "other")]),
-        ({"filter": "{theorem: renyi, order: 9}"}, None),
+        ({"filter": "zcdp"}, [("filter.theorem", "other")]),
+        ({"filter": "{theorem: rdp, order: 9}"}, None),
         (
-            {"odometer": "{theorem: renyi, delta: 9e-7}"},
+            {"odometer": "{theorem: rdp, delta: 9e-7}"},
             [("odometer.delta", "other")],
         ),
         ({"other_flows": "allow"}, [("other_flows", "looser")]),
@@ -227,7 +227,7 @@ def test_nothing_changed_is_the_same() -> None:
 
 def test_derived_numbers_stay_as_they_were_pinned() -> None:
     """The file alone would tune another order, which no tally has kept."""
-    renyi = {"filter": "renyi"}
+    renyi = {"filter": "rdp"}
     before = policy(**renyi)
     after = policy(
         **renyi,
@@ -241,13 +241,13 @@ def test_derived_numbers_stay_as_they_were_pinned() -> None:
     share, kept = pins["flows"]["weekly"], old["flows"]["weekly"]
     assert share["filter"] == {**kept["filter"], "epsilon": "1.5"}
     assert (share["odometer"], share["halt_at_epsilon"]) == (kept["odometer"], "2.5")
-    assert make_filter(**share["filter"]).components == ("renyi",)
+    assert make_filter(**share["filter"]).components == ("rdp",)
 
 
 def test_a_new_share_is_tuned_for_itself() -> None:
     """There is no tally yet that it would have to go on with; the odometer has one."""
-    before = policy(filter="renyi", flows=None)
-    after = policy(filter="renyi", other_flows="allow")
+    before = policy(filter="rdp", flows=None)
+    after = policy(filter="rdp", other_flows="allow")
     pins = tightened_pins(before.pinned(), after)
     share = pins["flows"]["weekly"]
     assert share["filter"] == after.pinned()["flows"]["weekly"]["filter"]

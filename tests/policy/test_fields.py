@@ -111,38 +111,38 @@ def test_flow_names_are_those_of_prefect(name: str) -> None:
 
 
 REFUSED_THEOREMS = [
-    ("filter", "gausian", 6, "there is no filter 'gausian'", "'gaussian'? Known: "),
-    ("filter", "{theorem: zzz}", 6, "there is no filter 'zzz'", "Known: basic"),
+    ("filter", "gpd", 6, "there is no filter 'gpd'", "'gdp'? Known: "),
+    ("filter", "{theorem: zzz}", 6, "there is no filter 'zzz'", "Known: auto"),
     ("filter", "{theorem: 3}", 6, "filter.theorem: should be text", "theorem: "),
     ("filter", "{orders: [2]}", 6, "filter.theorem: this field is missing", "Add it"),
     ("filter", "3", 6, "filter must be a theorem, got 3", "{theorem: NAME"),
-    ("filter", "{theorem: portfolio, members: []}", 6, "option 'members'", "no opt"),
+    ("filter", "{theorem: auto, members: []}", 6, "option 'members'", "no opt"),
     ("filter", "{theorem: basic, x: 1}", 6, "no option 'x'", "It has no options"),
     (
         "filter",
-        "{theorem: concentrated,\n convrsion: tight}",
+        "{theorem: zcdp,\n convrsion: tight}",
         7,
         "no option 'convrsion'",
         "Did you mean 'conversion'? Known: conversion, delta_loss.",
     ),
     (
         "filter",
-        "{theorem: concentrated,\n conversion: loose}",
+        "{theorem: zcdp,\n conversion: loose}",
         7,
         "filter.conversion must be one of tight, classic, got 'loose'",
         "",
     ),
-    ("filter", "{theorem: concentrated, delta_loss: 1e-3}", 6, "exceeds delta", ""),
+    ("filter", "{theorem: zcdp, delta_loss: 1e-3}", 6, "exceeds delta", ""),
     ("filter", "{theorem: basic, epsilon: 9}", 6, "filter.epsilon is not", "`budget`"),
     ("filter", "{theorem: basic, delta: 0}", 6, "filter.delta is not", "`budget`"),
-    ("odometer", "renyj", 7, "there is no odometer 'renyj'", "Did you mean 'renyi'?"),
-    ("odometer", "{theorem: renyi, ordr: 8}", 7, "no option 'ordr'", "'order'? Known"),
-    ("odometer", "{theorem: renyi,\n order: 0.5}", 8, "odometer.order must", "zeros"),
-    ("odometer", "{theorem: renyi, delta: 2}", 7, "odometer.delta must", "zeros"),
-    ("odometer", "{theorem: renyi, delta: 0}", 7, "odometer.delta must", "below"),
+    ("odometer", "rdq", 7, "there is no odometer 'rdq'", "Did you mean 'rdp'?"),
+    ("odometer", "{theorem: rdp, ordr: 8}", 7, "no option 'ordr'", "'order'? Known"),
+    ("odometer", "{theorem: rdp,\n order: 0.5}", 8, "odometer.order must", "zeros"),
+    ("odometer", "{theorem: rdp, delta: 2}", 7, "odometer.delta must", "zeros"),
+    ("odometer", "{theorem: rdp, delta: 0}", 7, "odometer.delta must", "below"),
     (
         "odometer",
-        "{theorem: renyi, halt_at_epsilon: 3}",
+        "{theorem: rdp, halt_at_epsilon: 3}",
         7,
         "not an option",
         "flows: {",
@@ -157,7 +157,7 @@ def test_theorems_that_cannot_be_made_are_refused(
     field: str, choice: str, line: int, message: str, hint: str
 ) -> None:
     """A wrong theorem or option is refused with its line and what there is."""
-    old = {"filter": "gaussian", "odometer": "{theorem: renyi, delta: 1e-6}"}[field]
+    old = {"filter": "gdp", "odometer": "{theorem: rdp, delta: 1e-6}"}[field]
     with pytest.raises(PolicyError) as caught:
         parse_policy(edited(old, choice), file="cdnow.yaml")
     error = caught.value
@@ -168,9 +168,9 @@ def test_theorems_that_cannot_be_made_are_refused(
 
 def test_unknown_theorems_list_the_registry() -> None:
     """The hint lists what is registered now, whatever that is."""
-    error = refused(edited("gaussian", "zzz"))
+    error = refused(edited("gdp", "zzz"))
     assert f"Known: {', '.join(sorted(FILTERS))}." == error.hint
-    error = refused(edited("{theorem: renyi, delta: 1e-6}", "zzz"))
+    error = refused(edited("{theorem: rdp, delta: 1e-6}", "zzz"))
     assert f"Known: {', '.join(sorted(ODOMETERS))}." == error.hint
 
 
@@ -183,6 +183,6 @@ def test_a_filter_that_needs_a_delta_points_at_the_budget() -> None:
 
 def test_options_that_yaml_cannot_hold_are_refused_from_python() -> None:
     """An option is data, never an object."""
-    data = yaml.safe_load(SHORT) | {"filter": {"theorem": "gaussian", "x": object()}}
+    data = yaml.safe_load(SHORT) | {"filter": {"theorem": "gdp", "x": object()}}
     with pytest.raises(ValidationError, match="the option x cannot be <object"):
         Policy.model_validate(data)

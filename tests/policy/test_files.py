@@ -32,7 +32,7 @@ def test_example_of_the_design_parses() -> None:
     assert policy.relation == "add-or-remove"
     assert Decimal(3) == policy.budget.epsilon
     assert Decimal("0.000001") == policy.budget.delta
-    assert policy.filter.theorem == "gaussian"
+    assert policy.filter.theorem == "gdp"
     assert policy.filter.options == {}
     assert Decimal("0.0000005") == share.delta
     assert policy.other_flows == "refuse"
@@ -57,30 +57,30 @@ def test_defaults_of_a_short_policy() -> None:
 def test_delta_of_the_budget_defaults_to_zero() -> None:
     """A budget without delta is a pure one."""
     text = edited("{epsilon: 3, delta: 1e-6}", "{epsilon: 3}", SHORT)
-    policy = parse_policy(edited("gaussian", "basic", text))
+    policy = parse_policy(edited("gdp", "basic", text))
     assert Decimal(0) == policy.budget.delta
     assert make_filter("basic", epsilon=3) == policy.dataset_filter()
 
 
 def test_long_form_of_a_filter_passes_its_options_on() -> None:
     """Options reach the theorem with exact numbers."""
-    long = "{theorem: concentrated, delta_loss: 9e-7, conversion: classic}"
-    policy = parse_policy(edited("gaussian", long, SHORT))
+    long = "{theorem: zcdp, delta_loss: 9e-7, conversion: classic}"
+    policy = parse_policy(edited("gdp", long, SHORT))
     options = {"delta_loss": Decimal("9e-7"), "conversion": "classic"}
     assert options == policy.filter.options
-    expected = make_filter("concentrated", epsilon=3, delta="1e-6", **options)
+    expected = make_filter("zcdp", epsilon=3, delta="1e-6", **options)
     assert expected == policy.dataset_filter()
 
 
 def test_long_form_without_options_equals_the_short_form() -> None:
-    """`gaussian` and `{theorem: gaussian}` are one choice."""
-    long = parse_policy(edited("gaussian", "{theorem: gaussian}"))
+    """`gdp` and `{theorem: gdp}` are one choice."""
+    long = parse_policy(edited("gdp", "{theorem: gdp}"))
     assert parse_policy(EXAMPLE) == long
 
 
 def test_short_odometer_takes_the_delta_of_the_budget() -> None:
     """An odometer by name alone fails as rarely as the budget says."""
-    short = parse_policy(edited("{theorem: renyi, delta: 1e-6}", "renyi"))
+    short = parse_policy(edited("{theorem: rdp, delta: 1e-6}", "rdp"))
     assert parse_policy(EXAMPLE).pinned() == short.pinned()
 
 
@@ -112,7 +112,7 @@ def test_policies_from_python_read_floats_as_their_decimals() -> None:
 def test_python_option_floats_become_decimals() -> None:
     """Options from Python are as exact as those from a file."""
     data = yaml.safe_load(EXAMPLE) | {"flows": {}}
-    data["odometer"] = {"theorem": "renyi", "delta": 1e-6, "order": 8.5}
+    data["odometer"] = {"theorem": "rdp", "delta": 1e-6, "order": 8.5}
     policy = Policy.model_validate(data)
     assert policy.odometer is not None
     assert {"order": Decimal("8.5")} == policy.odometer.options
@@ -120,8 +120,8 @@ def test_python_option_floats_become_decimals() -> None:
 
 def test_policies_dump_copy_and_pickle() -> None:
     """A policy survives what pydantic and process pools do with it."""
-    long = "{theorem: concentrated, conversion: classic}"
-    policy = parse_policy(edited("gaussian", long))
+    long = "{theorem: zcdp, conversion: classic}"
+    policy = parse_policy(edited("gdp", long))
     assert policy == Policy.model_validate(policy.model_dump())
     assert policy == Policy.model_validate_json(policy.model_dump_json())
     assert policy == pickle.loads(pickle.dumps(policy))

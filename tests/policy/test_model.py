@@ -21,7 +21,7 @@ from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 def test_a_share_has_the_theorem_of_the_dataset() -> None:
     """The flow's own filter differs in its numbers only."""
     policy = parse_policy(EXAMPLE)
-    expected = make_filter("gaussian", epsilon=2, delta="5e-7")
+    expected = make_filter("gdp", epsilon=2, delta="5e-7")
     assert expected == policy.flow_filter("weekly-report")
     assert policy.flow_filter("other") is None
     assert policy.flow_filter(None) is None
@@ -29,10 +29,8 @@ def test_a_share_has_the_theorem_of_the_dataset() -> None:
 
 def test_a_share_has_the_options_of_the_dataset() -> None:
     """Options hold for every share."""
-    text = edited("gaussian", "{theorem: concentrated, conversion: classic}")
-    expected = make_filter(
-        "concentrated", epsilon=2, delta="5e-7", conversion="classic"
-    )
+    text = edited("gdp", "{theorem: zcdp, conversion: classic}")
+    expected = make_filter("zcdp", epsilon=2, delta="5e-7", conversion="classic")
     assert expected == parse_policy(text).flow_filter("weekly-report")
 
 
@@ -59,12 +57,12 @@ def test_a_share_may_equal_the_budget() -> None:
 
 def test_a_share_without_delta_has_none() -> None:
     """Delta is never taken from the budget silently."""
-    text = edited("filter: gaussian", "filter: basic", share("{epsilon: 2}"))
+    text = edited("filter: gdp", "filter: basic", share("{epsilon: 2}"))
     policy = parse_policy(text)
     assert make_filter("basic", epsilon=2) == policy.flow_filter("weekly-report")
 
 
-LOWEST = make_odometer("renyi", delta="1e-6", halt_at_epsilon="1e-9")
+LOWEST = make_odometer("rdp", delta="1e-6", halt_at_epsilon="1e-9")
 LOWEST_IDLE = short_up(Fraction(LOWEST.read(LOWEST.zero())))
 
 REFUSED_SHARES = [
@@ -73,14 +71,14 @@ REFUSED_SHARES = [
     (share("{delta: 5e-7}"), "delta needs an epsilon", "or drop delta"),
     (share("{epsilon: 2}"), "delta must be in [1e-35, 1)", "A share uses"),
     (
-        edited("odometer: {theorem: renyi, delta: 1e-6}", ""),
+        edited("odometer: {theorem: rdp, delta: 1e-6}", ""),
         "halt_at_epsilon needs an odometer",
         "Known: basic, individual",
     ),
     (
-        edited("renyi, delta", "renyi, order: 5, delta"),
+        edited("rdp, delta", "rdp, order: 5, delta"),
         (
-            "before any step, the odometer 'renyi' already reads 3.454, at or above "
+            "before any step, the odometer 'rdp' already reads 3.454, at or above "
             "halt_at_epsilon 3"
         ),
         (
@@ -110,7 +108,7 @@ def test_shares_that_cannot_hold_are_refused(
 
 def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
     """Options that hold for the dataset must hold for each share."""
-    error = refused(edited("gaussian", "{theorem: concentrated, delta_loss: 9e-7}"))
+    error = refused(edited("gdp", "{theorem: zcdp, delta_loss: 9e-7}"))
     assert error.line == 9
     assert "delta_loss 9e-7 exceeds" in str(error)
     assert "A share uses the dataset's filter and options." in error.hint
@@ -119,8 +117,8 @@ def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
 def test_odometers_are_tuned_for_the_halt_of_the_flow() -> None:
     """A flow that halts is tuned for its halt, any other for the budget."""
     policy = parse_policy(share("{halt_at_epsilon: 1.5}"))
-    halting = make_odometer("renyi", delta="1e-6", halt_at_epsilon="1.5")
-    idle = make_odometer("renyi", delta="1e-6", halt_at_epsilon=3)
+    halting = make_odometer("rdp", delta="1e-6", halt_at_epsilon="1.5")
+    idle = make_odometer("rdp", delta="1e-6", halt_at_epsilon=3)
     assert halting == policy.flow_odometer("weekly-report")
     assert idle == policy.flow_odometer("other")
     assert idle == policy.flow_odometer(None)
@@ -129,8 +127,8 @@ def test_odometers_are_tuned_for_the_halt_of_the_flow() -> None:
 
 def test_explicit_constants_of_an_odometer_are_kept() -> None:
     """A given order is not tuned away."""
-    policy = parse_policy(edited("renyi, delta", "renyi, order: 8, delta"))
-    expected = make_odometer("renyi", delta="1e-6", order=8)
+    policy = parse_policy(edited("rdp, delta", "rdp, order: 8, delta"))
+    expected = make_odometer("rdp", delta="1e-6", order=8)
     assert expected == policy.flow_odometer("weekly-report")
     assert expected == policy.flow_odometer(None)
 
@@ -166,7 +164,7 @@ def test_other_flows_are_refused_once_any_flow_is_named(
 
 def test_pins_hold_every_derived_number() -> None:
     """What a ledger keeps is written out, defaults and tuning included."""
-    rule = {"theorem": "gaussian", "epsilon": "3", "delta": "0.000001"}
+    rule = {"theorem": "gdp", "epsilon": "3", "delta": "0.000001"}
     odometer = parse_policy(EXAMPLE).flow_odometer(None)
     assert odometer is not None
     assert "order" in odometer.parameters()
@@ -269,10 +267,10 @@ def test_differences_of_flows_and_odometers_that_come_and_go() -> None:
         f"flows.a: ledger none, file {nothing}",
         "other_flows: ledger allow, file refuse",
     ] == after.differences(before.pinned())
-    with_odometer = parse_policy(SHORT + "odometer: {theorem: renyi, order: 8}\n")
+    with_odometer = parse_policy(SHORT + "odometer: {theorem: rdp, order: 8}\n")
     assert before.differences(with_odometer.pinned()) == [
         (
-            'odometer: ledger {"delta": "0.000001", "order": "8", "theorem": "renyi"}, '
+            'odometer: ledger {"delta": "0.000001", "order": "8", "theorem": "rdp"}, '
             "file none"
         )
     ]

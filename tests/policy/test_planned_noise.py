@@ -18,7 +18,7 @@ from dpflow.rounding import number_from_text
 STEPS = {"revenue": 2, "active_customers": 1}
 
 
-def policy(theorem="gaussian", *, share=None, flows=None, **fields):
+def policy(theorem="gdp", *, share=None, flows=None, **fields):
     """Return a policy that plans one flow."""
     own = dict(share or {})
     plan = {"runs": 52, "steps": STEPS, **own.pop("plan", {})}
@@ -53,7 +53,7 @@ def runs_of(rule, noise, kind=Gaussian):
         runs += 1
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "concentrated", "renyi"])
+@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp"])
 def test_all_planned_runs_fit_and_the_next_one_does_not(theorem):
     """At any sensitivity, under each theorem that prices steps alone."""
     governed = policy(theorem)
@@ -104,7 +104,7 @@ def test_an_odometers_halt_is_planned_for():
     """A halt below the budget asks for more noise."""
     free = noise_of(policy().pinned())
     halted = policy(
-        odometer={"theorem": "renyi", "delta": "1e-6"}, share={"halt_at_epsilon": 1}
+        odometer={"theorem": "rdp", "delta": "1e-6"}, share={"halt_at_epsilon": 1}
     )
     noise = noise_of(halted.pinned())
     assert noise["revenue"] > free["revenue"]
@@ -118,20 +118,20 @@ def test_an_odometers_halt_is_planned_for():
     ("theorem", "more", "told"),
     [
         ("individual", {}, "runs to come have no price"),
-        ("portfolio", {}, "depends on what was charged before"),
+        ("auto", {}, "depends on what was charged before"),
         (
-            "gaussian",
+            "gdp",
             {"flows": {"x": {"plan": {"runs": 3, "steps": {"a": 1}}}}},
             "whole budget",
         ),
-        ("gaussian", {"partition": {"by": "region"}}, "partition"),
-        ("gaussian", {"population": "people"}, "population"),
-        ("gaussian", {"share": {"plan": {"runs": None}}}, "runs"),
-        ("gaussian", {"share": {"plan": {"steps": {}}}}, "steps"),
-        ("gaussian", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
-        ("gaussian", {"share": {"plan": {"runs": 0}}}, "runs"),
-        ("gaussian", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
-        ("gaussian", {"share": {"plan": {"steps": {"a": {"cost": "1"}}}}}, "cost"),
+        ("gdp", {"partition": {"by": "region"}}, "partition"),
+        ("gdp", {"population": "people"}, "population"),
+        ("gdp", {"share": {"plan": {"runs": None}}}, "runs"),
+        ("gdp", {"share": {"plan": {"steps": {}}}}, "steps"),
+        ("gdp", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
+        ("gdp", {"share": {"plan": {"runs": 0}}}, "runs"),
+        ("gdp", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
+        ("gdp", {"share": {"plan": {"steps": {"a": {"cost": "1"}}}}}, "cost"),
         (
             "basic",
             {"share": {"plan": {"steps": {"a": {"cost": "PureDP(epsilon=0.1)"}}}}},
@@ -167,7 +167,7 @@ def test_planned_noise_is_no_cost_and_is_said_once():
     planned = Gaussian(sensitivity=100, noise="planned")
     assert repr(planned) == 'Gaussian(sensitivity=100, noise="planned")'
     with pytest.raises((InvalidCost, AttributeError, TypeError)):
-        make_filter("gaussian", epsilon=1, delta="1e-6").price(planned)
+        make_filter("gdp", epsilon=1, delta="1e-6").price(planned)
     with pytest.raises(InvalidCost, match="noise="):
         Gaussian(sensitivity=1, sigma=3, noise="planned")
     with pytest.raises(InvalidCost, match='noise="planned" stands beside'):

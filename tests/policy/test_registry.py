@@ -74,7 +74,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_of_every_kind_reach_a_new_theorem() -> None:
     """Lists, mappings, booleans, whole and exact numbers arrive as written."""
     options = "orders: [2, 4.5, 1e1], strict: true, weights: {two: 0.1}"
-    policy = parse_policy(edited("gaussian", f"{{theorem: orders, {options}}}", SHORT))
+    policy = parse_policy(edited("gdp", f"{{theorem: orders, {options}}}", SHORT))
     rule = policy.dataset_filter()
     assert isinstance(rule, OrdersFilter)
     assert rule.given == {
@@ -87,7 +87,7 @@ def test_options_of_every_kind_reach_a_new_theorem() -> None:
 
 def test_lists_in_pins_are_compared_whole() -> None:
     """A list of orders is one value."""
-    text = edited("gaussian", "{theorem: orders, orders: [2, 4]}", SHORT)
+    text = edited("gdp", "{theorem: orders, orders: [2, 4]}", SHORT)
     policy = parse_policy(text)
     pinned = json.loads(json.dumps(policy.pinned()))
     assert policy.differences(pinned) == []
@@ -98,14 +98,14 @@ def test_lists_in_pins_are_compared_whole() -> None:
 
 def test_wrong_values_of_options_point_at_the_option() -> None:
     """The error of the theorem itself gets the file and the line."""
-    error = refused(edited("gaussian", "{theorem: orders,\n orders: [two]}", SHORT))
+    error = refused(edited("gdp", "{theorem: orders,\n orders: [two]}", SHORT))
     assert error.line == 6
     assert "filter.orders must be a finite number, got 'two'" in str(error)
 
 
 def test_any_failure_of_a_theorem_is_a_policy_error() -> None:
     """A theorem that divides by zero refuses the policy, with the line."""
-    text = edited("gaussian", "{theorem: orders, orders: []}", SHORT)
+    text = edited("gdp", "{theorem: orders, orders: []}", SHORT)
     error = refused(text)
     assert error.line == 5
     assert "filter: division by zero" in str(error)
@@ -114,14 +114,14 @@ def test_any_failure_of_a_theorem_is_a_policy_error() -> None:
 
 def test_a_theorem_that_takes_no_such_value_is_blamed_once() -> None:
     """A TypeError of the constructor points at the filter."""
-    error = refused(edited("gaussian", "{theorem: orders, orders: 3}", SHORT))
+    error = refused(edited("gdp", "{theorem: orders, orders: 3}", SHORT))
     assert error.line == 5
     assert str(error).startswith("cdnow.yaml:5: filter: the filter 'orders' does not")
 
 
 def test_open_ended_theorems_check_their_own_options() -> None:
     """A theorem that takes any option gets them all."""
-    policy = parse_policy(edited("gaussian", "{theorem: open, x: 1}", SHORT))
+    policy = parse_policy(edited("gdp", "{theorem: open, x: 1}", SHORT))
     rule = policy.dataset_filter()
     assert isinstance(rule, OpenFilter)
     assert rule.others == {"x": 1}
@@ -129,13 +129,13 @@ def test_open_ended_theorems_check_their_own_options() -> None:
 
 def test_budgets_stay_out_of_open_ended_options() -> None:
     """The budget comes from one place only."""
-    error = refused(edited("gaussian", "{theorem: open, epsilon: 1}", SHORT))
+    error = refused(edited("gdp", "{theorem: open, epsilon: 1}", SHORT))
     assert "filter.epsilon is not an option" in str(error)
 
 
 def test_theorems_that_cannot_be_loaded_are_refused() -> None:
     """A theorem whose package is missing says so."""
-    error = refused(edited("gaussian", "absent", SHORT))
+    error = refused(edited("gdp", "absent", SHORT))
     assert error.line == 5
     assert "'absent' cannot be loaded: No module named 'dpflow_absent'" in str(error)
     assert error.hint == "Install what it needs."
@@ -143,7 +143,7 @@ def test_theorems_that_cannot_be_loaded_are_refused() -> None:
 
 def test_odometers_without_constants_are_not_tuned() -> None:
     """Only what an odometer takes is passed to it."""
-    policy = parse_policy(edited("theorem: renyi", "theorem: fixed"))
+    policy = parse_policy(edited("theorem: rdp", "theorem: fixed"))
     assert policy.flow_odometer("weekly-report") == FixedOdometer(delta="1e-6")
 
 

@@ -72,7 +72,7 @@ def test_the_schema_accepts_policies(text: str) -> None:
     [
         ("unit: customer\n", ""),
         ("errors:", "erors:"),
-        ("gaussian", "gausian"),
+        ("gdp", "gpd"),
         ("epsilon: 3", "epsilon: true"),
         ("epsilon: 3", "epsilon: null"),
         ("epsilon: 3", "epsilon: -1"),

@@ -132,7 +132,7 @@ def test_numbers_without_a_reasonable_size_are_refused(number: str) -> None:
 
 def test_options_must_be_finite_too() -> None:
     """A number in an option is read like any other."""
-    error = refused(edited("gaussian", "{theorem: gaussian, x: [1, .inf]}", SHORT))
+    error = refused(edited("gdp", "{theorem: gdp, x: [1, .inf]}", SHORT))
     assert "cdnow.yaml:5: filter.x[1] must be a finite number" in str(error)
 
 

@@ -79,7 +79,7 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 50, delta: 1e-6}
-filter: concentrated
+filter: zcdp
 """)
     cost = EarlyStopping(Gaussian(sensitivity=1, sigma=9), stops=(1, 2))
 
@@ -296,7 +296,7 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 50, delta: 1e-6}
-filter: concentrated
+filter: zcdp
 """)
     cost = EarlyStopping(Gaussian(sensitivity=1, sigma=9), stops=(1,))
 

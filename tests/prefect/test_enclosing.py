@@ -183,8 +183,8 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 50, delta: 1e-6}
-filter: concentrated
-odometer: {theorem: renyi, delta: 1e-6}
+filter: zcdp
+odometer: {theorem: rdp, delta: 1e-6}
 flows: {report: {halt_at_epsilon: 3}}
 other_flows: allow
 """)

@@ -19,7 +19,7 @@ dataset: visits
 unit: visitor
 relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
+filter: gdp
 flows:
   report: {}
 """

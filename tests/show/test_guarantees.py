@@ -24,7 +24,7 @@ from dpflow.ledger.views.words import (
 from tests.projects import POLICY, TENTH, make_project
 
 ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
-    "odometer: {theorem: renyi, delta: 1e-6}\n"
+    "odometer: {theorem: rdp, delta: 1e-6}\n"
     "flows: {report: {epsilon: 0.5, halt_at_epsilon: 2.5}}\n"
 )
 
@@ -102,7 +102,7 @@ def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
     table = {row[0]: row[1:] for row in cells}
     assert table[""] == ["dataset shop", "share of report", "odometer of report"]
     assert table["---"] == ["---"] * 3
-    assert table["theorem"] == ["basic", "basic", "renyi"]
+    assert table["theorem"] == ["basic", "basic", "rdp"]
     assert table["spent"][:2] == ["epsilon 0.1"] * 2
     assert table["reserved"] == table["forfeited"] == ["0"] * 3
     assert table["left"][0].startswith("epsilon 0.9")

@@ -42,10 +42,10 @@ def test_the_default_delta_is_far_below_one_in_all_people(
 @pytest.mark.parametrize(
     ("noise", "use", "of", "delta", "theorem"),
     [
-        ("gaussian", "reports", "rows", "1e-6", "gaussian"),
-        ("laplace", "reports", "people", "1e-6", "gaussian"),
-        ("mixed", "reports", "rows", "1e-6", "portfolio"),
-        ("gaussian", "training", "rows", "1e-6", "renyi"),
+        ("gdp", "reports", "rows", "1e-6", "gdp"),
+        ("laplace", "reports", "people", "1e-6", "gdp"),
+        ("mixed", "reports", "rows", "1e-6", "auto"),
+        ("gdp", "training", "rows", "1e-6", "rdp"),
         ("laplace", "reports", "rows", "0", "basic"),
     ],
 )

@@ -53,7 +53,7 @@ dataset: visits
 unit: visitor
 relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
+filter: gdp
 """
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 
@@ -113,7 +113,7 @@ def test_silent_noise_is_none(ledger):
 )
 def test_seeded_noise_has_the_declared_scale(ledger, cost, scale):
     """A test may try its tolerances: 4000 numbers have the mechanism's deviation."""
-    ledger.use(VISITS.replace("gaussian", "basic").replace("1,", "100,", 1))
+    ledger.use(VISITS.replace("gdp", "basic").replace("1,", "100,", 1))
     if isinstance(cost, Gaussian):
         ledger.use(VISITS)
     with spend(dataset="visits", cost=cost, step="many") as charge:

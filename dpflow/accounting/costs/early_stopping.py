@@ -28,8 +28,8 @@ from dpflow.rounding import (
     number_text,
 )
 
-#: How `EarlyStopping` composes its sub-steps under the filter `output`.
-ACCOUNTANTS = ("basic", "kov", "pld", "renyi", "gaussian", "optimal")
+#: How `EarlyStopping` composes its sub-steps under the filter `output-dp`.
+ACCOUNTANTS = ("basic", "kov", "pld", "rdp", "gdp", "optimal")
 
 
 _MOST_SUBSTEPS = 10**6
@@ -40,9 +40,9 @@ class EarlyStopping(Cost):
     """An iterative step that may end early: after some number of equal sub-steps.
 
     Every fully adaptive theorem prices it as its sub-steps, reserves all of them and
-    settles those that ran, wherever it stopped. The filter `output` can do better with
-    an accountant: then the stop is a cell with an epsilon of its own, and `delta` is
-    spent whatever the stop.
+    settles those that ran, wherever it stopped. The filter `output-dp` can do better
+    with an accountant: then the stop is a cell with an epsilon of its own, and
+    `delta` is spent whatever the stop.
 
     Source: Hartmann et al. 2022, Sec 5; docs/derivations/output.md#early-stopping and
     docs/derivations/output.md#optimal-delta-of-stops. The outcome is the number of
@@ -55,8 +55,8 @@ class EarlyStopping(Cost):
         step: What one sub-step does.
         stops: Numbers of sub-steps after which it may end, rising. The last is the
             largest number that can run.
-        accountant: For the filter `output`: "basic" (default), or one of "kov",
-            "pld", "renyi", "gaussian" through Lemma 11, or "optimal", which spends
+        accountant: For the filter `output-dp`: "basic" (default), or one of "kov",
+            "pld", "rdp", "gdp" through Lemma 11, or "optimal", which spends
             delta exactly by Theorem 15 for (epsilon, delta)-DP sub-steps.
         delta: For accountants other than basic: one number, split equally over the
             stops, or one number per stop.

@@ -66,8 +66,8 @@ class OutcomeCost(Cost, ABC, named=False):
     def realised(self, outcome: Outcome) -> OutputDP:
         """Return the cost of an outcome: its cell alone, with the whole delta.
 
-        Only the filter `output` may charge its price instead of the worst case's; for
-        Renyi divergences a cell has a price of its own (`cells`).
+        Only the filter `output-dp` may charge its price instead of the worst case's;
+        for Renyi divergences a cell has a price of its own (`cells`).
 
         Raises:
             InvalidCost: If the mechanism has no such outcome.

@@ -31,7 +31,7 @@ from dpflow.accounting.curves.sampled_gaussian import _sampled_total
 from dpflow.rounding import bound_above, to_real
 
 _SAMPLED_HINT = (
-    "Use filter: renyi, which knows what sampling gains. To be charged without that "
+    "Use filter: rdp, which knows what sampling gains. To be charged without that "
     "gain, declare Gaussian(sensitivity=1, noise_multiplier=...)."
 )
 
@@ -113,7 +113,7 @@ def _(cost: ExponentialMechanism) -> Fraction:
 @gdp_mu_squared.register
 def _(cost: DiscreteGaussian) -> Fraction:
     """Refused: nobody has proved one."""
-    hint = "Its mu has not been proved; use filter: concentrated or filter: renyi."
+    hint = "Its mu has not been proved; use filter: zcdp or filter: rdp."
     raise refuse(cost, "Gaussian DP", hint)
 
 

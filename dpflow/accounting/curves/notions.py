@@ -104,8 +104,8 @@ def loss_unbounded(cost: Cost, theorem: str) -> UnsupportedCost:
         f"{cost!r} states no bound on the loss itself, which is what this odometer "
         "reads; the delta of an (epsilon, delta)-DP step is none. Declare "
         "ProbabilisticDP(epsilon=..., delta=...) if its loss exceeds epsilon with "
-        "probability at most delta; for a Gaussian use form: concentrated or the "
-        "renyi odometer."
+        "probability at most delta; for a Gaussian use form: zcdp or the "
+        "rdp odometer."
     )
     return UnsupportedCost(msg, theorem=theorem, mechanism=cost.mechanism)
 

@@ -20,10 +20,10 @@ _HINTS = {
     "approx": "Use a filter that prices it (gaussian, concentrated), or declare "
     "ApproxDP(epsilon=..., delta=...) if you know such a guarantee.",
     "zcdp": "Give the filter a delta for its steps (delta_loss) or use filter: basic.",
-    "gdp": "Use filter: concentrated or filter: basic for this dataset.",
+    "gdp": "Use filter: zcdp or filter: basic for this dataset.",
     "delta": "Give the filter a delta for its steps (delta_loss), if it takes one.",
-    "renyi": "A step with a delta of its own has no finite Renyi divergence; a "
-    "delta_loss in the filter renyi keeps a part of delta for it.",
+    "rdp": "A step with a delta of its own has no finite Renyi divergence; a "
+    "delta_loss in the filter rdp keeps a part of delta for it.",
 }
 
 
@@ -247,7 +247,7 @@ def renyi(cost: Cost, order: Fraction) -> Fraction:
 @singledispatch
 def renyi_divergence(cost: Cost, order: Fraction) -> Fraction:
     """Return the same, computed anew: the prices of each cost register here."""
-    raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["renyi"])
+    raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["rdp"])
 
 
 @renyi_divergence.register
@@ -268,7 +268,7 @@ def _(cost: PureDP, order: Fraction) -> Fraction:
 @renyi_divergence.register
 def _(cost: ApproxDP, order: Fraction) -> Fraction:
     if cost.delta:
-        raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["renyi"])
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["rdp"])
     return _pure_renyi(cost.epsilon, order)
 
 

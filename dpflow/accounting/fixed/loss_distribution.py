@@ -48,7 +48,7 @@ def curves(cost: Cost) -> tuple[Curve, ...]:
     Raises:
         UnsupportedCost: For a mechanism whose curve is not known.
     """
-    hint = "Use the accountant renyi, or kov if it is (epsilon, delta)-DP."
+    hint = "Use the accountant rdp, or kov if it is (epsilon, delta)-DP."
     raise refuse(cost, "a privacy loss distribution", hint)
 
 

@@ -320,7 +320,7 @@ def _points(needed: float) -> int:
     if needed > _MOST_POINTS - 2:
         msg = (
             f"the steps need {needed:.3g} grid points, more than {_MOST_POINTS}; use "
-            "the accountant renyi or kov, or fewer steps."
+            "the accountant rdp or kov, or fewer steps."
         )
         raise InvalidCost(msg, name="steps", value=needed, high=_MOST_POINTS)
     return int(2 ** (math.ceil(needed) + 2).bit_length())

@@ -86,7 +86,7 @@ class SequenceFilter(ThresholdFilter):
             The full length is always one.
         deltas: The part of delta for each stop; default: equal parts.
         accountant: How the steps are composed: "pld" (default, optimal; exact for
-            Gaussians and (epsilon, delta)-DP steps), "kov", "gaussian", "renyi" or
+            Gaussians and (epsilon, delta)-DP steps), "kov", "gdp", "rdp" or
             "basic".
 
     Raises:

@@ -42,7 +42,7 @@ from dpflow.rounding import bound_above, float_up, short_up, to_real
 Array = NDArray[np.float64]
 
 #: How the sub-steps up to a stop are composed.
-ACCOUNTANTS = ("basic", "kov", "pld", "renyi", "gaussian")
+ACCOUNTANTS = ("basic", "kov", "pld", "rdp", "gdp")
 
 #: Nodes of Theorem 15's tree after equal losses are merged.
 MOST_NODES = 300_000
@@ -58,9 +58,9 @@ def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction
     """Return an epsilon of a fixed sequence at delta, by one composition theorem.
 
     Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
-    (epsilon, delta)-DP. gaussian: the same function for Gaussians, which is exact. pld:
+    (epsilon, delta)-DP. gdp: the same function for Gaussians, which is exact. pld:
     exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
-    basic. renyi: the best of some orders with the conversion of Canonne, Kamath,
+    basic. rdp: the best of some orders with the conversion of Canonne, Kamath,
     Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds;
     orders at which a step has none are left out.
 
@@ -107,9 +107,9 @@ def _kov(parts: Parts, delta: Fraction) -> Fraction:
 def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
     for cost, _ in parts:
         if not isinstance(cost, Gaussian | GaussianDP):
-            msg = f"{cost!r} is no Gaussian; use the accountant kov, pld or renyi."
+            msg = f"{cost!r} is no Gaussian; use the accountant kov, pld or rdp."
             raise UnsupportedCost(
-                msg, theorem="accountant gaussian", mechanism=cost.mechanism
+                msg, theorem="accountant gdp", mechanism=cost.mechanism
             )
     return fixed_epsilon(parts, delta)
 
@@ -123,8 +123,8 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
             msg = (
                 f"the accountant pld does not compose {cost!r}: later steps may choose "
                 "which of its loss distributions is the worst. Use the accountant "
-                "renyi, or kov, which takes it as (epsilon, 0)-DP; or the filter "
-                "portfolio, which needs no list of steps."
+                "rdp, or kov, which takes it as (epsilon, 0)-DP; or the filter "
+                "auto, which needs no list of steps."
             )
             raise UnsupportedCost(
                 msg, theorem="accountant pld", mechanism=cost.mechanism
@@ -184,8 +184,8 @@ _ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {
     "basic": _basic,
     "kov": _kov,
     "pld": _pld,
-    "renyi": _renyi,
-    "gaussian": _gaussian,
+    "rdp": _renyi,
+    "gdp": _gaussian,
 }
 
 

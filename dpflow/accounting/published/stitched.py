@@ -46,7 +46,7 @@ class StitchedOdometer(TimeUniformOdometer):
             reads `halt_at_epsilon`; below it the reading hardly moves.
         delta_loss: The part of delta for the loss; the rest is for steps with a delta.
             Default: all of it.
-        form: "concentrated" (default) or "pure".
+        form: "zcdp" (default) or "pure".
         halt_at_epsilon: Reading to tune for.
     """
 
@@ -59,7 +59,7 @@ class StitchedOdometer(TimeUniformOdometer):
         delta: Number,
         v0: Number | None = None,
         delta_loss: Number | None = None,
-        form: str = "concentrated",
+        form: str = "zcdp",
         halt_at_epsilon: Number | None = None,
     ) -> None:
         super().__init__(delta, delta_loss, form)

@@ -44,7 +44,7 @@ class ConcentratedFilter(ThresholdFilter):
         conversion: "tight" (default) or "classic".
     """
 
-    theorem = "concentrated"
+    theorem = "zcdp"
     made_from = ("epsilon", "delta", "delta_loss", "conversion")
     components = ("rho", "delta")
 

@@ -39,7 +39,7 @@ class GaussianFilter(SplitsDelta):
             Default: all of it.
     """
 
-    theorem = "gaussian"
+    theorem = "gdp"
     made_from = ("epsilon", "delta", "delta_loss")
     loss = "mu_squared"
 

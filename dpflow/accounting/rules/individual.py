@@ -45,7 +45,7 @@ from dpflow.rounding import (
     units_up,
 )
 
-MEASURES = ("renyi", "gaussian")
+MEASURES = ("rdp", "gdp")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -57,7 +57,7 @@ class IndividualBound(Cost):
     tallies (`dpflow.people`), not the ledger.
 
     Args:
-        measure: "renyi" (divergences of one order add up) or "gaussian" (squared mus).
+        measure: "rdp" (divergences of one order add up) or "gdp" (squared mus).
         bound: What no person may exceed, in that measure; positive.
         order: The order, above 1; for the Renyi measure only.
 
@@ -82,8 +82,8 @@ class IndividualBound(Cost):
             "bound": exact_rho(bound, name="bound"),
             "order": _order_of(measure, order),
         }
-        if measure == "renyi" and order is None:
-            msg = "a bound in the renyi measure needs order="
+        if measure == "rdp" and order is None:
+            msg = "a bound in the rdp measure needs order="
             raise InvalidCost(msg, name="order", value=None)
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -138,7 +138,7 @@ class PersonBudgets(Cost):
 def _order_of(measure: str, order: Number | None) -> Fraction | None:
     if order is None:
         return None
-    if measure != "renyi":
+    if measure != "rdp":
         msg = f"the {measure} measure has no order, got order={order!r}; leave it out"
         raise InvalidCost(msg, name="order", value=repr(order))
     return exact_order(order)
@@ -159,24 +159,24 @@ def _(cost: IndividualBound, order: Fraction) -> Fraction:
 @gdp_mu_squared.register
 def _(cost: IndividualBound) -> Fraction:
     if cost.order is not None:
-        raise refuse(cost, "Gaussian DP", "Open it with measure: gaussian.")
+        raise refuse(cost, "Gaussian DP", "Open it with measure: gdp.")
     return cost.bound
 
 
 @approx_zcdp.register
 def _(cost: IndividualBound) -> tuple[Fraction, Fraction]:
     if cost.order is not None:
-        raise refuse(cost, "zCDP", "Open it with measure: gaussian.")
+        raise refuse(cost, "zCDP", "Open it with measure: gdp.")
     return cost.bound / 2, Fraction(0)
 
 
 @grouped.register
 def _(cost: IndividualBound, size: int) -> Cost:
     if cost.order is not None:
-        hint = "Open it with measure: gaussian."
+        hint = "Open it with measure: gdp."
         raise refuse(cost, f"a bound for a group of {size} units", hint)
     # mu-GDP for one is (size mu)-GDP for a group.
-    return IndividualBound(measure="gaussian", bound=cost.bound * size**2)
+    return IndividualBound(measure="gdp", bound=cost.bound * size**2)
 
 
 class IndividualFilter(ThresholdFilter):
@@ -189,7 +189,7 @@ class IndividualFilter(ThresholdFilter):
     charged here directly costs everybody its worst case.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Thm 2.1, Alg. 1 and Thm 2.2;
-    gaussian: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). Proof:
+    gdp: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). Proof:
     docs/derivations/individual.md#individual-filter. With direct steps mixed in, every
     person's costs still sum to at most B on every path, which is all that Thm 2.1 asks.
 
@@ -208,7 +208,7 @@ class IndividualFilter(ThresholdFilter):
     Args:
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
-        measure: "renyi" (default) or "gaussian".
+        measure: "rdp" (default) or "gdp".
         order: The one order, above 1. Default: the order at which (epsilon, delta)
             allows most Gaussian steps.
     """
@@ -225,27 +225,27 @@ class IndividualFilter(ThresholdFilter):
         *,
         epsilon: Number,
         delta: Number,
-        measure: str = "renyi",
+        measure: str = "rdp",
         order: Number | None = None,
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.measure = one_of("measure", measure, MEASURES)
         self.order = _order_of(self.measure, order)
-        if self.measure == "gaussian":
+        if self.measure == "gdp":
             self.components = ("mu_squared",)
             allowed = gaussian_budget(self.epsilon, self.delta)
         else:
-            self.components = ("renyi",)
+            self.components = ("rdp",)
             if self.order is None:
                 self.order = best_order(self.epsilon, self.delta)
             allowed = renyi_epsilon_allowed(self.epsilon, self.delta, self.order)
         if allowed < RHO_LOW:
             msg = (
                 f"epsilon {number_text(self.epsilon)} with delta "
-                f"{number_text(self.delta)} allows nothing in the renyi measure"
+                f"{number_text(self.delta)} allows nothing in the rdp measure"
                 f"{'' if order is None else f' at order {order}'}; leave the order "
-                "out, use measure: gaussian, or raise epsilon."
+                "out, use measure: gdp, or raise epsilon."
             )
             raise InvalidCost(msg, name="order", value=str(order))
         self.thresholds = (units_down(allowed),)
@@ -297,7 +297,7 @@ class IndividualOdometer(Odometer):
 
     Source: docs/derivations/individual.md#individual-odometer, Ville's inequality for
     the supermartingale exp((order - 1)(L - R)) of one person's add-or-remove pair,
-    where R sums that person's costs. In the gaussian measure R = order * sum of mu**2
+    where R sums that person's costs. In the gdp measure R = order * sum of mu**2
     / 2.
 
     Assumes: a person's cost depends on their own record and on outputs released
@@ -312,7 +312,7 @@ class IndividualOdometer(Odometer):
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).
-        measure: "renyi" (default) or "gaussian": what the people's tallies sum.
+        measure: "rdp" (default) or "gdp": what the people's tallies sum.
         order: The order, above 1. Default: tuned for `halt_at_epsilon`.
         halt_at_epsilon: Reading to tune for; only used to derive the order.
     """
@@ -327,7 +327,7 @@ class IndividualOdometer(Odometer):
         self,
         *,
         delta: Number,
-        measure: str = "renyi",
+        measure: str = "rdp",
         order: Number | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
@@ -336,13 +336,13 @@ class IndividualOdometer(Odometer):
         if order is None:
             order = tuned_order(self.delta, halt_at_epsilon)
         self.order: Fraction = exact_order(order)
-        first = "renyi" if self.measure == "renyi" else "mu_squared"
+        first = "rdp" if self.measure == "rdp" else "mu_squared"
         self.components = (first, "uncovered")
         self._idle = idle_reading(self.delta, self.order)
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""
-        order = self.order if self.measure == "renyi" else None
+        order = self.order if self.measure == "rdp" else None
         return Tally((_amount(cost, order), 0))
 
     def read(self, tally: Tally) -> float:
@@ -351,6 +351,6 @@ class IndividualOdometer(Odometer):
         if uncovered:
             return float("inf")
         spent = from_units(amount)
-        if self.measure == "gaussian":
+        if self.measure == "gdp":
             spent = spent * self.order / 2
         return float_up(spent + self._idle)

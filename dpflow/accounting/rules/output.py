@@ -44,7 +44,7 @@ class OutputFilter(ThresholdFilter):
         delta: Budget, in [0, 1).
     """
 
-    theorem = "output"
+    theorem = "output-dp"
     components = ("epsilon", "delta")
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
 

@@ -1,4 +1,4 @@
-"""Several filters of one budget: `portfolio` admits what one of them admits."""
+"""Several filters of one budget: `auto` admits what one of them admits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, sho
 from dpflow.solving import before_solving
 
 #: How the default members share delta. Chosen so that `basic` keeps a tenth for the
-#: deltas of steps, at least half of what the best whole order of `renyi` admits of
+#: deltas of steps, at least half of what the best whole order of `rdp` admits of
 #: sampled Gaussians fits (at an epsilon of 2 or more), and other steps lose least.
 RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE, BASIC_SHARE = (
     Fraction(66, 100),
@@ -31,10 +31,10 @@ RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE, BASIC_SHARE = (
     Fraction(1, 100),
     Fraction(10, 100),
 )
-#: Parts of the shares of `residue` and `concentrated` for their own losses; the rest is
+#: Parts of the shares of `residue` and `zcdp` for their own losses; the rest is
 #: for deltas of steps.
 RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(131, 132), Fraction(3, 5)
-#: The order that `renyi` has beside its own, and its weight: the divergence of sampled
+#: The order that `rdp` has beside its own, and its weight: the divergence of sampled
 #: Gaussians explodes at high orders.
 LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
 
@@ -62,7 +62,7 @@ class PortfolioFilter(Filter):
         delta: Budget, in (0, 1).
         members: Members as `parameters` writes them, for a pinned rule; no option of a
             policy. Default: `residue` with 0.66 of delta (0.005 for deltas of steps),
-            `renyi` with 0.23, mostly at order 8 if its own is above, `concentrated`
+            `rdp` with 0.23, mostly at order 8 if its own is above, `zcdp`
             with 0.01 (0.004 for deltas of steps), and `basic` with 0.1, all for deltas
             of steps.
 
@@ -70,7 +70,7 @@ class PortfolioFilter(Filter):
         InvalidCost: If a member cannot be made, or their deltas exceed delta.
     """
 
-    theorem = "portfolio"
+    theorem = "auto"
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class PortfolioFilter(Filter):
                 reasons.append(f"{member.theorem}: {error.message}")
                 amounts += (*(0,) * len(member.components), 1)
         if len(reasons) == len(self.members):
-            msg = f"no member of the portfolio has a sound price for {cost!r}. "
+            msg = f"no member of auto has a sound price for {cost!r}. "
             msg += " ".join(reasons)
             raise UnsupportedCost(msg, theorem=self.theorem, mechanism=cost.mechanism)
         return Tally(tuple(amounts))
@@ -214,10 +214,10 @@ class PortfolioFilter(Filter):
 
 
 def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
-    """Return the filters that `portfolio` uses unless told otherwise.
+    """Return the filters that `auto` uses unless told otherwise.
 
     Without a delta there is only `basic`. Where no order up to a million allows
-    anything (an epsilon near 1e-6), `renyi` is left out. Order 8 is left out where it
+    anything (an epsilon near 1e-6), `rdp` is left out. Order 8 is left out where it
     allows nothing by itself, or the member's own order is not above it.
     """
 
@@ -232,19 +232,19 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
         member(theorem, share, delta_loss=part * share * delta)
         for theorem, share, part in (
             ("residue", RESIDUE_SHARE, RESIDUE_LOSS),
-            ("concentrated", CONCENTRATED_SHARE, CONCENTRATED_LOSS),
+            ("zcdp", CONCENTRATED_SHARE, CONCENTRATED_LOSS),
         )
     )
     others = (concentrated, member("basic", BASIC_SHARE))
     try:
-        renyi: Any = member("renyi", RENYI_SHARE)
+        renyi: Any = member("rdp", RENYI_SHARE)
     except InvalidCost:
         return (residue, *others)
     if renyi.order > LOW_ORDER:
         with suppress(InvalidCost):
-            member("renyi", RENYI_SHARE * LOW_WEIGHT, order=LOW_ORDER)
+            member("rdp", RENYI_SHARE * LOW_WEIGHT, order=LOW_ORDER)
             renyi = member(
-                "renyi",
+                "rdp",
                 RENYI_SHARE,
                 orders=[LOW_ORDER, renyi.order],
                 weights=[LOW_WEIGHT, 1 - LOW_WEIGHT],

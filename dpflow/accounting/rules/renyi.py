@@ -108,9 +108,9 @@ class RenyiFilter(SettlesCells, SplitsDelta):
         InvalidCost: If a number is out of range, or the order allows nothing.
     """
 
-    theorem = "renyi"
+    theorem = "rdp"
     made_from = ("epsilon", "delta", "order", "conversion", "delta_loss")
-    loss = "renyi"
+    loss = "rdp"
 
     def __init__(
         self,
@@ -182,9 +182,9 @@ class RenyiOdometer(SettlesCells, Odometer):
         halt_at_epsilon: Reading to tune for; only used to derive the order.
     """
 
-    theorem = "renyi"
+    theorem = "rdp"
     made_from = ("delta", "order")
-    components = ("renyi", "uncovered")
+    components = ("rdp", "uncovered")
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ def tuned_order(delta: Fraction, epsilon: Number | None) -> Fraction:
         InvalidCost: If there is no epsilon to tune for.
     """
     if epsilon is None:
-        msg = "the renyi odometer needs order=, or halt_at_epsilon= to derive one"
+        msg = "the rdp odometer needs order=, or halt_at_epsilon= to derive one"
         raise InvalidCost(msg, name="order", value=None)
     target = exact_epsilon(epsilon, name="halt_at_epsilon")
 

@@ -36,7 +36,7 @@ class RenyiDoublingOdometer(Odometer):
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; the orders are fixed in advance. One-sided. Never below the
-    mixture of `renyi` under the same assumptions: kept for comparison.
+    mixture of `rdp` under the same assumptions: kept for comparison.
 
     Rounding: prices, readings and the filters' sizes up.
 
@@ -48,7 +48,7 @@ class RenyiDoublingOdometer(Odometer):
         halt_at_epsilon: Accepted as by all odometers; there is nothing to tune.
     """
 
-    theorem = "renyi-doubling"
+    theorem = "rdp-doubling"
     made_from = ("delta", "orders")
 
     def __init__(

@@ -83,7 +83,7 @@ class RenyiMixtureFilter(SettlesCells, Filter):
         InvalidCost: If a number is out of range, or the orders allow nothing.
     """
 
-    theorem = "renyi"
+    theorem = "rdp"
     made_from = ("epsilon", "delta", "orders", "weights", "conversion")
 
     def __init__(
@@ -151,7 +151,7 @@ class RenyiMixtureOdometer(SettlesCells, Odometer):
             tuning.
     """
 
-    theorem = "renyi"
+    theorem = "rdp"
     made_from = ("delta", "orders", "weights")
 
     def __init__(
@@ -233,7 +233,7 @@ def _weight(value: object) -> Fraction:
 
 def order_names(orders: tuple[Fraction, ...]) -> tuple[str, ...]:
     """Return the names of a tally's components, one per order."""
-    return tuple(f"renyi({number_text(order)})" for order in orders)
+    return tuple(f"rdp({number_text(order)})" for order in orders)
 
 
 def order_list(orders: tuple[Fraction, ...]) -> str:
@@ -292,7 +292,7 @@ def _divided(tally: Tally, share: Fraction) -> Tally:
     return Tally(tuple(-((-amount * bottom) // top) for amount in tally.amounts))
 
 
-# The names `renyi` in policies: one order, or several if `orders` is given.
+# The names `rdp` in policies: one order, or several if `orders` is given.
 # The signatures are spelled out, for policies check their options against them.
 
 

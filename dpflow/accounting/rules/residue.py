@@ -46,7 +46,7 @@ class ResidueFilter(ThresholdFilter):
     holds at every larger one, so a step is priced at the largest breakpoint below.
 
     Small steps cost the variance of their loss: epsilon**2, or range**2 / 4. No step
-    costs more than its mu**2 under `gaussian`, which is what Gaussians cost.
+    costs more than its mu**2 under `gdp`, which is what Gaussians cost.
 
     The order of steps matters, as it does not for other rules: what was reserved may
     not return after a later step has drawn (docs/derivations/residue.md#refunds).

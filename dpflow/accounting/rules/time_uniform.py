@@ -40,7 +40,7 @@ from dpflow.rounding import (
     units_up,
 )
 
-FORMS = ("concentrated", "pure")
+FORMS = ("zcdp", "pure")
 
 
 SIDES = ("one", "two")
@@ -59,21 +59,21 @@ def widened(value: float) -> float:
 class TimeUniformOdometer(Odometer):
     """What both share: prices, drift, and the deltas of steps.
 
-    In the form "concentrated" the tally holds R, the sum of the rhos: the drift is R
+    In the form "zcdp" the tally holds R, the sum of the rhos: the drift is R
     and V is 2 R. That covers concentrated steps (Gaussians) and is tighter for pure
     ones. In the form "pure" it holds V, the sum of epsilon**2, and the drift is V/2.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).
         delta_loss: The part of delta for the loss; the rest is for steps with a delta.
-        form: "concentrated" or "pure".
+        form: "zcdp" or "pure".
     """
 
     def __init__(self, delta: Number, delta_loss: Number | None, form: str) -> None:
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.delta_loss = loss_share(self.delta, delta_loss)
         self.form = one_of("form", form, FORMS)
-        self._concentrated = self.form == "concentrated"
+        self._concentrated = self.form == "zcdp"
         first = "rho" if self._concentrated else "epsilon_squared"
         self.components = (first, "delta", "uncovered")
         self._room = units_down(self.delta - self.delta_loss)
@@ -122,7 +122,7 @@ class MixtureOdometer(TimeUniformOdometer):
     logarithm: docs/derivations/time-uniform.md#two-sided-mixture.
 
     Assumes: each step is (epsilon_i, 0)-DP, (epsilon_i, delta_i)-probabilistic DP, or
-    in the form "concentrated" rho_i-zCDP, given the outputs before it; the constants
+    in the form "zcdp" rho_i-zCDP, given the outputs before it; the constants
     are fixed in advance. Two-sided, no step has a delta.
 
     Rounding: prices up; the boundary in floats, widened by a relative 1e-12.
@@ -136,7 +136,7 @@ class MixtureOdometer(TimeUniformOdometer):
         sides: "one" (default): L is bounded; "two": |L| is.
         delta_loss: The part of delta for the loss; the rest is for steps with a delta.
             Default: all of it.
-        form: "concentrated" (default) or "pure".
+        form: "zcdp" (default) or "pure".
         halt_at_epsilon: Reading to tune for.
     """
 
@@ -150,7 +150,7 @@ class MixtureOdometer(TimeUniformOdometer):
         rho: Number | None = None,
         sides: str = "one",
         delta_loss: Number | None = None,
-        form: str = "concentrated",
+        form: str = "zcdp",
         halt_at_epsilon: Number | None = None,
     ) -> None:
         super().__init__(delta, delta_loss, form)

@@ -348,7 +348,7 @@ def test_discrete_gaussian_prices():
     total = MP.fsum(MP.exp(-2 * MP.mpf(x) ** 2) for x in terms)
     losses = [(MP.exp(-2 * MP.mpf(x) ** 2) / total, MP.mpf(2 - 4 * x)) for x in terms]
     assert float(moments(losses, Fraction("2.5"))) == pytest.approx(4.98082032)
-    with pytest.raises(UnsupportedCost, match="concentrated or filter: renyi"):
+    with pytest.raises(UnsupportedCost, match="zcdp or filter: rdp"):
         gdp_mu_squared(cost)
 
 
@@ -395,9 +395,9 @@ def test_numbers_that_make_no_mechanism(make):
         make()
 
 
-FILTERS = ["basic", "rogers", "whitehouse", "gaussian", "concentrated", "portfolio"]
+FILTERS = ["basic", "rogers", "whitehouse", "gdp", "zcdp", "auto"]
 ODOMETERS = {"basic": {}, "rogers": {"beta": 1}, "mixture": {"rho": 1}}
-ODOMETERS |= {"stitched": {"v0": 1}, "renyi": {"order": 8}}
+ODOMETERS |= {"stitched": {"v0": 1}, "rdp": {"order": 8}}
 
 
 @pytest.mark.parametrize("scale", ["1e-6", "1e-5", "9e-5", "1e-4"])

@@ -198,15 +198,15 @@ def test_declared_costs_work_in_the_theorems_of_their_notion():
     used = {
         "basic": [PDP],
         "whitehouse": [PDP, AZCDP, GDP],
-        "concentrated": [PDP, AZCDP, GDP],
-        "gaussian": [GDP],
+        "zcdp": [PDP, AZCDP, GDP],
+        "gdp": [GDP],
     }
     for name, costs in used.items():
-        split = {} if name in {"basic", "gaussian"} else {"delta_loss": "5e-6"}
+        split = {} if name in {"basic", "gdp"} else {"delta_loss": "5e-6"}
         rule = make_filter(name, epsilon=3, delta="1e-5", **split)
         for cost in costs:
             assert rule.admits(rule.price(cost))
-    odometer = make_odometer("renyi", delta="1e-6", order=8)
+    odometer = make_odometer("rdp", delta="1e-6", order=8)
     assert odometer.price(RDP).amounts == (UNITS // 10, 0)
 
 

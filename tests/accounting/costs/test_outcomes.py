@@ -50,7 +50,7 @@ COSTS: list[Cost] = [
     TopK(epsilon="0.3", delta="1e-8", most=3, among=7),
     EarlyStopping(TENTH, stops=STOPS),
     EarlyStopping(TWENTY, stops=STOPS),
-    EarlyStopping(TWENTY, stops=STOPS, accountant="gaussian", delta="1e-6"),
+    EarlyStopping(TWENTY, stops=STOPS, accountant="gdp", delta="1e-6"),
     EarlyStopping(TENTH, stops=[7], accountant="kov", delta=["1e-7"]),
     EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-6"),
     EarlyStopping(ApproxDP(epsilon="0.1", delta="1e-9"), stops=(2, 4)),
@@ -92,12 +92,12 @@ def test_noisier_costs_less(cost: Cost) -> None:
 def rules() -> list[Any]:
     """Return a filter or odometer of every theorem."""
     options: dict[str, dict[str, Any]] = {
-        "concentrated": {"delta_loss": "1e-5"},
+        "zcdp": {"delta_loss": "1e-5"},
         "whitehouse": {"delta_loss": "1e-5"},
-        "renyi": {"order": 8},
+        "rdp": {"order": 8},
         "sequence": {"steps": [EarlyStopping(TWENTY, stops=STOPS), TENTH]},
     }
-    special = {"renyi": {"order": 8}, "renyi-doubling": {"orders": [4, 8]}}
+    special = {"rdp": {"order": 8}, "rdp-doubling": {"orders": [4, 8]}}
     filters = [
         make_filter(name, epsilon=3, delta="1e-4", **options.get(name, {}))
         for name in FILTERS
@@ -133,7 +133,7 @@ def test_only_output_and_renyi_refund_cells() -> None:
     for rule in rules():
         if rule.theorem == "sequence":
             continue
-        if rule.theorem in {"output", "renyi"}:
+        if rule.theorem in {"output-dp", "rdp"}:
             assert rule.price_realised(TOY, "none") == rule.zero()
             continue
         if hasattr(rule, "charge_realised"):
@@ -163,7 +163,7 @@ def test_every_adaptive_theorem_refunds_substeps() -> None:
 
 def test_odometers_count_what_they_do_not_cover() -> None:
     """A step that an odometer does not cover is one uncovered step, settled too."""
-    odometer = make_odometer("renyi", delta="1e-6", order=8)
+    odometer = make_odometer("rdp", delta="1e-6", order=8)
     cost = ProposeTestRelease(epsilon=1, delta="1e-8")
     assert odometer.charge_realised(cost, "none") == odometer.charge(cost)
     assert odometer.charge(cost).amounts[-1] == 1
@@ -217,7 +217,7 @@ def test_sparse_vector_of_figure_1() -> None:
 )
 def test_release_noise_of_figure_1(passed: int, deviation: float) -> None:
     """What is left after c' positives buys the noise of the paper's Fig. 1."""
-    rule = make_filter("output", epsilon=1)
+    rule = make_filter("output-dp", epsilon=1)
     cost = SparseVector(positives=20, epsilon="0.5")
     spent = Fraction(rule.price_realised(cost, passed).amounts[0], UNITS)
     each = (1 - spent) / passed
@@ -238,7 +238,7 @@ def test_monotone_queries_need_half_the_noise() -> None:
 
 def test_interquartile_range_as_in_the_paper() -> None:
     """Two tries cost 2, 3 or 2 epsilon, apart and as one mechanism."""
-    rule = make_filter("output", epsilon=9, delta="0.1")
+    rule = make_filter("output-dp", epsilon=9, delta="0.1")
     one = ProposeTestRelease(epsilon=1, delta="0.01")
     none, answer = (rule.price_realised(one, o) for o in ("none", "answer"))
     assert [Fraction(t.amounts[0], UNITS) for t in (answer, none + answer)] == [2, 3]
@@ -254,7 +254,7 @@ def test_interquartile_range_as_in_the_paper() -> None:
 
 def test_cells_of_early_stopping() -> None:
     """An end between two stops counts as the later one; cells are named by stops."""
-    cost = EarlyStopping(TWENTY, stops=STOPS, accountant="gaussian", delta="3e-6")
+    cost = EarlyStopping(TWENTY, stops=STOPS, accountant="gdp", delta="3e-6")
     assert [cost.cell(n) for n in (1, 5, 6, 10, 20)] == ["5", "5", "10", "10", "20"]
     assert cost.deltas == (Fraction(1, 10**6),) * 3
     assert cost.delta == Fraction(3, 10**6)
@@ -358,15 +358,15 @@ def test_a_body_that_counted_nothing_is_charged_in_full() -> None:
 
 def test_accountants_that_do_not_fit_the_substep() -> None:
     """An accountant without a price for the sub-step is refused when priced."""
-    rule = make_filter("output", epsilon=5, delta="1e-5")
-    assert set(ACCOUNTANTS) >= {"kov", "gaussian", "optimal"}
+    rule = make_filter("output-dp", epsilon=5, delta="1e-5")
+    assert set(ACCOUNTANTS) >= {"kov", "gdp", "optimal"}
     for cost in (
         EarlyStopping(TWENTY, stops=STOPS),
         EarlyStopping(TWENTY, stops=STOPS, accountant="kov", delta="1e-6"),
         EarlyStopping(
             Laplace(sensitivity=1, scale=9),
             stops=STOPS,
-            accountant="gaussian",
+            accountant="gdp",
             delta="1e-6",
         ),
     ):

@@ -30,10 +30,10 @@ def rules() -> dict[str, Rule]:
     """Make every rule that lets outputs decide what runs next and prices Gaussians."""
     made: dict[str, Rule] = {
         name: make_filter(name, **BUDGET)
-        for name in ("gaussian", "concentrated", "renyi", "portfolio", "whitehouse")
+        for name in ("gdp", "zcdp", "rdp", "auto", "whitehouse")
     }
-    made["orders"] = make_filter("renyi", **BUDGET, orders=[4, 16, 64])
-    for name in ("renyi", "mixture", "stitched", "renyi-doubling"):
+    made["orders"] = make_filter("rdp", **BUDGET, orders=[4, 16, 64])
+    for name in ("rdp", "mixture", "stitched", "rdp-doubling"):
         rule = make_odometer(name, delta="1e-6", halt_at_epsilon=3)
         made[f"{name} odometer"] = rule
     return made
@@ -60,8 +60,8 @@ def test_vectors() -> None:
     assert [number_text(sigma) for sigma in COST.spreads[:6]] == known
     assert COST.spreads[-1] == 5
     squared, rho = (
-        make_filter("gaussian", **BUDGET),
-        make_filter("concentrated", **BUDGET),
+        make_filter("gdp", **BUDGET),
+        make_filter("zcdp", **BUDGET),
     )
     for draw, mu_squared in ((1, "0.00015625"), (len(COST.spreads), "0.04")):
         exact = Fraction(mu_squared)
@@ -84,12 +84,12 @@ def test_a_forecast_knows_it_with_less_noise() -> None:
 
 def test_a_draw_that_is_left_out_is_caught() -> None:
     """The control: the price of the last draw alone is far less than the sum."""
-    rule = make_filter("gaussian", **BUDGET)
+    rule = make_filter("gdp", **BUDGET)
     last = rule.price(COST.refinements()[-1]).amounts[0]
     assert last < rule.price_realised(COST, len(COST.spreads)).amounts[0] / 2
 
 
-@pytest.mark.parametrize("theorem", ["basic", "output", "rogers"])
+@pytest.mark.parametrize("theorem", ["basic", "output-dp", "rogers"])
 def test_rules_without_a_price_for_gaussians_refuse_it(theorem: str) -> None:
     """As they refuse the Gaussian itself."""
     with pytest.raises(UnsupportedCost):
@@ -98,12 +98,12 @@ def test_rules_without_a_price_for_gaussians_refuse_it(theorem: str) -> None:
 
 def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
     """Under output and at one Renyi order; elsewhere the worst stays charged."""
-    rule = make_filter("output", epsilon=1)
+    rule = make_filter("output-dp", epsilon=1)
     for draw, scale in enumerate(PURE.spreads, 1):
         epsilon = rule.price(Laplace(sensitivity=1, scale=scale))
         assert rule.price_realised(PURE, draw) == epsilon
     assert rule.price(PURE).amounts == (UNITS // 10, 0)
-    renyi = make_filter("renyi", **BUDGET)
+    renyi = make_filter("rdp", **BUDGET)
     assert renyi.price_realised(PURE, 1).fits_within(renyi.price(PURE))
     assert renyi.price_realised(PURE, 1) != renyi.price(PURE)
     pure = make_filter("basic", epsilon=1)

@@ -114,7 +114,7 @@ def test_cells_are_ordered_and_the_worst_is_reserved(
 
 def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:
     """At (5, 1e-6): 9,263 answers, and as many coins that ended without."""
-    rule = make_filter("renyi", epsilon=5, delta="1e-6")
+    rule = make_filter("rdp", epsilon=5, delta="1e-6")
     toy = OutputDP({"none": 0, "answer": "0.01"})
     worst, none = rule.price(toy), rule.price_realised(toy, "none")
     answer = rule.price_realised(toy, "answer")
@@ -142,9 +142,9 @@ def test_all_rules_with_divergences_settle_cells(
 ) -> None:
     """With one order or several, each order by its own slope."""
     if name == "filter":
-        rule: Any = make_filter("renyi", epsilon=3, delta="1e-6", **options)
+        rule: Any = make_filter("rdp", epsilon=3, delta="1e-6", **options)
     else:
-        rule = make_odometer("renyi", delta="1e-6", halt_at_epsilon=3, **options)
+        rule = make_odometer("rdp", delta="1e-6", halt_at_epsilon=3, **options)
     cost = SparseVector(positives=4, epsilon_threshold="0.2", epsilon_answers="0.4")
     orders = [Fraction(x) for x in options.get("orders", [8])]
     amounts = [rule.price_realised(cost, k).amounts[: len(orders)] for k in (0, 2, 4)]
@@ -161,7 +161,7 @@ def test_all_rules_with_divergences_settle_cells(
 def test_delta_of_a_cell_is_never_refunded() -> None:
     """A mechanism with a delta has no finite divergence, whatever came out."""
     cost = ProposeTestRelease(epsilon=1, delta="1e-8")
-    rule = make_filter("renyi", epsilon=3, delta="1e-6", order=8)
+    rule = make_filter("rdp", epsilon=3, delta="1e-6", order=8)
     for outcome in (None, "none", "answer"):
         with pytest.raises(UnsupportedCost):
             rule.price_realised(cost, outcome)
@@ -175,7 +175,7 @@ def test_a_ledger_settles_cells(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     make_project(
         tmp_path,
         monkeypatch,
-        policy.replace("filter: basic", "filter: {theorem: renyi, order: 8}"),
+        policy.replace("filter: basic", "filter: {theorem: rdp, order: 8}"),
     )
     cost = OutputDP({"none": "0.1", "answer": "0.5"})
 
@@ -186,7 +186,7 @@ def test_a_ledger_settles_cells(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
         guarded(
             dataset="shop", cost=cost, noise="own", fresh=True, cell=lambda out: out
         )(body)()
-        return Fraction(account().spent["renyi"])
+        return Fraction(account().spent["rdp"])
 
     cheap, dear = (cell_renyi(cost, name, Fraction(8)) for name in ("none", "answer"))
     assert spent("none") == pytest.approx(float(cheap), rel=1e-12)

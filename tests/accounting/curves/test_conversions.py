@@ -355,7 +355,7 @@ def test_the_search_for_an_order_finds_the_top_of_a_hill(power):
     assert abs(found / (3 * Fraction(10) ** power) - 1) < Fraction(1, 10**15)
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "concentrated"])
+@pytest.mark.parametrize("theorem", ["gdp", "zcdp"])
 def test_a_delta_next_to_one_is_answered_at_once(theorem):
     """A delta of 25 nines gets a filter or a refusal and never a busy process."""
     program = (

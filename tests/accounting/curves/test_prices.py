@@ -257,17 +257,17 @@ def test_known_mus(epsilon, mu):
 # -- what rules charge -------------------------------------------------------------
 
 RULES = {
-    "concentrated": (
-        make_filter("concentrated", epsilon=1, delta="1e-6", delta_loss="5e-7"),
+    "zcdp": (
+        make_filter("zcdp", epsilon=1, delta="1e-6", delta_loss="5e-7"),
         lambda cost: approx_zcdp(cost)[0],
     ),
-    "gaussian": (make_filter("gaussian", epsilon=1, delta="1e-6"), gdp_mu_squared),
+    "gdp": (make_filter("gdp", epsilon=1, delta="1e-6"), gdp_mu_squared),
     "basic": (
         make_filter("basic", epsilon=1, delta="1e-6"),
         lambda cost: approx_dp(cost)[0],
     ),
-    "renyi": (
-        make_odometer("renyi", delta="1e-6", order="1.0001"),
+    "rdp": (
+        make_odometer("rdp", delta="1e-6", order="1.0001"),
         lambda cost: renyi(cost, Fraction("1.0001")),
     ),
 }
@@ -282,8 +282,8 @@ PRICED = [
     (name, cost)
     for name, cost in itertools.product(RULES, CORNER_COSTS)
     if not (name == "basic" and isinstance(cost, Gaussian | ZCDP))
-    and not (name == "gaussian" and isinstance(cost, ZCDP))
-    and not (name in {"gaussian", "renyi"} and getattr(cost, "delta", 0))
+    and not (name == "gdp" and isinstance(cost, ZCDP))
+    and not (name in {"gdp", "rdp"} and getattr(cost, "delta", 0))
 ]
 
 

@@ -327,7 +327,7 @@ def test_laplace_noise_needs_its_mu(epsilon: str) -> None:
 
 def test_what_exact_prices_win() -> None:
     """More steps under the rules that use them; Gaussians as before."""
-    rule = make_filter("gaussian", epsilon=5, delta="1e-6")
+    rule = make_filter("gdp", epsilon=5, delta="1e-6")
 
     def steps(cost: Cost) -> int:
         return rule.thresholds[0] // rule.price(cost).amounts[0]

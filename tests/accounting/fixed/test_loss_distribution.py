@@ -178,7 +178,7 @@ def step_curves() -> list[tuple[str, Curve, mpmath.mpf]]:
     """Return the curves of a Laplace and of a Gaussian, with their parameters."""
     laplace = curves(Laplace(sensitivity=1, epsilon="0.7"))[0]
     sampled = curves(PoissonSampledGaussian(sampling_rate=1, noise_multiplier=2))[0]
-    return [("laplace", laplace, mp.mpf("0.7")), ("gaussian", sampled, mp.mpf("0.5"))]
+    return [("laplace", laplace, mp.mpf("0.7")), ("gdp", sampled, mp.mpf("0.5"))]
 
 
 def test_masses_dominate_their_curve() -> None:

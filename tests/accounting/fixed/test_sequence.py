@@ -183,7 +183,7 @@ def test_iterated_steps_are_sequencened_whole() -> None:
     assert rule.price_realised(cost, 5) == rule.price(cost) == Tally((1, 0))
 
 
-@pytest.mark.parametrize("accountant", ["basic", "kov", "pld", "renyi"])
+@pytest.mark.parametrize("accountant", ["basic", "kov", "pld", "rdp"])
 def test_accountants_of_a_sequence(accountant: str) -> None:
     """Every accountant composes the sequence as `composed_epsilon` does."""
     rule = sequence(times(TENTH, 20), epsilon=4, accountant=accountant)

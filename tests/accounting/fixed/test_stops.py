@@ -195,11 +195,11 @@ def test_lemma_11_is_dominated_by_theorem_15(accountant: str) -> None:
     """The epsilons of every accountant cost at most the sum of its deltas."""
     stops, shares = [5, 20, 60], [MILLIONTH / 2, MILLIONTH / 4, MILLIONTH / 4]
     cost: Cost = TENTH
-    if accountant == "gaussian":
+    if accountant == "gdp":
         cost = TWENTY
     epsilons = lemma_11([((cost, k),) for k in stops], shares, accountant)
     assert sorted(epsilons) == list(epsilons)
-    if accountant != "gaussian":
+    if accountant != "gdp":
         steps = steps_of(("0.1", "0")) * 60
         assert theorem_15(steps, stops, list(epsilons)) <= MILLIONTH
 
@@ -211,7 +211,7 @@ def test_accountants_by_hand() -> None:
     assert composed_epsilon(shifted, MILLIONTH, "kov") == fixed_epsilon(
         shifted, MILLIONTH
     )
-    exact = composed_epsilon(parts, MILLIONTH, "gaussian")
+    exact = composed_epsilon(parts, MILLIONTH, "gdp")
     assert exact == composed_epsilon(parts, MILLIONTH, "pld")
     mu, found = mp.sqrt(50) / 20, mp.mpf(exact.numerator) / exact.denominator
     true = mp.findroot(
@@ -228,14 +228,14 @@ def test_accountants_by_hand() -> None:
         - float(mp.log(order / mp.mpf(10) ** 6)) / (order - 1)
         for order in (9, 13, 17)
     ]
-    found_renyi = composed_epsilon(parts, MILLIONTH, "renyi")
+    found_renyi = composed_epsilon(parts, MILLIONTH, "rdp")
     assert float(exact) < float(found_renyi) <= min(by_orders)
 
 
 def test_no_delta_means_the_sum() -> None:
     """Without a delta every accountant falls back to basic composition."""
     parts = ((TENTH, 3), (PureDP(epsilon=1), 2))
-    for accountant in ("basic", "kov", "pld", "renyi"):
+    for accountant in ("basic", "kov", "pld", "rdp"):
         found = composed_epsilon(parts, Fraction(0), accountant)
         assert found == Fraction("2.3")
 
@@ -244,15 +244,15 @@ def test_a_gaussian_by_its_mu_is_a_gaussian() -> None:
     """Under the accountant that composes Gaussians, alone and together."""
     named, noisy = GaussianDP(mu="0.05"), TWENTY
     for parts in (((named, 50),), ((named, 20), (noisy, 30))):
-        found = composed_epsilon(parts, MILLIONTH, "gaussian")
-        assert found == composed_epsilon(((noisy, 50),), MILLIONTH, "gaussian")
+        found = composed_epsilon(parts, MILLIONTH, "gdp")
+        assert found == composed_epsilon(((noisy, 50),), MILLIONTH, "gdp")
 
 
 @pytest.mark.parametrize("order", ["1.02", "6", "32", "1e6"])
 def test_a_bound_of_one_order_is_composed_at_the_orders_below(order: str) -> None:
     """Its own order included, where it costs least; it was refused for the others."""
     known = RenyiDP(order=order, epsilon="0.01")
-    found = composed_epsilon(((known, 3), (TWENTY, 5)), MILLIONTH, "renyi")
+    found = composed_epsilon(((known, 3), (TWENTY, 5)), MILLIONTH, "rdp")
     own = Fraction(order)
 
     def at(alpha: Fraction) -> object:
@@ -279,16 +279,16 @@ def test_accountants_refuse_what_they_cannot_compose() -> None:
     for parts, accountant in (
         (gaussian, "basic"),
         (gaussian, "kov"),
-        (pure, "gaussian"),
+        (pure, "gdp"),
         (((ZCDP(rho=1), 1),), "pld"),
-        (((ApproxDP(epsilon=1, delta="0.1"), 1),), "renyi"),
-        (((ZCDP(rho=1), 1),), "gaussian"),
+        (((ApproxDP(epsilon=1, delta="0.1"), 1),), "rdp"),
+        (((ZCDP(rho=1), 1),), "gdp"),
     ):
         with pytest.raises(UnsupportedCost):
             composed_epsilon(parts, MILLIONTH, accountant)
     choice = ExponentialMechanism(epsilon="0.1")
     for cost in (choice, Composed(TWENTY, choice)):
-        with pytest.raises(UnsupportedCost, match="Use the accountant renyi, or kov"):
+        with pytest.raises(UnsupportedCost, match="Use the accountant rdp, or kov"):
             composed_epsilon(((TENTH, 2), (cost, 1)), MILLIONTH, "pld")
     with pytest.raises(UnsupportedCost, match="pld does not compose Exponential"):
         stop_epsilons(

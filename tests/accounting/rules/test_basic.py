@@ -65,7 +65,7 @@ def test_deltas_are_a_budget_of_their_own():
     assert admitted(RULE, ApproxDP(epsilon="0.5", delta="1e-9")) == 2
 
 
-@pytest.mark.parametrize("theorem", ["basic", "output"])
+@pytest.mark.parametrize("theorem", ["basic", "output-dp"])
 def test_a_delta_beside_a_budget_without_one_has_no_price(theorem):
     """It is refused in these words, not as a budget that is used up."""
     without = make_filter(theorem, epsilon=1)
@@ -85,7 +85,7 @@ def test_even_splits_fill_a_budget():
 
 
 @pytest.mark.parametrize(
-    "theorem", ["basic", "output", "gaussian", "concentrated", "renyi", "portfolio"]
+    "theorem", ["basic", "output-dp", "gdp", "zcdp", "rdp", "auto"]
 )
 @pytest.mark.parametrize("parts", [3, 7, 101])
 def test_repeated_and_composed_cost_the_same(theorem, parts):
@@ -95,7 +95,7 @@ def test_repeated_and_composed_cost_the_same(theorem, parts):
     repeated = rule.price(Repeated(part, parts))
     assert repeated == rule.price(Composed(*[part] * parts))
     assert rule.price(Composed(part, Repeated(part, parts - 1))) == repeated
-    if theorem in ("basic", "output", "portfolio"):
+    if theorem in ("basic", "output-dp", "auto"):
         assert rule.admits(repeated)
 
 

@@ -1,4 +1,4 @@
-"""The concentrated filter: rhos add up to the rho that the target allows."""
+"""The zcdp filter: rhos add up to the rho that the target allows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dpflow.accounting.curves.conversions import concentrated_budget
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_down
 
-SPLIT = make_filter("concentrated", epsilon=1, delta="1e-6", delta_loss="6e-7")
-WHOLE = make_filter("concentrated", epsilon=1, delta="1e-6")
+SPLIT = make_filter("zcdp", epsilon=1, delta="1e-6", delta_loss="6e-7")
+WHOLE = make_filter("zcdp", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
@@ -43,9 +43,7 @@ def admitted(rule: Filter, cost: Cost) -> int:
 )
 def test_known_numbers_of_steps(epsilon, conversion, cost, count):
     """The rule admits as many identical steps as theory says, and no more."""
-    rule = make_filter(
-        "concentrated", epsilon=epsilon, delta="1e-6", conversion=conversion
-    )
+    rule = make_filter("zcdp", epsilon=epsilon, delta="1e-6", conversion=conversion)
     assert admitted(rule, cost) == count
 
 
@@ -53,8 +51,8 @@ def test_known_numbers_of_steps(epsilon, conversion, cost, count):
 def test_the_split_is_paid_for_by_the_conversion(conversion):
     """With part of delta kept for steps, rho is that of the rest of delta."""
     options = {"epsilon": 1, "conversion": conversion}
-    split = make_filter("concentrated", delta="1e-6", delta_loss="6e-7", **options)
-    whole = make_filter("concentrated", delta="6e-7", **options)
+    split = make_filter("zcdp", delta="1e-6", delta_loss="6e-7", **options)
+    whole = make_filter("zcdp", delta="6e-7", **options)
     assert split.limit.amounts[0] == whole.limit.amounts[0]
     assert split.limit.amounts[1] == units_down(Fraction("4e-7"))
     assert whole.limit.amounts[1] == 0
@@ -66,7 +64,7 @@ def test_the_limit_is_rounded_down_from_fifty_digits():
         log = mpmath.log(10**6)
         root = (mpmath.sqrt(1 + log) - mpmath.sqrt(log)) ** 2
         units = int(mpmath.floor(root * UNITS))
-    rule = make_filter("concentrated", epsilon=1, delta="1e-6", conversion="classic")
+    rule = make_filter("zcdp", epsilon=1, delta="1e-6", conversion="classic")
     assert 0 < units - rule.limit.amounts[0] <= units // 10**29
 
 
@@ -117,5 +115,5 @@ def test_the_limit_is_the_budget_in_whole_units_rounded_down():
 def test_a_bad_option_is_refused_by_name(name, options):
     """Each option that is no number, out of range or no known word names itself."""
     with pytest.raises(InvalidCost, match=name) as caught:
-        make_filter("concentrated", **{"epsilon": 1, "delta": "1e-6", **options})
+        make_filter("zcdp", **{"epsilon": 1, "delta": "1e-6", **options})
     assert caught.value.name == name

@@ -23,7 +23,7 @@ from dpflow.accounting.rules.tightening import tightened_filter
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_up
 
-KINDS = ("gaussian", "renyi")
+KINDS = ("gdp", "rdp")
 ASIDE = ApproxDP(epsilon="0.1", delta="1e-9")
 TRIED = ProposeTestRelease(epsilon="0.1", delta="1e-9")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
@@ -38,7 +38,7 @@ def split(theorem: str, **options: object) -> Filter:
 def test_gradient_steps_fit_beside_a_step_with_a_delta() -> None:
     """Where no filter of one loss took both: 862 of the 934 steps alone."""
     sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-    rule = split("renyi", order=9, delta_loss="9.99e-7")
+    rule = split("rdp", order=9, delta_loss="9.99e-7")
     step, first = rule.price(sampled), rule.price(TRIED)
     count = (rule.thresholds[0] - first.amounts[0]) // step.amounts[0]
     assert count == 862
@@ -47,7 +47,7 @@ def test_gradient_steps_fit_beside_a_step_with_a_delta() -> None:
     assert not rule.admits(first + steps + step)
     # The delta that was kept is for one such step.
     assert not rule.admits(first + first)
-    alone = make_filter("renyi", epsilon=3, delta="1e-6", order=9)
+    alone = make_filter("rdp", epsilon=3, delta="1e-6", order=9)
     assert alone.thresholds[0] // step.amounts[0] == 934
     with pytest.raises(UnsupportedCost, match="delta_loss"):
         alone.price(TRIED)
@@ -88,10 +88,10 @@ def test_a_step_costs_what_is_left_of_it_and_its_delta(
 def test_an_approximately_concentrated_step_has_divergences_but_no_mu() -> None:
     """As without a delta."""
     cost, rest = ApproxZCDP(rho="0.001", delta="1e-9"), ZCDP(rho="0.001")
-    rule = split("renyi", order=8)
+    rule = split("rdp", order=8)
     assert rule.price(cost).amounts == (rule.price(rest).amounts[0], UNITS // 10**9)
     with pytest.raises(UnsupportedCost, match="Gaussian DP"):
-        split("gaussian").price(cost)
+        split("gdp").price(cost)
 
 
 @pytest.mark.parametrize("theorem", KINDS)
@@ -114,7 +114,7 @@ def test_the_loss_has_the_budget_of_its_part(theorem: str) -> None:
 
 def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
     """Its cells are no divergences; those of one without a delta are."""
-    rule = split("renyi")
+    rule = split("rdp")
     for outcome in ("none", "answer"):
         assert rule.price_realised(TRIED, outcome) == rule.price(TRIED)
     cells = OutputDP({"none": 0, "answer": "0.5"})
@@ -143,4 +143,4 @@ def test_a_part_is_a_delta_of_the_budget(theorem: str, part: object) -> None:
 def test_several_orders_have_no_split() -> None:
     """One order, or a portfolio, has."""
     with pytest.raises(InvalidCost, match="delta_loss= goes with one"):
-        split("renyi", orders=[4, 8])
+        split("rdp", orders=[4, 8])

@@ -12,7 +12,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 
-RULE = make_filter("gaussian", epsilon=1, delta="1e-6")
+RULE = make_filter("gdp", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
@@ -45,7 +45,7 @@ def admitted(rule: Filter, cost: Cost) -> int:
 )
 def test_known_numbers_of_steps(epsilon, cost, count):
     """The rule admits as many identical steps as theory says, and no more."""
-    rule = make_filter("gaussian", epsilon=epsilon, delta="1e-6")
+    rule = make_filter("gdp", epsilon=epsilon, delta="1e-6")
     assert admitted(rule, cost) == count
 
 
@@ -87,6 +87,6 @@ def test_a_price_that_is_no_whole_number_of_units_is_rounded_up():
 @pytest.mark.parametrize("delta", ["1e-9", "1e-5"])
 def test_gaussians_fare_no_worse_than_under_concentrated(epsilon, delta):
     """For Gaussians the lossless rule admits at least what the zCDP rule admits."""
-    gaussian = make_filter("gaussian", epsilon=epsilon, delta=delta)
-    concentrated = make_filter("concentrated", epsilon=epsilon, delta=delta)
+    gaussian = make_filter("gdp", epsilon=epsilon, delta=delta)
+    concentrated = make_filter("zcdp", epsilon=epsilon, delta=delta)
     assert 2 * concentrated.limit.amounts[0] < gaussian.limit.amounts[0]

@@ -82,8 +82,8 @@ SIZES = st.integers(min_value=2, max_value=12)
             ),
         ),
         (
-            IndividualBound(measure="gaussian", bound="0.01"),
-            IndividualBound(measure="gaussian", bound="0.09"),
+            IndividualBound(measure="gdp", bound="0.01"),
+            IndividualBound(measure="gdp", bound="0.09"),
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_rho_of_a_group_is_the_gaussians_own(size: int, sigma: Fraction) -> None
     assert size * rho < truth <= grouped.rho
 
 
-@pytest.mark.parametrize("accountant", ["basic", "gaussian", "renyi", "pld"])
+@pytest.mark.parametrize("accountant", ["basic", "gdp", "rdp", "pld"])
 def test_a_group_in_a_step_that_may_end_early(accountant: str) -> None:
     """Each stop costs the group what its noise at three sensitivities costs one."""
     noise = Laplace if accountant == "basic" else Gaussian
@@ -167,13 +167,13 @@ def test_a_group_in_a_step_that_may_end_early(accountant: str) -> None:
     grouped = group_cost(made[0], 3)
     assert isinstance(grouped, EarlyStopping)
     assert grouped.epsilons() == made[1].epsilons() > made[0].epsilons()
-    rule = make_filter("renyi", epsilon=9, delta="1e-6")
+    rule = make_filter("rdp", epsilon=9, delta="1e-6")
     assert rule.price_realised(grouped, 5) == rule.price_realised(made[1], 5)
 
 
 def test_the_mu_of_a_personal_bound_grows_with_the_group() -> None:
     """A Gaussian that uses all of the bound reaches the group's price, not less."""
-    bound = IndividualBound(measure="gaussian", bound=Fraction(1, 400))
+    bound = IndividualBound(measure="gdp", bound=Fraction(1, 400))
     truth = gdp_mu_squared(Gaussian(sensitivity=3, sigma=20))
     assert gdp_mu_squared(group_cost(bound, 3)) == truth > 3 * bound.bound
 
@@ -188,7 +188,7 @@ def test_a_group_never_costs_less(size: int) -> None:
         ExponentialMechanism(epsilon="0.1"),
         ZCDP(rho="0.01"),
     ]
-    for theorem in ("concentrated", "renyi"):
+    for theorem in ("zcdp", "rdp"):
         rule = make_filter(theorem, epsilon=100, delta="1e-6")
         for cost in costs:
             assert rule.price(cost).fits_within(rule.price(group_cost(cost, size)))
@@ -199,7 +199,7 @@ def test_a_group_never_costs_less(size: int) -> None:
     [
         PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
         RenyiDP(order=2, epsilon="0.1"),
-        IndividualBound(measure="renyi", order=8, bound="0.01"),
+        IndividualBound(measure="rdp", order=8, bound="0.01"),
         EarlyStopping(RenyiDP(order=2, epsilon="0.1"), stops=(2,)),
         ApproxZCDP(rho="0.1", delta="1e-9"),
         ApproxDP(epsilon=20, delta="0.1"),

@@ -70,7 +70,7 @@ def test_bound_is_below_the_divergence_allowed(epsilon, delta, order):
 @given(decades, deltas)
 def test_gaussian_bound_spends_delta_and_no_more(epsilon, delta):
     """The squared mu that is allowed reaches delta from below."""
-    rule = make_filter("individual", epsilon=epsilon, delta=delta, measure="gaussian")
+    rule = make_filter("individual", epsilon=epsilon, delta=delta, measure="gdp")
     bound = real(rule.bound)
     assert gaussian_delta(epsilon, bound) <= real(delta)
     assert gaussian_delta(epsilon, bound * (1 + MP.mpf("1e-9"))) > real(delta)
@@ -87,9 +87,7 @@ def test_gaussian_bound_spends_delta_and_no_more(epsilon, delta):
 )
 def test_published_budgets(epsilon, delta, mu, rho, order):
     """Bounds and the derived order agree with the table of budgets."""
-    gaussian = make_filter(
-        "individual", epsilon=epsilon, delta=delta, measure="gaussian"
-    )
+    gaussian = make_filter("individual", epsilon=epsilon, delta=delta, measure="gdp")
     assert float(gaussian.bound) ** 0.5 == pytest.approx(float(mu), rel=1e-12)
     renyi = make_filter("individual", epsilon=epsilon, delta=delta)
     assert abs(float(renyi.order) - float(order)) <= 0.5
@@ -100,7 +98,7 @@ def test_published_budgets(epsilon, delta, mu, rho, order):
 
 def test_opening_takes_the_whole_budget_once():
     """The bound is reserved in full; a second opening and any step are refused."""
-    for measure in ("renyi", "gaussian"):
+    for measure in ("rdp", "gdp"):
         rule = make_filter("individual", epsilon=1, delta="1e-6", measure=measure)
         opened = rule.price(rule.opening())
         assert opened == rule.limit
@@ -121,8 +119,8 @@ def test_smaller_openings_share_the_budget():
 
 
 def test_direct_steps_cost_everybody_the_worst_case():
-    """A step charged in public costs what it costs the renyi and gaussian filters."""
-    gaussian = make_filter("individual", epsilon=1, delta="1e-6", measure="gaussian")
+    """A step charged in public costs what it costs the rdp and gdp filters."""
+    gaussian = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
     cost, steps = gaussian.price(Gaussian(sensitivity=1, sigma=20)), 0
     tally = gaussian.zero()
     while gaussian.admits(tally + cost):
@@ -141,8 +139,8 @@ def test_direct_steps_cost_everybody_the_worst_case():
 def test_bound_is_a_cost_that_journals_keep():
     """A bound reads back from its description, equal and with the same hash."""
     for cost in (
-        IndividualBound(measure="renyi", order="2.5", bound="1e-9"),
-        IndividualBound(measure="gaussian", bound=Fraction(1, 3)),
+        IndividualBound(measure="rdp", order="2.5", bound="1e-9"),
+        IndividualBound(measure="gdp", bound=Fraction(1, 3)),
     ):
         again = cost_from_description(cost.describe())
         assert again == cost
@@ -153,37 +151,36 @@ def test_bound_is_a_cost_that_journals_keep():
 
 def test_bound_under_other_theorems():
     """A renyi bound covers lower orders only; a gaussian one covers all notions."""
-    renyi = IndividualBound(measure="renyi", order=8, bound="0.5")
-    at = lambda order: make_odometer("renyi", delta="1e-6", order=order)
+    renyi = IndividualBound(measure="rdp", order=8, bound="0.5")
+    at = lambda order: make_odometer("rdp", delta="1e-6", order=order)
     half = UNITS // 2
     assert at(8).price(renyi) == at(2).price(renyi) == Tally((half, 0))
     with pytest.raises(UnsupportedCost):
         at("8.1").price(renyi)
-    for theorem in ("gaussian", "concentrated", "basic"):
+    for theorem in ("gdp", "zcdp", "basic"):
         with pytest.raises(UnsupportedCost):
             make_filter(theorem, epsilon=1, delta="1e-6").price(renyi)
-    gaussian = IndividualBound(measure="gaussian", bound="0.5")
+    gaussian = IndividualBound(measure="gdp", bound="0.5")
     assert at(8).price(gaussian) == Tally((2 * UNITS, 0))
     filters = {
-        name: make_filter(name, epsilon=1, delta="1e-6")
-        for name in ("gaussian", "concentrated")
+        name: make_filter(name, epsilon=1, delta="1e-6") for name in ("gdp", "zcdp")
     }
-    assert filters["gaussian"].price(gaussian) == Tally((half,))
-    assert filters["concentrated"].price(gaussian) == Tally((half // 2, 0))
+    assert filters["gdp"].price(gaussian) == Tally((half,))
+    assert filters["zcdp"].price(gaussian) == Tally((half // 2, 0))
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"measure": "renyi", "bound": 1},
-        {"measure": "renyi", "bound": 1, "order": 1},
-        {"measure": "renyi", "bound": 1, "order": 2 * 10**6},
-        {"measure": "renyi", "bound": 1, "order": "nan"},
-        {"measure": "renyi", "bound": 0, "order": 2},
-        {"measure": "renyi", "bound": True, "order": 2},
-        {"measure": "renyi", "bound": float("inf"), "order": 2},
-        {"measure": "gaussian", "bound": 1, "order": 2},
-        {"measure": "gaussian", "bound": -1},
+        {"measure": "rdp", "bound": 1},
+        {"measure": "rdp", "bound": 1, "order": 1},
+        {"measure": "rdp", "bound": 1, "order": 2 * 10**6},
+        {"measure": "rdp", "bound": 1, "order": "nan"},
+        {"measure": "rdp", "bound": 0, "order": 2},
+        {"measure": "rdp", "bound": True, "order": 2},
+        {"measure": "rdp", "bound": float("inf"), "order": 2},
+        {"measure": "gdp", "bound": 1, "order": 2},
+        {"measure": "gdp", "bound": -1},
         {"measure": "zcdp", "bound": 1},
         {"measure": None, "bound": 1},
     ],
@@ -197,7 +194,7 @@ def test_unusable_bounds_are_refused(options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"measure": "gaussian", "order": 2},
+        {"measure": "gdp", "order": 2},
         {"measure": "pure"},
         {"order": "0.5"},
         {"order": "1.0001"},
@@ -230,13 +227,13 @@ def test_filter_round_trips_and_its_order_is_near_the_best(epsilon, delta):
     deltas,
     orders,
     st.integers(0, 40 * UNITS),
-    st.sampled_from(["renyi", "gaussian"]),
+    st.sampled_from(["rdp", "gdp"]),
 )
 def test_reading_is_just_above_the_bound(delta, order, amount, measure):
     """The odometer reads R + log(1/delta) / (order - 1), at most 1e-9 too high."""
     odometer = make_odometer("individual", delta=delta, order=order, measure=measure)
     spent = MP.mpf(amount) / UNITS
-    if measure == "gaussian":
+    if measure == "gdp":
         spent *= real(order) / 2
     truth = spent - MP.log(real(delta)) / (real(order) - 1)
     reading = MP.mpf(odometer.read(Tally((amount, 0))))

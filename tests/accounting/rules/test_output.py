@@ -1,4 +1,4 @@
-"""The filter `output`: realised epsilons come back, deltas never do."""
+"""The filter `output-dp`: realised epsilons come back, deltas never do."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_stopping_early_by_lemma_11() -> None:
     """The largest epsilon of a stop is reserved, that of the stop reached settled."""
     shares = [Fraction(1, 10**7)] * 3
     stops = (5, 10, 15)
-    cost = EarlyStopping(TWENTY, stops=stops, accountant="gaussian", delta=shares)
-    epsilons = lemma_11([((TWENTY, k),) for k in stops], shares, "gaussian")
+    cost = EarlyStopping(TWENTY, stops=stops, accountant="gdp", delta=shares)
+    epsilons = lemma_11([((TWENTY, k),) for k in stops], shares, "gdp")
     assert RULE.admits(RULE.price(cost))
     units = [units_up(e) for e in epsilons]
     delta = 3 * UNITS // 10**7
@@ -176,4 +176,4 @@ def test_what_it_refuses() -> None:
     with pytest.raises(InvalidCost, match="unknown cell"):
         RULE.price_realised(TOY, "maybe")
     with pytest.raises(InvalidCost):
-        make_filter("output", epsilon=0)
+        make_filter("output-dp", epsilon=0)

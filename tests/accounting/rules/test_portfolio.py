@@ -1,4 +1,4 @@
-"""The filter `portfolio`: members, splits, what it admits."""
+"""The filter `auto`: members, splits, what it admits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ LARGE = [
 )
 def test_the_default_comes_near_a_fixed_sequence(epsilon, delta, costs, optimum):
     """0.94 of it where 200 steps fit."""
-    ours = admitted(make_filter("portfolio", epsilon=epsilon, delta=delta), *costs)
+    ours = admitted(make_filter("auto", epsilon=epsilon, delta=delta), *costs)
     if optimum >= 200:
         assert ours >= 0.94 * optimum
     assert ours <= optimum
@@ -115,30 +115,30 @@ def test_sampled_gaussians_get_half_of_the_best_whole_order(
     best = 0
     for order in range(3, 33):
         with suppress(InvalidCost):
-            rule = make_filter("renyi", order=order, **budget)
+            rule = make_filter("rdp", order=order, **budget)
             best = max(best, admitted(rule, cost))
     assert best > 100
-    assert admitted(make_filter("portfolio", **budget), cost) >= best / 2
+    assert admitted(make_filter("auto", **budget), cost) >= best / 2
 
 
 def test_measurements_with_a_delta_run_under_the_default():
     """A tenth of delta is theirs: at (10, 1e-5) as many as epsilons and deltas fit."""
-    rule = make_filter("portfolio", epsilon=10, delta="1e-5")
+    rule = make_filter("auto", epsilon=10, delta="1e-5")
     steps = [ApproxDP(epsilon="0.5", delta=d) for d in ("1e-6", "1e-7", "1e-8")]
     assert [admitted(rule, step) for step in steps] == [1, 10, 20]
 
 
 def test_steps_admitted_at_one_and_five():
     """Against gaussian's 22 and 416, renyi's 97 and basic's 10."""
-    one = make_filter("portfolio", epsilon=1, delta="1e-6")
-    five = make_filter("portfolio", epsilon=5, delta="1e-6")
+    one = make_filter("auto", epsilon=1, delta="1e-6")
+    five = make_filter("auto", epsilon=5, delta="1e-6")
     assert [admitted(one, c) for c in (GAUSSIAN, PURE)] == [21, 10]
     assert [admitted(five, c) for c in (GAUSSIAN, PURE)] == [403, 99]
 
 
 def test_members_are_priced_at_their_own_sums():
     """Each as if it were alone, whatever the others count."""
-    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    rule = make_filter("auto", epsilon=5, delta="1e-6")
     own, total = [m.zero() for m in rule.members], rule.zero()
     for cost in (PURE, LAPLACE, TENTH_RANGE) * 30:
         total = total + rule.price(cost, total)
@@ -152,16 +152,16 @@ def test_members_are_priced_at_their_own_sums():
 def test_one_uncovered_step_switches_a_member_off():
     """A step that only one member covers leaves that member alone in charge."""
     members = [
-        {"theorem": "gaussian", "delta": "5e-7"},
-        {"theorem": "concentrated", "delta": "5e-7", "delta_loss": "4e-7"},
+        {"theorem": "gdp", "delta": "5e-7"},
+        {"theorem": "zcdp", "delta": "5e-7", "delta_loss": "4e-7"},
     ]
-    rule = make_filter("portfolio", epsilon=1, delta="1e-6", members=members)
-    alone = make_filter("concentrated", epsilon=1, delta="5e-7", delta_loss="4e-7")
+    rule = make_filter("auto", epsilon=1, delta="1e-6", members=members)
+    alone = make_filter("zcdp", epsilon=1, delta="5e-7", delta_loss="4e-7")
     before = rule.price(GAUSSIAN)
     mixed = before + rule.price(OWN_DELTA)
     own = alone.price(GAUSSIAN) + alone.price(OWN_DELTA)
-    assert rule.named(mixed)["gaussian/uncovered"] == "1"
-    assert rule.named(mixed)["concentrated/uncovered"] == "0"
+    assert rule.named(mixed)["gdp/uncovered"] == "1"
+    assert rule.named(mixed)["zcdp/uncovered"] == "0"
     for count in range(1, 40):
         amounts = tuple(
             a + count * b for a, b in zip(mixed.amounts, before.amounts, strict=True)
@@ -180,10 +180,10 @@ def test_one_uncovered_step_switches_a_member_off():
 def test_steps_that_no_member_covers_together():
     """Each step has a member, all of them together have none: refused."""
     members = [
-        {"theorem": "renyi", "delta": "5e-7"},
+        {"theorem": "rdp", "delta": "5e-7"},
         {"theorem": "basic", "delta": "5e-7"},
     ]
-    rule = make_filter("portfolio", epsilon=5, delta="1e-6", members=members)
+    rule = make_filter("auto", epsilon=5, delta="1e-6", members=members)
     sampled, own = rule.price(SAMPLED), rule.price(OWN_DELTA)
     assert rule.admits(sampled)
     assert rule.admits(own)
@@ -193,9 +193,9 @@ def test_steps_that_no_member_covers_together():
 
 def test_a_step_that_no_member_covers():
     """Refused with the members' own reasons, not counted as exhausted."""
-    members = [{"theorem": "gaussian", "delta": "1e-6"}, {"theorem": "basic"}]
-    rule = make_filter("portfolio", epsilon=1, delta="1e-6", members=members)
-    with pytest.raises(UnsupportedCost, match="no member of the portfolio"):
+    members = [{"theorem": "gdp", "delta": "1e-6"}, {"theorem": "basic"}]
+    rule = make_filter("auto", epsilon=1, delta="1e-6", members=members)
+    with pytest.raises(UnsupportedCost, match="no member of auto"):
         rule.price(ZCDP(rho="0.001"))
     with pytest.raises(UnsupportedCost, match="keeps no delta for steps"):
         rule.price(OWN_DELTA)
@@ -203,13 +203,13 @@ def test_a_step_that_no_member_covers():
 
 def test_the_default_covers_every_kind_of_step():
     """A step's own delta has no price under renyi, sampling only there."""
-    rule = make_filter("portfolio", epsilon=1, delta="1e-6")
+    rule = make_filter("auto", epsilon=1, delta="1e-6")
     covered = {
-        GAUSSIAN: {"residue", "renyi", "concentrated"},
-        PURE: {"residue", "renyi", "concentrated", "basic"},
-        OWN_DELTA: {"residue", "concentrated", "basic"},
-        SAMPLED: {"renyi"},
-        ZCDP(rho="0.01"): {"renyi", "concentrated"},
+        GAUSSIAN: {"residue", "rdp", "zcdp"},
+        PURE: {"residue", "rdp", "zcdp", "basic"},
+        OWN_DELTA: {"residue", "zcdp", "basic"},
+        SAMPLED: {"rdp"},
+        ZCDP(rho="0.01"): {"rdp", "zcdp"},
     }
     for cost, names in covered.items():
         text = rule.named(rule.price(cost))
@@ -222,13 +222,13 @@ def test_the_default_members_split_delta():
     members = default_members(Fraction(1), Fraction("1e-6"))
     assert [m.theorem for m in members] == [
         "residue",
-        "renyi",
-        "concentrated",
+        "rdp",
+        "zcdp",
         "basic",
     ]
     assert sum(m.delta for m in members) == Fraction("1e-6")
     assert members[-1].delta == Fraction("1e-7")
-    assert [m.theorem for m in make_filter("portfolio", epsilon=1).members] == ["basic"]
+    assert [m.theorem for m in make_filter("auto", epsilon=1).members] == ["basic"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_default_members_split_delta():
 )
 def test_the_default_at_the_corners(epsilon, delta):
     """It can be made, admits nothing spent, and rebuilds from its parameters."""
-    rule = make_filter("portfolio", epsilon=epsilon, delta=delta)
+    rule = make_filter("auto", epsilon=epsilon, delta=delta)
     assert rule.admits(rule.zero())
     assert rule == make_filter(**rule.parameters())
     assert rule.admits(rule.price(PureDP(epsilon=epsilon)))
@@ -245,7 +245,7 @@ def test_the_default_at_the_corners(epsilon, delta):
 
 def test_derived_numbers_are_pinned():
     """Every number that a default derived is among them."""
-    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    rule = make_filter("auto", epsilon=5, delta="1e-6")
     pinned = rule.parameters()
     assert Fraction(pinned["members"][0]["delta"]) == Fraction("6.6e-7")
     assert Fraction(pinned["members"][0]["delta_loss"]) == Fraction("6.55e-7")
@@ -254,7 +254,7 @@ def test_derived_numbers_are_pinned():
 
 def test_the_tally_is_small():
     """Under two kilobytes after a million steps of every kind."""
-    rule = make_filter("portfolio", epsilon=10, delta="1e-5")
+    rule = make_filter("auto", epsilon=10, delta="1e-5")
     total = rule.zero()
     for cost in (GAUSSIAN, PURE, OWN_DELTA, SAMPLED):
         total = total + times(rule.price(cost).amounts, 10**6)
@@ -263,6 +263,6 @@ def test_the_tally_is_small():
 
 def test_members_share_delta():
     """Parts that together exceed it make no union."""
-    members = [{"theorem": "gaussian", "delta": "6e-7"}] * 2
+    members = [{"theorem": "gdp", "delta": "6e-7"}] * 2
     with pytest.raises(InvalidCost, match="sum to"):
-        make_filter("portfolio", epsilon=1, delta="1e-6", members=members)
+        make_filter("auto", epsilon=1, delta="1e-6", members=members)

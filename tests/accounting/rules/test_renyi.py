@@ -16,7 +16,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 
-RULE = make_odometer("renyi", delta="1e-6", order=8)
+RULE = make_odometer("rdp", delta="1e-6", order=8)
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
@@ -42,7 +42,7 @@ def reading_ends(divergence: Fraction, delta: Fraction, order: Fraction) -> tupl
 @pytest.mark.parametrize("order", ["1.0001", "8", "63.25", "1e6"])
 def test_a_reading_is_the_theorem_rounded_up(order, delta, steps_taken):
     """The float is the first one that is not below R + log(1/delta)/(order-1)."""
-    rule = make_odometer("renyi", delta=delta, order=order)
+    rule = make_odometer("rdp", delta=delta, order=order)
     tally = sum([rule.price(TWENTY)] * steps_taken, rule.zero())
     divergence = steps_taken * Fraction(order) / 800
     low, high = reading_ends(divergence, Fraction(delta), Fraction(order))
@@ -67,7 +67,7 @@ def test_the_derived_order_reads_the_target_after_the_known_number_of_steps(
     target, count
 ):
     """Tuned for a target, the odometer passes it when Mironov's best order would."""
-    rule = make_odometer("renyi", delta="1e-6", halt_at_epsilon=target)
+    rule = make_odometer("rdp", delta="1e-6", halt_at_epsilon=target)
     readings = (
         rule.read(Tally((rule.price(TWENTY).amounts[0] * n, 0)))
         for n in itertools.count()
@@ -80,7 +80,7 @@ def test_the_derived_order_reads_the_target_after_the_known_number_of_steps(
 @pytest.mark.parametrize("delta", ["1e-35", "1e-6", "0.999"])
 def test_the_derived_order_is_legal_and_short(delta, target):
     """Every target derives an order within the limits that people can read."""
-    rule = make_odometer("renyi", delta=delta, halt_at_epsilon=target)
+    rule = make_odometer("rdp", delta=delta, halt_at_epsilon=target)
     assert Fraction(10001, 10000) <= rule.order <= 10**6
     assert len(rule.parameters()["order"]) <= 7
     assert math.isfinite(rule.read(rule.zero()))
@@ -92,19 +92,19 @@ def test_no_other_order_leaves_much_more_room(target):
     delta, epsilon = Fraction("1e-6"), Fraction(target)
 
     def room(order: Fraction) -> Fraction:
-        rule = make_odometer("renyi", delta=delta, order=order)
+        rule = make_odometer("rdp", delta=delta, order=order)
         return (epsilon - Fraction(rule.read(rule.zero()))) / order
 
-    derived = make_odometer("renyi", delta=delta, halt_at_epsilon=epsilon).order
+    derived = make_odometer("rdp", delta=delta, halt_at_epsilon=epsilon).order
     grid = [1 + Fraction(11, 10) ** n for n in range(-50, 140)]
     assert room(derived) >= max(room(order) for order in grid) * Fraction(99, 100)
 
 
 def test_a_given_order_is_kept_whatever_the_target():
     """An order that is stated is not tuned away."""
-    given_order = make_odometer("renyi", delta="1e-6", order=8, halt_at_epsilon=1)
+    given_order = make_odometer("rdp", delta="1e-6", order=8, halt_at_epsilon=1)
     assert given_order == RULE
-    assert make_odometer("renyi", delta="1e-6", order=9) != RULE
+    assert make_odometer("rdp", delta="1e-6", order=9) != RULE
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_a_given_order_is_kept_whatever_the_target():
 def test_a_bad_option_is_refused_by_name(name, options):
     """Each option that is no number or out of range names itself, used or not."""
     with pytest.raises(InvalidCost, match=name) as caught:
-        make_odometer("renyi", **{"delta": "1e-6", "order": 8, **options})
+        make_odometer("rdp", **{"delta": "1e-6", "order": 8, **options})
     assert caught.value.name == name

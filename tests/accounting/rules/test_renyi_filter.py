@@ -105,7 +105,7 @@ TABLE = [
 def test_steps_admitted(epsilon, order, conversion, counts):
     """Generic steps of 0.1 and Gaussians of sigma 20."""
     rule = make_filter(
-        "renyi", epsilon=epsilon, delta="1e-6", order=order, conversion=conversion
+        "rdp", epsilon=epsilon, delta="1e-6", order=order, conversion=conversion
     )
     costs = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
     assert counts == tuple(admitted(rule, cost) for cost in costs)
@@ -113,7 +113,7 @@ def test_steps_admitted(epsilon, order, conversion, counts):
 
 def test_laplace_admits_more_than_an_arbitrary_step():
     """The sheet's 100 against 97 at (5, 1e-6)."""
-    rule = make_filter("renyi", epsilon=5, delta="1e-6")
+    rule = make_filter("rdp", epsilon=5, delta="1e-6")
     assert admitted(rule, Laplace(sensitivity=1, epsilon="0.1")) == 100
 
 
@@ -148,13 +148,13 @@ def test_readable_orders():
 
 def test_the_default_order_is_pinned():
     """A whole number, for sampled Gaussians."""
-    rule = make_filter("renyi", epsilon=1, delta="1e-6")
+    rule = make_filter("rdp", epsilon=1, delta="1e-6")
     assert rule.parameters()["order"] == "22"
 
 
 def test_a_step_with_a_delta_is_refused():
     """It has no finite divergence."""
-    rule = make_filter("renyi", epsilon=1, delta="1e-6")
+    rule = make_filter("rdp", epsilon=1, delta="1e-6")
     with pytest.raises(UnsupportedCost, match="delta of its own"):
         rule.price(ApproxDP(epsilon="0.1", delta="1e-9"))
 
@@ -176,4 +176,4 @@ def test_a_step_with_a_delta_is_refused():
 def test_options_that_make_no_filter(options):
     """Refused with an InvalidCost that names the option."""
     with pytest.raises(InvalidCost):
-        make_filter("renyi", **{"epsilon": 1, "delta": "1e-6", **options})
+        make_filter("rdp", **{"epsilon": 1, "delta": "1e-6", **options})

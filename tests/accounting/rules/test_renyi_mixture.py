@@ -93,7 +93,7 @@ def test_the_vector_of_the_sheet():
     tally = Tally(tuple(a * UNITS // 50 for a in orders))
     for factor, fits in (("1.0000000001", True), ("0.9999999999", False)):
         delta = Fraction("2.6463614423036e-6") * Fraction(factor)
-        rule = make_filter("renyi", epsilon=1, delta=delta, orders=orders)
+        rule = make_filter("rdp", epsilon=1, delta=delta, orders=orders)
         assert fits == rule.admits(tally)
 
 
@@ -109,7 +109,7 @@ TABLE = [
 @pytest.mark.parametrize(("epsilon", "orders", "counts"), TABLE)
 def test_steps_admitted(epsilon, orders, counts):
     """The rows of the mixture filter."""
-    rule = make_filter("renyi", epsilon=epsilon, delta="1e-6", orders=list(orders))
+    rule = make_filter("rdp", epsilon=epsilon, delta="1e-6", orders=list(orders))
     assert counts == (admitted(rule, PURE), admitted(rule, GAUSSIAN))
 
 
@@ -122,9 +122,9 @@ def test_one_order_is_the_rule_of_that_order(conversion):
             single = RenyiFilter(order=order, **options)
         except InvalidCost:
             with pytest.raises(InvalidCost, match="allow nothing"):
-                make_filter("renyi", orders=[order], **options)
+                make_filter("rdp", orders=[order], **options)
             continue
-        several = make_filter("renyi", orders=[order], **options)
+        several = make_filter("rdp", orders=[order], **options)
         threshold = single.thresholds[0]
         shrink = Fraction(threshold) * Fraction(1, 10**9)
         assert several.admits(Tally((math.floor(threshold - shrink),)))
@@ -181,7 +181,7 @@ def test_the_decision_is_sound_and_tight_at_its_boundary(
     weights = normalised(parts, len(orders))
     try:
         rule = make_filter(
-            "renyi", epsilon=epsilon, delta=delta, orders=orders, weights=weights
+            "rdp", epsilon=epsilon, delta=delta, orders=orders, weights=weights
         )
     except InvalidCost:
         zero = Tally((0,) * len(orders))
@@ -209,7 +209,7 @@ def test_the_classic_decision_is_the_mean_at_epsilon(
     weights = normalised(parts, len(orders))
     options = {"epsilon": epsilon, "delta": delta, "conversion": "classic"}
     try:
-        rule = make_filter("renyi", orders=orders, weights=weights, **options)
+        rule = make_filter("rdp", orders=orders, weights=weights, **options)
     except InvalidCost:
         zero = Tally((0,) * len(orders))
         assert mixture(orders, weights, zero, real(epsilon)) * real(delta) < 1 + TIGHT
@@ -229,7 +229,7 @@ def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     """The reading solves the equation, and is no more than any single order's."""
     weights = normalised(parts, len(orders))
     options = {"delta": delta, "orders": orders, "weights": weights}
-    mixed = make_odometer("renyi", **options)
+    mixed = make_odometer("rdp", **options)
     amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
     tally = Tally((*amounts[: len(orders)], 0))
     closed = min(
@@ -257,8 +257,8 @@ def test_the_readings_of_the_sheet(count):
     """The mixture reads less than the doubling odometer."""
     orders = list(PAPER_ORDERS)
     rules = (
-        make_odometer("renyi-doubling", delta="1e-6"),
-        make_odometer("renyi", delta="1e-6", orders=orders),
+        make_odometer("rdp-doubling", delta="1e-6"),
+        make_odometer("rdp", delta="1e-6", orders=orders),
     )
     readings = [rule.read(times(rule, GAUSSIAN, count)) for rule in rules]
     assert readings == pytest.approx(READINGS[count], rel=1e-7)
@@ -270,7 +270,7 @@ def test_the_readings_of_the_sheet(count):
 @given(delta=DELTAS, orders=ORDERS, spent=st.lists(powers(-12, 6)))
 def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
     """Found here by trying filters one by one."""
-    rule = make_odometer("renyi-doubling", delta=delta, orders=orders)
+    rule = make_odometer("rdp-doubling", delta=delta, orders=orders)
     amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
     tally = Tally((*amounts[: len(orders)], 0))
     log = MP.log(2 * len(orders) / real(delta))
@@ -287,7 +287,7 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
 
 def test_used_fraction_scales():
     """Half of a tally uses half; nothing uses nothing; it is rounded up."""
-    rule = make_filter("renyi", epsilon=1, delta="1e-6", orders=[8, 22, 60])
+    rule = make_filter("rdp", epsilon=1, delta="1e-6", orders=[8, 22, 60])
     full = times(rule, GAUSSIAN, 100)
     share = rule.used_fraction(full)
     assert rule.used_fraction(rule.zero()) == 0.0
@@ -304,7 +304,7 @@ def test_the_options_choose_the_rule():
         ({"orders": [8]}, RenyiMixtureOdometer),
     )
     for options, kind in kinds:
-        assert type(make_odometer("renyi", delta="1e-6", **options)) is kind
+        assert type(make_odometer("rdp", delta="1e-6", **options)) is kind
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_the_options_choose_the_rule():
 def test_options_that_make_no_filter(options):
     """Refused with an InvalidCost."""
     with pytest.raises(InvalidCost):
-        make_filter("renyi", epsilon=1, delta="1e-6", **options)
+        make_filter("rdp", epsilon=1, delta="1e-6", **options)
 
 
 @settings(max_examples=scaled(30), deadline=None)

@@ -15,15 +15,15 @@ from dpflow.exceptions import InvalidCost
 
 OPTIONS = [
     ("basic", {}),
-    ("output", {}),
-    ("gaussian", {}),
-    ("concentrated", {}),
-    ("concentrated", {"delta_loss": "5e-7"}),
+    ("output-dp", {}),
+    ("gdp", {}),
+    ("zcdp", {}),
+    ("zcdp", {"delta_loss": "5e-7"}),
     ("whitehouse", {}),
-    ("renyi", {}),
-    ("renyi", {"orders": ["2", "8", "32"]}),
+    ("rdp", {}),
+    ("rdp", {"orders": ["2", "8", "32"]}),
     ("individual", {}),
-    ("portfolio", {}),
+    ("auto", {}),
 ]
 FORMS = [f"{name}-{len(options)}-{i}" for i, (name, options) in enumerate(OPTIONS)]
 
@@ -78,7 +78,7 @@ def test_what_the_smaller_filter_admits_the_larger_admits(
     except InvalidCost:
         return
     cost = PureDP(epsilon="0.01")
-    if theorem not in ("basic", "output"):
+    if theorem not in ("basic", "output-dp"):
         cost = Gaussian(sensitivity=1, noise_multiplier=40)
     total = before.zero()
     for factor, times in steps:
@@ -91,8 +91,8 @@ def test_what_the_smaller_filter_admits_the_larger_admits(
     ("theorem", "options", "told"),
     [
         ("rogers", {}, "cannot be shown to admit less"),
-        ("renyi", {}, "order 9 allows nothing at epsilon 0.1"),
-        ("portfolio", {}, "orders 8, 10 allow nothing"),
+        ("rdp", {}, "order 9 allows nothing at epsilon 0.1"),
+        ("auto", {}, "orders 8, 10 allow nothing"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused(
@@ -111,17 +111,17 @@ def test_what_cannot_be_lowered_is_refused(
     [
         (made("basic", {}), made("basic", {}, "4")),
         (made("basic", {}), made("basic", {}, "2", "2e-6")),
-        (made("basic", {}), made("output", {}, "2")),
-        (made("renyi", {"order": 9}), made("renyi", {"order": 10}, "2")),
+        (made("basic", {}), made("output-dp", {}, "2")),
+        (made("rdp", {"order": 9}), made("rdp", {"order": 10}, "2")),
         (
-            made("renyi", {"orders": ["2", "8", "32"]}),
-            made("renyi", {"orders": ["2", "8", "33"]}, "2"),
+            made("rdp", {"orders": ["2", "8", "32"]}),
+            made("rdp", {"orders": ["2", "8", "33"]}, "2"),
         ),
         (
-            made("renyi", {"orders": ["2", "32"], "weights": ["0.5", "0.5"]}),
-            made("renyi", {"orders": ["2", "32"], "weights": ["0.9", "0.1"]}, "2"),
+            made("rdp", {"orders": ["2", "32"], "weights": ["0.5", "0.5"]}),
+            made("rdp", {"orders": ["2", "32"], "weights": ["0.9", "0.1"]}, "2"),
         ),
-        (made("portfolio", {}), made("portfolio", {}, "2")),
+        (made("auto", {}), made("auto", {}, "2")),
         (
             made("whitehouse", {}),
             made("whitehouse", {"drift": "tanh"}, "2"),
@@ -137,7 +137,7 @@ def test_filters_that_admit_more_or_count_otherwise_are_told_apart(
 
 def test_a_part_of_delta_that_still_fits_stays_as_declared() -> None:
     """Only where it would exceed the whole is it lowered in proportion."""
-    fixed = made("concentrated", {"delta_loss": "5e-7"}).parameters()
+    fixed = made("zcdp", {"delta_loss": "5e-7"}).parameters()
     kept = tightened_filter(fixed, epsilon="3", delta="8e-7").parameters()
     assert kept["delta_loss"] == "5e-7"
     scaled = tightened_filter(fixed, epsilon="3", delta="4e-7").parameters()

@@ -40,7 +40,7 @@ DELTAS = st.one_of(
     powers(-30, -1), st.integers(100, 500).map(lambda n: Fraction(n, 1000))
 )
 VARIANCES = st.one_of(powers(-18, 8), st.just(Fraction(0)))
-FORMS = st.sampled_from(["pure", "concentrated"])
+FORMS = st.sampled_from(["pure", "zcdp"])
 NAMES = {"mixture": "rho", "stitched": "v0"}
 
 
@@ -98,11 +98,11 @@ VECTORS = [
 @pytest.mark.parametrize(("name", "options", "variance", "stated"), VECTORS)
 def test_readings_are_the_stated_ones(name, options, variance, stated):
     """The published values with their drift, met from above in both forms."""
-    for form in ("pure", "concentrated"):
+    for form in ("pure", "zcdp"):
         odometer = make_odometer(name, delta="1e-6", form=form, **options)
         reading = Fraction(odometer.read(tally_at(Fraction(variance), form)))
         slack = Fraction("1e-11")
-        if form == "concentrated" and "sides" in options:
+        if form == "zcdp" and "sides" in options:
             slack = Fraction("1e-6")  # 1 + inside the logarithm
         assert Fraction(stated) <= reading <= Fraction(stated) * (1 + slack)
 
@@ -203,7 +203,7 @@ def test_each_form_says_which_steps_it_covers(cost, pure, concentrated):
         (make_odometer("rogers", delta="1e-6", beta=1), pure),
     ]
     for name, option in NAMES.items():
-        for form, covered in (("pure", pure), ("concentrated", concentrated)):
+        for form, covered in (("pure", pure), ("zcdp", concentrated)):
             room = {"delta": "1e-6", "delta_loss": "5e-7", option: 1}
             makers.append((make_odometer(name, form=form, **room), covered))
     for odometer, covered in makers:
@@ -220,7 +220,7 @@ def test_deltas_of_steps_join_the_drift_and_have_a_limit():
     """The reading grows by a step's delta; beyond their share it is undefined."""
     step = ProbabilisticDP(epsilon="0.1", delta="1e-3")
     for name, option in NAMES.items():
-        for form in ("pure", "concentrated"):
+        for form in ("pure", "zcdp"):
             room = {"delta": "0.05", "delta_loss": "0.047", option: 1}
             odometer = make_odometer(name, form=form, **room)
             price = odometer.price(step).amounts
@@ -238,7 +238,7 @@ def test_deltas_of_steps_join_the_drift_and_have_a_limit():
 
 def test_two_sides_leave_no_room_for_deltas():
     """The two-sided mixture refuses a step with a delta, whatever its share."""
-    for form in ("pure", "concentrated"):
+    for form in ("pure", "zcdp"):
         options = {"delta": "0.05", "delta_loss": "0.04", "rho": 1, "form": form}
         odometer = make_odometer("mixture", sides="two", **options)
         assert odometer.price(PureDP(epsilon="0.1")).amounts[0] > 0
@@ -282,7 +282,7 @@ WRONG = [
     ("stitched", {"v0": "nan"}, "v0 must be a finite number"),
     ("stitched", {"v0": True}, "v0 must be a finite number"),
     ("mixture", {"rho": 1, "sides": 2}, "sides must be one of one, two"),
-    ("mixture", {"rho": 1, "form": "zcdp"}, "form must be one of"),
+    ("mixture", {"rho": 1, "form": "rdp"}, "form must be one of"),
     ("mixture", {"rho": 1, "delta_loss": "1e-5"}, "exceeds delta"),
     ("mixture", {"rho": 1, "delta": 0}, "delta must be"),
     ("mixture", {"halt_at_epsilon": 0}, "halt_at_epsilon must lie in"),

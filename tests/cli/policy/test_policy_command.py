@@ -19,7 +19,7 @@ relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
 filter:
   theorem: sequence
-  accountant: gaussian
+  accountant: gdp
   steps:
     - {cost: {mechanism: Gaussian, sensitivity: 1, sigma: 50}, times: 2}
     - {cost: {mechanism: Gaussian, sensitivity: 1, sigma: 1000}, times: 5}
@@ -122,13 +122,13 @@ def test_a_declared_workload_gets_a_theorem_suggested(shop: Shop) -> None:
     arguments = ("policy", "check", "policies/weak.yaml", "--cost", GAUSSIAN)
     data = run_json(*arguments)["policies"][0]
     assert [each["code"] for each in data["warnings"]] == ["large-delta", "no-price"]
-    assert data["suggestion"]["filter"] == "gaussian"
+    assert data["suggestion"]["filter"] == "gdp"
     assert data["suggestion"]["policy_runs"] is None
-    rule = make_filter("gaussian", epsilon=3, delta="1e-3")
+    rule = make_filter("gdp", epsilon=3, delta="1e-3")
     runs, price = data["suggestion"]["runs"], rule.price(cost_from_text(GAUSSIAN))
     assert rule.admits(price.times(runs))
     assert not rule.admits(price.times(runs + 1))
-    assert "`filter: gaussian` goes furthest" in run_fine(*arguments)
+    assert "`filter: gdp` goes furthest" in run_fine(*arguments)
 
 
 def test_the_journal_is_the_workload_where_there_is_one(shop: Shop) -> None:
@@ -160,7 +160,7 @@ def test_check_says_which_of_share_and_odometer_ends_a_flow(
     (flow,) = run_json(*arguments)["policies"][0]["flow_gates"]
     assert (flow["flow"], flow["binds"]) == ("weekly-report", binds)
     (counts,) = flow["counts"]
-    share = make_filter("gaussian", epsilon=2, delta="5e-7")
+    share = make_filter("gdp", epsilon=2, delta="5e-7")
     price = share.price(cost_from_text(GAUSSIAN))
     assert share.admits(price.times(counts["share"]))
     assert not share.admits(price.times(counts["share"] + 1))
@@ -175,7 +175,7 @@ def test_check_says_which_of_share_and_odometer_ends_a_flow(
 
 def test_every_bad_file_is_reported_with_its_line_and_a_hint(shop: Shop) -> None:
     """One bad file stops the check of none."""
-    shop.write(CDNOW.replace("gaussian", "gausian"))
+    shop.write(CDNOW.replace("gdp", "gpd"))
     shop.write(ADULT.replace("epsilon: 1", "epsilon: -1"), "adult.yaml")
     shop.write(ADULT.replace("adult", "other"), "other.yaml")
     result = run("policy", "check")
@@ -184,7 +184,7 @@ def test_every_bad_file_is_reported_with_its_line_and_a_hint(shop: Shop) -> None
     assert "policies/adult.yaml  refused" in result.stdout
     assert "policies/adult.yaml:4: budget.epsilon" in result.stderr
     assert "policies/cdnow.yaml:5: filter" in result.stderr
-    assert "Did you mean 'gaussian'?" in result.stderr
+    assert "Did you mean 'gdp'?" in result.stderr
 
 
 def test_a_folder_without_policies_fails(empty: Shop) -> None:

@@ -28,8 +28,8 @@ KEY = key_of("k")
 SHOP = make_policy(
     "shop",
     budget="{epsilon: 3, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6}",
+    filter="gdp",
+    odometer="{theorem: rdp, delta: 1e-6}",
     flows="{report: {epsilon: 1, delta: 5e-7, halt_at_epsilon: 3}}",
     other_flows="allow",
 )

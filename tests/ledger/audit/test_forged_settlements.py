@@ -83,8 +83,8 @@ def test_an_allowed_settlement_for_less_is_not_found(
 @pytest.mark.parametrize(
     "theorem",
     [
-        *("basic", "concentrated", "gaussian", "renyi", "residue", "portfolio"),
-        *("rogers", "whitehouse", "output"),
+        *("basic", "zcdp", "gdp", "rdp", "residue", "auto"),
+        *("rogers", "whitehouse", "output-dp"),
     ],
 )
 def test_honest_histories_of_all_filters_verify(path: Place, theorem: str) -> None:
@@ -94,7 +94,7 @@ def test_honest_histories_of_all_filters_verify(path: Place, theorem: str) -> No
         budget="{epsilon: 3, delta: 1e-6}",
         filter=theorem,
         flows="{f: {epsilon: 2, delta: 5e-7}}",
-        odometer="{theorem: renyi, delta: 1e-7}",
+        odometer="{theorem: rdp, delta: 1e-7}",
     )
     given: dict[str, Any] = {"policies": (policy,), "flow": "f"}
     for _ in range(2):

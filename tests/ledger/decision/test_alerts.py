@@ -86,7 +86,7 @@ def test_every_filter_tells_when_half_is_used(ledger: Ledger, theorem: str) -> N
     policy = make_policy(
         budget="{epsilon: 3, delta: 1e-5}", filter=theorem, alerts="[0.5]"
     )
-    cost = "0.2" if theorem in ("basic", "output", "rogers") else None
+    cost = "0.2" if theorem in ("basic", "output-dp", "rogers") else None
     step = Gaussian(sensitivity=1, sigma=10)
     told = []
     for _ in range(200):
@@ -167,8 +167,8 @@ def gates(flow: str) -> Policy:
     """Make a policy in which a flow's own gate refuses long before the dataset's."""
     return make_policy(
         budget="{epsilon: 3, delta: 1e-6}",
-        filter="gaussian",
-        odometer="{theorem: renyi, delta: 1e-6}",
+        filter="gdp",
+        odometer="{theorem: rdp, delta: 1e-6}",
         flows=f"{{weekly: {flow}}}",
         alerts="[0.5, 0.8]",
     )
@@ -219,8 +219,8 @@ def test_an_odometer_that_only_idles_reaches_no_threshold(both: Ledger) -> None:
     """Its reading counts from where it idles; the first step is far from the halt."""
     policy = make_policy(
         budget="{epsilon: 3, delta: 1e-6}",
-        filter="gaussian",
-        odometer="{theorem: renyi, delta: 1e-6}",
+        filter="gdp",
+        odometer="{theorem: rdp, delta: 1e-6}",
         flows="{weekly: {halt_at_epsilon: 2}}",
         alerts="[0.1, 0.4]",
     )

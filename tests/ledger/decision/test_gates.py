@@ -63,7 +63,7 @@ def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
     """Dataset, share and odometer; a void gives all of them back."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",
-        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
         flows="{weekly: {epsilon: 0.5}}",
     )
     answer = ledger.reserve(request(ledger, "0.2", policies=[policy], flow="weekly"))
@@ -133,7 +133,7 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
 
 CONCENTRATED = {
     "budget": "{epsilon: 3, delta: 1e-6}",
-    "filter": "{theorem: concentrated, delta_loss: 5e-7}",
+    "filter": "{theorem: zcdp, delta_loss: 5e-7}",
 }
 
 
@@ -159,7 +159,7 @@ CONCENTRATED = {
             ),
         ),
         (
-            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"},
+            {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gdp"},
             Gaussian(sensitivity=1, sigma=5),
             Gaussian(sensitivity=1, sigma=5),
             (
@@ -289,7 +289,7 @@ def test_an_account_that_is_not_open_admits_nothing(
 
 def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> None:
     """No term, no account, no entry: as if it had never been asked."""
-    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
     before = everything(path)
     with pytest.raises(UnsupportedCost):
         granted(ledger, ApproxDP(epsilon=1, delta="1e-9"), policies=[policy])
@@ -300,7 +300,7 @@ def test_a_pair_that_errs_on_one_leaves_no_trace_on_the_other(
     ledger: Ledger, path: Place
 ) -> None:
     """The dataset that could price the step forgets that it was asked."""
-    strict = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    strict = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
     pair = [make_policy(budget="{epsilon: 1, delta: 1e-6}"), strict]
     before = everything(path)
     with pytest.raises(UnsupportedCost):
@@ -312,8 +312,8 @@ def test_a_pair_that_errs_on_one_leaves_no_trace_on_the_other(
 
 HALTING = make_policy(
     budget="{epsilon: 20, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+    filter="gdp",
+    odometer="{theorem: rdp, delta: 1e-6, order: 8}",
     flows="{weekly: {halt_at_epsilon: 3}, free: {}}",
 )
 STEP, SMALL = Gaussian(sensitivity=1, sigma=5), Gaussian(sensitivity=1, sigma=500)
@@ -332,7 +332,7 @@ def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Place) -> None:
     with pytest.raises(BudgetExhausted) as caught:
         weekly(ledger, STEP)
     error = caught.value
-    assert (error.gate, error.theorem) == ("odometer", "renyi")
+    assert (error.gate, error.theorem) == ("odometer", "rdp")
     assert "above halt_at_epsilon 3" in error.message
     reading = Fraction(6 * 16, 100) + Fraction("1.973644")
     assert 3 - reading - Fraction(1, 10**5) < Fraction(error.left["epsilon"])
@@ -407,8 +407,8 @@ def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
     """Only odometers do: a cheaper step of the same run may follow."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",
-        filter="gaussian",
-        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        filter="gdp",
+        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
         flows="{weekly: {halt_at_epsilon: 50}}",
     )
     with pytest.raises(BudgetRefused):
@@ -439,7 +439,7 @@ def test_an_uncovered_step_is_refused_where_the_odometer_halts(
     """Its reading would be undefined, so it could not halt any more."""
     policy = make_policy(
         budget=BASIC_WITH_DELTA,
-        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
         flows="{weekly: {halt_at_epsilon: 3}}",
     )
     before = everything(path)
@@ -458,7 +458,7 @@ def test_an_uncovered_step_makes_the_reading_undefined_elsewhere(
     """It is admitted, counted, and a void takes the count back."""
     policy = make_policy(
         budget=BASIC_WITH_DELTA,
-        odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
         flows="{weekly: {}}",
     )
     cost = ApproxDP(epsilon="0.1", delta="1e-9")

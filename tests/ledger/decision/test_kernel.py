@@ -312,7 +312,7 @@ def test_a_request_that_cannot_be_kept_is_refused(
 
 def test_long_names_are_kept(ledger: Ledger, path: Place) -> None:
     """The longest that a request may have fit every column."""
-    policy = make_policy("d" * 200, odometer="{theorem: renyi, delta: 1e-6, order: 8}")
+    policy = make_policy("d" * 200, odometer="{theorem: rdp, delta: 1e-6, order: 8}")
     longest = "\N{PILE OF POO}" * 400
     granted(
         ledger,
@@ -332,7 +332,7 @@ def test_long_names_are_kept(ledger: Ledger, path: Place) -> None:
 
 def test_a_batch_is_decided_one_after_another(ledger: Ledger, path: Place) -> None:
     """Each may be refused or err alone; the order counts."""
-    gaussian = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    gaussian = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
     delta = ApproxDP(epsilon="0.1", delta="1e-9")
     answers = ledger.reserve_many(
         [

@@ -155,7 +155,7 @@ def test_a_lifetime_sees_a_person_in_every_partition(ledger: Ledger) -> None:
 
 def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
     """Counting the step once for each week would undercount the cap."""
-    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gaussian"}
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gdp"}
     policy = make_policy(
         unit="user-week", partition="{by: week}",
         lifetime="{epsilon: 5, delta: 1e-6}", **fields,
@@ -163,7 +163,7 @@ def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
     step = Gaussian(sensitivity=1, sigma=50)
     weeks = ("2026-W01", "2026-W02", "2026-W03")
     ledger.settle(granted(ledger, step, policies=(policy,), partitions=weeks))
-    rule = make_filter("gaussian", epsilon=5, delta="1e-6")
+    rule = make_filter("gdp", epsilon=5, delta="1e-6")
     (whole,) = [view for view in accounts(ledger) if view.kind == "dataset"]
     assert whole.spent == rule.named(rule.price(Gaussian(sensitivity=3, sigma=50)))
     one = rule.price(step)
@@ -173,7 +173,7 @@ def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
 
 def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
     """Where the cap would have to guess; one week at a time it is priced."""
-    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "renyi"}
+    fields = {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "rdp"}
     policy = make_policy(
         unit="user-week", partition="{by: week}",
         lifetime="{epsilon: 5, delta: 1e-6}", **fields,

@@ -23,7 +23,7 @@ from tests.ledger.support import make_ledger
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
 
 
-def policy(relation, theorem="{theorem: renyi, order: 8}"):
+def policy(relation, theorem="{theorem: rdp, order: 8}"):
     """Return a policy under a relation."""
     return parse_policy(
         f"dataset: a\nunit: person\nrelation: {relation}\n"
@@ -50,8 +50,8 @@ def ask(ledger, relation, cost):
         ("replace-one", Repeated(SAMPLED, 3)),
         ("replace-one", EarlyStopping(SAMPLED, stops=(2, 4))),
         ("replace-one", SparseVector(positives=2, epsilon="0.1", monotone=True)),
-        ("replace-one", IndividualBound(measure="renyi", order=8, bound="0.1")),
-        ("replace-one", IndividualBound(measure="gaussian", bound="0.1")),
+        ("replace-one", IndividualBound(measure="rdp", order=8, bound="0.1")),
+        ("replace-one", IndividualBound(measure="gdp", bound="0.1")),
         ("add-or-remove", RandomizedResponse(epsilon=1)),
     ],
     ids=lambda value: value if isinstance(value, str) else value.mechanism,

@@ -73,7 +73,7 @@ def test_a_group_of_units_gives_nothing_back(path: Place) -> None:
         unit="user-week",
         partition="{by: week}",
         lifetime="{epsilon: 2}",
-        filter="output",
+        filter="output-dp",
     )
     ledger = make_ledger(path)
     weeks = ("2026-W05", "2026-W06")

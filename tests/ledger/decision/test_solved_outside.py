@@ -22,9 +22,9 @@ STEP = PureDP(epsilon="0.01")
 #: What solves a number, by filter.
 SOLVERS: dict[str, list[tuple[Any, str]]] = {
     "basic": [(BasicFilter, "step_price")],
-    "concentrated": [(ConcentratedFilter, "step_price")],
+    "zcdp": [(ConcentratedFilter, "step_price")],
     "residue": [(residue_charge, "pure_mu_squared")],
-    "portfolio": [
+    "auto": [
         (residue_charge, "pure_mu_squared"),
         (BasicFilter, "step_price"),
         (ConcentratedFilter, "step_price"),

@@ -49,7 +49,7 @@ def rule_to_text(rule: Filter) -> str:
 
 def gaussian_rule() -> Filter:
     """Make the filter anew, by whatever solver there is."""
-    return make_filter("gaussian", epsilon=5, delta="1e-6")
+    return make_filter("gdp", epsilon=5, delta="1e-6")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_the_lower_of_two_solutions_counts(
 
 def test_members_keep_their_thresholds_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The union of several filters is pinned filter by filter."""
-    rule = make_filter("portfolio", epsilon=5, delta="1e-6")
+    rule = make_filter("auto", epsilon=5, delta="1e-6")
     pinned, text = solved_thresholds(rule), rule_to_text(rule)
     solve_times(monkeypatch, Fraction(9))
-    larger = make_filter("portfolio", epsilon=5, delta="1e-6")
+    larger = make_filter("auto", epsilon=5, delta="1e-6")
     assert solved_thresholds(larger) != pinned == solved_thresholds(rule_of(text))
 
 
@@ -113,11 +113,11 @@ def test_a_ledger_admits_no_more_after_an_upgrade(
     path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One Gaussian fits; a solver that finds room for nine gets none of them."""
-    policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gaussian")
+    policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gdp")
     ledger = make_ledger(path)
     granted(ledger, STEP, policies=[policy])
     solve_times(monkeypatch, Fraction(9))
-    anew = make_filter("gaussian", epsilon=5, delta="1e-6")
+    anew = make_filter("gdp", epsilon=5, delta="1e-6")
     assert anew.admits(anew.price(STEP) + anew.price(STEP))
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, STEP, policies=[policy]))

@@ -24,8 +24,8 @@ REGIONS = ("east", "north", "south", "west")
 KEPT = make_policy(
     "k",
     budget="{epsilon: 3, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6}",
+    filter="gdp",
+    odometer="{theorem: rdp, delta: 1e-6}",
     flows="{weekly: {epsilon: 2, delta: 1e-7, halt_at_epsilon: 3, reserved: true}}",
 )
 

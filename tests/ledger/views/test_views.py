@@ -30,8 +30,8 @@ from tests.ledger.support import (
 
 FLOWS = make_policy(
     budget="{epsilon: 3, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6}",
+    filter="gdp",
+    odometer="{theorem: rdp, delta: 1e-6}",
     flows="{weekly: {epsilon: 2, delta: 1e-7, halt_at_epsilon: 3}}",
     other_flows="allow",
 )
@@ -383,8 +383,8 @@ def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> No
     """The odometer journals what the dataset's budget refused before it."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",
-        filter="gaussian",
-        odometer="{theorem: renyi, delta: 1e-6}",
+        filter="gdp",
+        odometer="{theorem: rdp, delta: 1e-6}",
         flows="{weekly: {halt_at_epsilon: 1.1}}",
     )
     asked = {"policies": [policy], "flow": "weekly", "flow_run": "r"}

@@ -102,10 +102,10 @@ def test_adaptive_filters_leave_less_than_cells():
         left_with_cells = float(train_until_good.table(steps)[0][2])
         rows = train_until_good.under_filters(steps)
         assert [row[0] for row in rows] == [
-            "renyi",
-            "portfolio",
-            "concentrated",
-            "gaussian",
+            "rdp",
+            "auto",
+            "zcdp",
+            "gdp",
         ]
         for theorem, left, scale in rows:
             rule = make_filter(theorem, epsilon=3, delta="1e-5")

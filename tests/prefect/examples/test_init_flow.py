@@ -32,7 +32,7 @@ def dpflow(monkeypatch, *arguments):
     return ended.value.code or 0
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "basic"])
+@pytest.mark.parametrize("theorem", ["gdp", "basic"])
 def test_what_init_makes_passes_the_check_and_runs(
     folder, monkeypatch, capsys, theorem
 ):
@@ -56,7 +56,7 @@ def test_what_init_makes_passes_the_check_and_runs(
         for view in accounts(current_project().ledger, "sales")
         if view.kind == "dataset"
     ]
-    spent = {"gaussian": {"mu_squared": "0.0025"}, "basic": {"epsilon": "0.1"}}
+    spent = {"gdp": {"mu_squared": "0.0025"}, "basic": {"epsilon": "0.1"}}
     assert spent[theorem].items() <= dict(dataset.spent).items()
     assert dpflow(monkeypatch, "status", "sales") == 0
     assert re.search(r"daily-report +running.* (21|9) ", capsys.readouterr().out)

@@ -148,7 +148,7 @@ def test_fine_tuning_is_charged_what_the_theorem_says(clothes):
         for each in accounts(current_project().ledger, "fashion")
         if (each.kind, each.name) == ("flow", "fine-tuning")
     ]
-    rule = make_filter("renyi", epsilon="6", delta="1e-5")
+    rule = make_filter("rdp", epsilon="6", delta="1e-5")
     steps = [
         PoissonSampledGaussian(
             sampling_rate=Fraction(1, 4), noise_multiplier=1 + Fraction(each.notch, 10)

@@ -81,7 +81,7 @@ def admitted(theorem, epsilon):
     return low
 
 
-@pytest.mark.parametrize("theorem", ["gaussian", "portfolio", "concentrated", "renyi"])
+@pytest.mark.parametrize("theorem", ["gdp", "auto", "zcdp", "rdp"])
 def test_the_table_of_filters_is_true(theorem):
     """The admitted steps of the table are what the filters admit."""
     (row,) = [

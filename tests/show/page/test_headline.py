@@ -81,8 +81,8 @@ dataset: shop
 unit: customer
 relation: add-or-remove
 budget: {epsilon: 1, delta: 1e-6}
-filter: gaussian
-odometer: {theorem: renyi, delta: 1e-6}
+filter: gdp
+odometer: {theorem: rdp, delta: 1e-6}
 flows:
   weekly: {halt_at_epsilon: 0.8}
 """

@@ -32,7 +32,7 @@ CANARIES = ("canary-271828", "canary-161803", "canary-141421")
 def shop(tmp_path, monkeypatch):
     """Return the folder of a project that has charges, a failure and refusals."""
     flows = "flows: {weekly: {epsilon: 0.9, halt_at_epsilon: 3}}\n"
-    odometer = "odometer: {theorem: renyi, delta: 1e-6}\nother_flows: allow\n"
+    odometer = "odometer: {theorem: rdp, delta: 1e-6}\nother_flows: allow\n"
     make_project(tmp_path, monkeypatch, POLICY + odometer + flows)
 
     @guarded(

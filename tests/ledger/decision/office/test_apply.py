@@ -74,7 +74,7 @@ def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
     ledger: Ledger,
 ) -> None:
     """Tallies of zero are no proof; a charge that was not voided is one."""
-    policy = make_policy(filter="output")
+    policy = make_policy(filter="output-dp")
     cost = OutputDP({"none": 0, "some": "0.1"})
     ledger.void(granted(ledger, cost, policies=[policy]), reason="test")
     assert [view.charged for view in views.terms(ledger, "a")] == [False]
@@ -218,8 +218,8 @@ def test_a_share_cannot_forget_what_its_flow_was_charged_before(
 
 def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
     """Another order would have kept another tally."""
-    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
-    lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="renyi")
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="rdp")
+    lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="rdp")
     assert lower.pinned()["filter"]["order"] != wide.pinned()["filter"]["order"]
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
     apply(ledger, lower)
@@ -234,9 +234,9 @@ def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
     ledger: Ledger,
 ) -> None:
     """It is tighter, and still refused in place, with the reason."""
-    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="renyi")
+    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="rdp")
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
-    tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="renyi")
+    tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="rdp")
     assert propose(ledger, tiny).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
         apply(ledger, tiny)
@@ -247,7 +247,7 @@ def test_a_gate_of_another_currency_is_never_put_over_a_tally(
 ) -> None:
     """Whatever was judged before."""
     granted(ledger)
-    other = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian")
+    other = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
     judged(monkeypatch)
     before = whole(ledger)
     with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):

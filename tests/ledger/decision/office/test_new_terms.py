@@ -42,7 +42,7 @@ def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # no
     [
         budget("2"),
         make_policy(unit="visit"),
-        make_policy(filter="output"),
+        make_policy(filter="output-dp"),
         make_policy(budget="{epsilon: 0.5, delta: 1e-6}"),
     ],
 )

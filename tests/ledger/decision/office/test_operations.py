@@ -78,7 +78,7 @@ def test_an_amended_step_cannot_report_its_cost_down(ledger):
 def test_an_amendment_of_another_relation_is_refused(ledger):
     """Its price would not hold for the people whom the policy protects."""
     policy = make_policy(
-        relation="replace-one", filter="renyi", budget="{epsilon: 3, delta: 1e-6}"
+        relation="replace-one", filter="rdp", budget="{epsilon: 3, delta: 1e-6}"
     )
     name = granted(ledger, Gaussian(sensitivity=1, sigma=20), policies=[policy])
     sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)

@@ -47,7 +47,7 @@ HALF = make_policy(budget="{epsilon: 0.5}")
 
 def test_a_term_keeps_what_was_declared_beside_what_was_derived(ledger: Ledger) -> None:
     """The one is compared, the other makes the rules."""
-    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="rdp")
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[policy])
     (term,) = terms_of(ledger)
     assert term["declared"] == policy.declared()
@@ -59,9 +59,9 @@ def test_rules_come_from_the_ledger_not_from_the_file(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose defaults are tuned otherwise charges the pinned order."""
-    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="renyi")
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="rdp")
     other = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}", filter="{theorem: renyi, order: 30}"
+        budget="{epsilon: 1, delta: 1e-6}", filter="{theorem: rdp, order: 30}"
     )
     cost = Gaussian(sensitivity=1, sigma=50)
     assert policy.pinned()["filter"]["order"] != "30"
@@ -242,7 +242,7 @@ EDITS: list[tuple[Policy, str]] = [
     (make_policy(unit="household"), "unit: ledger customer, file household"),
     (make_policy(relation="replace-one"), "relation"),
     (
-        make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gaussian"),
+        make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp"),
         "filter.theorem: ledger basic, file gaussian",
     ),
     (make_policy(flows="{weekly: {epsilon: 1}}"), "flows.weekly"),
@@ -250,7 +250,7 @@ EDITS: list[tuple[Policy, str]] = [
     (
         make_policy(
             budget="{epsilon: 1, delta: 1e-6}",
-            odometer="{theorem: renyi, delta: 1e-6, order: 8}",
+            odometer="{theorem: rdp, delta: 1e-6, order: 8}",
         ),
         "odometer",
     ),

@@ -37,8 +37,8 @@ def test_all_accounts_or_none(ledger: Any) -> None:
 
 FLOWS = make_policy(
     budget="{epsilon: 3, delta: 1e-6}",
-    filter="gaussian",
-    odometer="{theorem: renyi, delta: 1e-6}",
+    filter="gdp",
+    odometer="{theorem: rdp, delta: 1e-6}",
     flows="{weekly: {halt_at_epsilon: 2}}",
 )
 STEP = Gaussian(sensitivity=1, sigma=20)
@@ -111,9 +111,9 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
 
 def test_what_cannot_be_held_as_a_sum_is_refused(ledger: Any) -> None:
     """A budget per person is reserved in full, once."""
-    text = "{theorem: individual, measure: gaussian}"
+    text = "{theorem: individual, measure: gdp}"
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter=text)
-    cost = IndividualBound(measure="gaussian", bound="0.01")
+    cost = IndividualBound(measure="gdp", bound="0.01")
     with pytest.raises(UnsupportedCost, match="once and in full"):
         held_run(ledger, [cost], policies=(policy,))
     assert "reserve" not in kinds(ledger)
