@@ -94,7 +94,7 @@ class Policy(Sourced):
     filter: FilterChoice = Field(
         default_factory=default_filter,
         description="The theorem that admits or refuses steps against the budget. "
-        "Default: portfolio, for any mixture of steps.",
+        "Default: auto, for any mixture of steps.",
         examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
     )
     odometer: OdometerChoice | None = Field(

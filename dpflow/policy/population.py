@@ -53,7 +53,7 @@ class Population(Record):
     filter: FilterChoice = Field(
         default_factory=default_filter,
         description="The theorem that admits or refuses steps against the budget. "
-        "Default: portfolio, for any mixture of steps.",
+        "Default: auto, for any mixture of steps.",
         examples=["gdp"],
     )
     lifetime: Budget | None = Field(
