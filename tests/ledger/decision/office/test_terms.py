@@ -243,7 +243,7 @@ EDITS: list[tuple[Policy, str]] = [
     (make_policy(relation="replace-one"), "relation"),
     (
         make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp"),
-        "filter.theorem: ledger basic, file gaussian",
+        "filter.theorem: ledger basic, file gdp",
     ),
     (make_policy(flows="{weekly: {epsilon: 1}}"), "flows.weekly"),
     (make_policy(other_flows="refuse"), "other_flows: ledger allow, file refuse"),
