@@ -127,7 +127,7 @@ def test_the_odometer_reads_at_its_delta_and_says_where_it_halts(shop: Shop) -> 
     row = next(
         line
         for line in run_fine("status", "--details").splitlines()
-        if line.startswith("weekly-report  renyi")
+        if line.startswith("weekly-report  rdp")
     )
     assert row.split() == ["weekly-report", "rdp", "1.478", "1e-6", "3", "open"]
 
