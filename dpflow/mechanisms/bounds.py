@@ -17,9 +17,9 @@ from dpflow.rounding import Number, exact, float_down, real_or_nan
 Floats = NDArray[np.float64]
 
 MOST_CANDIDATES = 10_000
-#: What an entry that is no plain number of a column may be.
 #: Starts of the names of types whose entries may be text, in lower case.
 _NO_NUMBERS = ("object", "str", "large_string", "categor", "enum")
+#: What an entry that is no plain number of a column may be.
 _REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
 
 

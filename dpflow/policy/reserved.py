@@ -102,7 +102,7 @@ def _check_allowed(pinned: _Pinned) -> None:
         why = f"a share cannot be reserved under {theorem}: it has no single threshold"
         hint = "Write `filter: gdp`, or remove `reserved`."
     elif theorem == "rdp" and "order" not in pinned["filter"]:
-        why = "a share cannot be reserved under several orders of renyi"
+        why = "a share cannot be reserved under several orders of rdp"
         hint = "Declare one order, or write `filter: gdp`."
     if why:
         msg = f"{why}. {hint}"
