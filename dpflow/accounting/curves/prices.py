@@ -17,7 +17,7 @@ from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UnsettledBound, bound_above, to_real
 
 _HINTS = {
-    "approx": "Use a filter that prices it (gaussian, concentrated), or declare "
+    "approx": "Use a filter that prices it (gdp, zcdp), or declare "
     "ApproxDP(epsilon=..., delta=...) if you know such a guarantee.",
     "zcdp": "Give the filter a delta for its steps (delta_loss) or use filter: basic.",
     "gdp": "Use filter: zcdp or filter: basic for this dataset.",
