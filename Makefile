@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick quick-rules quick-steps lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,19 +28,21 @@ test: $(VENV)/dev.installed lint
 	@echo "== Types and tests at once; the output of each part comes at its end"
 	$(TOGETHER) tests-prefect tests-ledger tests-rules tests-steps
 
+# Searches are small, and PostgreSQL does not start.
 quick: $(VENV)/dev.installed
-	@echo "== Quick tests of every room: tests/quick.txt, in two halves at once"
-	$(TOGETHER) quick-rules quick-steps
+	@echo "== The modules with the marker quick"
+	DPFLOW_CAMPAIGN=0.25 $(PYTEST) -n 2 -m quick -k "not postgres" \
+		$$(grep -rl --include='test_*.py' mark.quick tests)
 
-# Databases are left out, and searches are small.
-QUICK := DPFLOW_CAMPAIGN=0.25 $(PYTEST) -k "not postgres and not sqlite"
-STEPS := tests/(cli|guard|ledger|people|prefect|starter)/
+# The order of the modules, and of the tests in each, follows from the seed.
+SEED ?= 1
 
-quick-rules:
-	$(QUICK) $$(grep -vE '$(STEPS)' tests/quick.txt)
+shuffled: $(VENV)/dev.installed
+	$(PYTEST) --shuffle $(SEED) tests
 
-quick-steps:
-	$(QUICK) $$(grep -E '$(STEPS)' tests/quick.txt)
+alone: $(VENV)/dev.installed
+	for module in $$(find tests -name 'test_*.py' | sort); do \
+		$(PYTEST) $$module || test $$? = 5 || exit 1; done
 
 lint:
 	@echo "== Lint and format"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.projects import ROOT, run_python
 
+pytestmark = pytest.mark.quick
+
 PACKAGE = ROOT / "dpflow"
 FILES = sorted(PACKAGE.rglob("*.py"))
 

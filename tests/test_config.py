@@ -19,6 +19,8 @@ from dpflow.config import (
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import sqlite_path
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from dpflow.cli import app
 from dpflow.exceptions import UnsupportedCost, how_to_install
 from dpflow.policy import parse_policy
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

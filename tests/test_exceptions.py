@@ -31,6 +31,8 @@ from dpflow.exceptions import (
 )
 from dpflow.rounding import exact_epsilon
 
+pytestmark = pytest.mark.quick
+
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(exceptions, inspect.isclass)

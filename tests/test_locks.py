@@ -16,6 +16,8 @@ import pytest
 from dpflow.locks import FileLock, Turn, TurnQueue
 from tests.ledger.processes import Child
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Iterator[FileLock]:

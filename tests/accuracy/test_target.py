@@ -11,6 +11,8 @@ from dpflow import Estimate
 from dpflow.accuracy.target import StoppingRule, Target
 from dpflow.exceptions import InvalidCost
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("within", "size", "relative"),

@@ -24,6 +24,8 @@ from tests.projects import (
     rewrite_policy,
 )
 
+pytestmark = pytest.mark.quick
+
 BAD_NUMBERS = [
     math.nan,
     math.inf,

@@ -11,6 +11,8 @@ import pytest
 from dpflow import Contributions
 from tests.projects import ROOT, run_python
 
+pytestmark = pytest.mark.quick
+
 DAYS = 7
 BUSY = 24
 #: What the default choice keeps of two people, whatever the version.

@@ -20,6 +20,8 @@ from dpflow import Clip, Contributions
 from dpflow.bounding import frames
 from dpflow.exceptions import ConfigurationError
 
+pytestmark = pytest.mark.quick
+
 #: The hour that clocks in Berlin repeat, in UTC: 00:30 and 01:30.
 AUTUMN = [int(datetime(2026, 10, 25, h, 30, tzinfo=UTC).timestamp()) for h in (0, 1)]
 #: Milliseconds that were read as microseconds.

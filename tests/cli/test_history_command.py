@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.ledger.provenance import system_user
@@ -14,6 +16,8 @@ from tests.cli.support import (
     run_json,
 )
 from tests.projects import act_as
+
+pytestmark = pytest.mark.quick
 
 MISTYPED = Gaussian(sensitivity=100, noise_multiplier="0.1")
 

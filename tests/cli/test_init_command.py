@@ -21,6 +21,8 @@ import yaml
 from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
 
+pytestmark = pytest.mark.quick
+
 FLAGS = (
     ("--dataset", "sales", "--unit", "loyal customer", "--people", "4000"),
     ("--flow", "weekly report", "--epsilon", "2", "--delta", "1e-7"),

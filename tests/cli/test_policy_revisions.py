@@ -9,6 +9,8 @@ import pytest
 from dpflow.guard.project import forget_projects
 from tests.cli.support import run, run_json
 
+pytestmark = pytest.mark.quick
+
 POLICY = """\
 dataset: visits
 unit: visitor

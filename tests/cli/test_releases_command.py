@@ -26,6 +26,8 @@ from dpflow.rounding import float_up
 from tests.cli.support import run, run_fine, run_json
 from tests.projects import TENTH, act_as, make_project
 
+pytestmark = pytest.mark.quick
+
 SECRET = 4242
 SHOP = """\
 dataset: shop

@@ -14,6 +14,8 @@ from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import granted
 from tests.projects import make_project
 
+pytestmark = pytest.mark.quick
+
 TOO_MUCH = Gaussian(sensitivity=100, noise_multiplier="0.1")
 
 

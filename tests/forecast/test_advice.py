@@ -16,6 +16,8 @@ from dpflow.forecast.counts import WorkloadStep
 from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
 
+pytestmark = pytest.mark.quick
+
 GOOD = """\
 dataset: d
 unit: person

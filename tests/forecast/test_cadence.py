@@ -9,6 +9,8 @@ import pytest
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 
+pytestmark = pytest.mark.quick
+
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 

@@ -9,6 +9,8 @@ import pytest
 from dpflow.forecast.deployment import deployed_schedule
 from tests.projects import ROOT
 
+pytestmark = pytest.mark.quick
+
 #: A Thursday.
 TODAY = date(2026, 1, 1)
 MONDAY = "anchor_date: 2026-01-05"

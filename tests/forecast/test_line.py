@@ -9,6 +9,8 @@ import pytest
 
 from dpflow.forecast import Every, Outlook, Schedule, budget_line
 
+pytestmark = pytest.mark.quick
+
 SCHEDULE = Schedule(Every(seconds=604_800), date(2026, 1, 5), "schedule")
 
 

@@ -22,6 +22,8 @@ from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.noise import noise_of, scaled
 
+pytestmark = pytest.mark.quick
+
 SCALED = [
     Gaussian(sensitivity=3, sigma=40),
     Laplace(sensitivity=2, scale=10),

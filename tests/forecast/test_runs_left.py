@@ -25,6 +25,8 @@ from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 
+pytestmark = pytest.mark.storages("sqlite")
+
 BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"
 TENTH = PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))

@@ -22,6 +22,8 @@ from dpflow.show.figures.burndown import BurnDown
 from tests.ledger.preflights import whole
 from tests.ledger.support import make_policy, request
 
+pytestmark = pytest.mark.quick
+
 POLICY = make_policy(alerts="[0.3]")
 TENTH = PureDP(epsilon="0.1")
 

@@ -12,6 +12,8 @@ from dpflow.forecast.shares import reach_of_shares
 from dpflow.forecast.workload import rounds_admitted
 from dpflow.policy import parse_policy
 
+pytestmark = pytest.mark.quick
+
 BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"
 
 

@@ -22,6 +22,8 @@ from dpflow.forecast.workload import (
 )
 from dpflow.ledger.views.runs import RunStep
 
+pytestmark = pytest.mark.quick
+
 EPSILON, DELTA = Fraction(1), Fraction(1, 10**6)
 GAUSSIAN, TENTH = Gaussian(sensitivity=1, sigma=20), PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 50))

@@ -33,6 +33,8 @@ from tests.projects import (
     spent,
 )
 
+pytestmark = pytest.mark.quick
+
 CANARY = "canary-" + "3141592653"
 
 

@@ -29,6 +29,8 @@ from tests.projects import (
     spent,
 )
 
+pytestmark = pytest.mark.quick
+
 # Charged once
 
 

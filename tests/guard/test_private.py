@@ -14,6 +14,8 @@ from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
 from tests.projects import TENTH, caught, ledger_bytes, rows, spent
 
+pytestmark = pytest.mark.quick
+
 PLACE = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
 
 

@@ -29,6 +29,8 @@ from tests.projects import (
     rewrite_policy,
 )
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):

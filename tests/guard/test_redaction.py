@@ -40,6 +40,8 @@ from tests.projects import (
     told,
 )
 
+pytestmark = pytest.mark.quick
+
 CANARY = "canary-" + "3141592653"
 
 

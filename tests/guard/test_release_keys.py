@@ -32,6 +32,8 @@ from dpflow.ledger.codec import encode
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 #: A budget that two charges of a tenth leave alone.
 DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: shift}\n"
 

@@ -16,6 +16,8 @@ from dpflow.exceptions import (
 from dpflow.mechanisms import sparse_vector
 from tests.projects import POLICY, TENTH, account, journal, make_project
 
+pytestmark = pytest.mark.quick
+
 COST = OutputDP({"none": "0.1", "answer": "0.5"})
 
 

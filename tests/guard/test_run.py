@@ -23,6 +23,8 @@ from tests.projects import (
     start_python,
 )
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ from dpflow.exceptions import ConfigurationError, InvalidCost
 from dpflow.guard.step import check_template, define_step
 from tests.projects import NOISY, TENTH
 
+pytestmark = pytest.mark.quick
+
 
 def body(frame, week, *, city="Bonn"):
     """Stand for a step's body."""

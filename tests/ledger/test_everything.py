@@ -26,6 +26,8 @@ from tests.ledger.preflights import drawn, held_run, whole
 from tests.ledger.support import Place, audit, edit, granted, in_memory, url
 from tests.signing import key_file, key_of
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 KEY = key_of("k")
 SOURCE = "warehouse.customers"
 SHOP = f"""\

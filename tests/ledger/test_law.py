@@ -33,6 +33,8 @@ from tests.ledger.recordings import (
 )
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 #: Fewer do not meet every answer.
 HISTORIES = max(6, scaled(6))
 

@@ -27,6 +27,8 @@ from dpflow.mechanisms.propose_test_release import (
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 COST = ProposeTestRelease(epsilon=1, delta="1e-6")
 BINS = Bins.of(2, 0)
 

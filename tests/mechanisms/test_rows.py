@@ -17,6 +17,8 @@ from dpflow.mechanisms.rows import MOST_PEOPLE, Factors, LayerRows, NormClip
 from dpflow.people.state import PrivateMask
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 wild = st.floats(allow_nan=True, allow_infinity=True)
 NORMS = ["1", "0.1", "7.3", "1e-9", "1e9"]
 

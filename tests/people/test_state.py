@@ -18,6 +18,8 @@ from dpflow.exceptions import InvalidCost, LedgerCorrupt, ReleaseError
 from dpflow.people import PrivateTally
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 ONE = IndividualBound(measure="rdp", order=8, bound=1)
 UGLY = [float("nan"), -float("nan"), float("inf"), -float("inf"), -1.0, -1e-320, 1e308]
 

@@ -23,6 +23,8 @@ from dpflow.people import create_store, open_store
 from dpflow.people.records import write_witness
 from tests.people.places import BOUND, Place
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def place(tmp_path):

@@ -23,6 +23,8 @@ from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, ReleaseError
 from dpflow.people import PrivateTally, create_store
 
+pytestmark = pytest.mark.quick
+
 BOUND = IndividualBound(measure="rdp", order=8, bound=1)
 #: What people have left if they spent the first cost; no text may hold it.
 CANARY_COST = 0.123456789012345

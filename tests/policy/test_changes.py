@@ -12,6 +12,8 @@ from dpflow.exceptions import PolicyError
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.changes import judge, overall, tightened_pins
 
+pytestmark = pytest.mark.quick
+
 BASE = {
     "dataset": "shop",
     "unit": "customer",

@@ -15,6 +15,8 @@ from dpflow.policy import (
 )
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 
+pytestmark = pytest.mark.quick
+
 # Refusals of fields
 
 

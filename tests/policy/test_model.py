@@ -15,6 +15,8 @@ from dpflow.policy import (
 from dpflow.rounding import short_up
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 
+pytestmark = pytest.mark.quick
+
 # Shares, halts and other flows
 
 

@@ -21,6 +21,8 @@ from dpflow.policy import (
 )
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused
 
+pytestmark = pytest.mark.quick
+
 # Exactness
 
 decimals = st.decimals(

@@ -29,6 +29,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 PROCESSES = 4
 SMALL = Fraction(1, 50)
 #: Two hundredths and a half, as the policy's numbers are written.

@@ -25,6 +25,8 @@ from tests.ledger.support import (
 )
 from tests.sizes import spread
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 PROCESSES = 8
 SMALL = Fraction(1, 10**6)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import Place, granted, make_ledger, url
+
+pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 
 def test_processes_under_another_name_take_nothing_of_a_reserved_share(

@@ -42,6 +42,8 @@ from dpflow.rounding import (
 )
 from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
+pytestmark = pytest.mark.quick
+
 BITS = 300
 LARGEST = Fraction(math.nextafter(math.inf, 0))
 NO_NUMBERS = [

@@ -23,6 +23,8 @@ from dpflow.ledger.views.words import (
 )
 from tests.projects import POLICY, TENTH, make_project
 
+pytestmark = pytest.mark.quick
+
 ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
     "odometer: {theorem: rdp, delta: 1e-6}\n"
     "flows: {report: {epsilon: 0.5, halt_at_epsilon: 2.5}}\n"

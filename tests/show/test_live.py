@@ -18,6 +18,8 @@ from dpflow.show.page.render import security_policy
 from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, ledger_away, make_project, rows
 
+pytestmark = pytest.mark.quick
+
 TWO = (POLICY, POLICY.replace("shop", "lab/2"))
 
 

@@ -14,6 +14,8 @@ from dpflow.guard.project import forget_projects
 from dpflow.starter.project import FILTERS, default_delta, filter_for, make_project
 from dpflow.starter.texts import Wishes
 
+pytestmark = pytest.mark.quick
+
 COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 
 

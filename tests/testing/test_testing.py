@@ -48,6 +48,8 @@ from tests.projects import (
     run_python,
 )
 
+pytestmark = pytest.mark.quick
+
 VISITS = """\
 dataset: visits
 unit: visitor

@@ -27,6 +27,8 @@ from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 
+pytestmark = pytest.mark.quick
+
 GAUSSIAN = dpa.GaussianDpEvent(1.1)
 SAMPLED = dpa.PoissonSampledDpEvent(0.01, GAUSSIAN)
 STEP = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier="1.1")

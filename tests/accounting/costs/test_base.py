@@ -22,6 +22,8 @@ from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
 from dpflow.exceptions import InvalidCost
 
+pytestmark = pytest.mark.quick
+
 NO_NUMBERS = [
     True,
     False,

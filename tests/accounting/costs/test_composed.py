@@ -32,6 +32,8 @@ from dpflow.accounting.curves.prices import (
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 
+pytestmark = pytest.mark.quick
+
 ZERO = Fraction(0)
 PURE = [
     DiscreteLaplace(sensitivity=3, scale=30),

@@ -16,6 +16,8 @@ from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
 
+pytestmark = pytest.mark.quick
+
 COSTS = [
     Gaussian(sensitivity=1, sigma=20),
     Gaussian(sensitivity="0.1", noise_multiplier="1.5"),

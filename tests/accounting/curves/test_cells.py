@@ -24,6 +24,8 @@ from dpflow.rounding import UNITS
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 EPSILONS = st.integers(1, 300).map(lambda n: Fraction(n, 100))
 ORDERS = st.sampled_from([Fraction(x) for x in ("1.1", "2", "3.67", "8", "64", "1000")])
 

@@ -32,6 +32,8 @@ from dpflow.accounting.curves.prices import (
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 
+pytestmark = pytest.mark.quick
+
 BITS = 1500
 CLOSE = Fraction(1, 10**9)
 EPSILONS = ["1e-9", "3e-7", "0.001", "0.1", "0.5", "1", "5", "37.5", "200", "1000"]

@@ -26,6 +26,8 @@ from dpflow.accounting.fixed.optimal import (
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 mp = mpmath.mp.clone()
 mp.dps = 60
 

@@ -16,6 +16,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 
+pytestmark = pytest.mark.quick
+
 RULE = make_filter("basic", epsilon=1, delta="1e-6")
 
 millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))

@@ -12,6 +12,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 
+pytestmark = pytest.mark.quick
+
 RULE = make_filter("gdp", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 

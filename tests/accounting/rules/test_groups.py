@@ -35,6 +35,8 @@ from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 
+pytestmark = pytest.mark.quick
+
 SIZES = st.integers(min_value=2, max_value=12)
 
 

@@ -21,6 +21,8 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TOY = OutputDP({"none": 0, "answer": "0.5"})
 PTR = ProposeTestRelease(epsilon="0.2", delta="1e-7")

@@ -16,6 +16,8 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 
+pytestmark = pytest.mark.quick
+
 RULE = make_odometer("rdp", delta="1e-6", order=8)
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 

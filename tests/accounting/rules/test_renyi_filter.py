@@ -17,6 +17,8 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 MP = mpmath.mp.clone()
 MP.dps = 60
 

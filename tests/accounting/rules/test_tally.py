@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from dpflow.accounting.rules.tally import Tally
 
+pytestmark = pytest.mark.quick
+
 amounts = st.integers(0, 10**60)
 tallies = st.tuples(amounts, amounts).map(Tally)
 

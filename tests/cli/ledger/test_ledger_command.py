@@ -13,6 +13,8 @@ from dpflow.ledger import roles_script
 from dpflow.ledger.storage.base import SCHEMA_VERSION
 from tests.cli.support import Shop, run, run_fine, run_json
 
+pytestmark = pytest.mark.quick
+
 # ledger init
 
 

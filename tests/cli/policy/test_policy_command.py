@@ -12,6 +12,8 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.policy import policy_schema
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
+pytestmark = pytest.mark.quick
+
 SEQUENCE = """
 dataset: cdnow
 unit: customer

@@ -10,6 +10,8 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger
 from tests.ledger.support import Place, edit, granted, make_ledger
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 COLUMNS = ("settled", "held")
 BAD = ["[-1]", "[1,-2]", "[]", "", "1", "null", "[[1]]x", "[1.5,0]", "[1e5,0]"]
 BAD += ['[1,"2"]', "[1, 2]"]

@@ -18,6 +18,8 @@ from tests.ledger.support import Place, edit, granted, make_ledger, read, url
 from tests.ledger.witness.accidents import copy_database
 from tests.signing import key_file, key_of
 
+pytestmark = pytest.mark.storages("sqlite")
+
 
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:

@@ -29,6 +29,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = [pytest.mark.quick, pytest.mark.storages("sqlite")]
+
 
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:

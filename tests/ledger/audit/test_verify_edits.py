@@ -26,6 +26,8 @@ from tests.ledger.support import (
     request,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 PLAIN = make_policy("b", flows="{f: {epsilon: 0.5}}", other_flows="allow")
 
 

@@ -24,6 +24,8 @@ from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import MAX_DEPTH, MAX_TEXT, decode, encode, form, plain
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 relaxed = settings(
     max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
 )

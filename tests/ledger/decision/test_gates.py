@@ -270,6 +270,7 @@ def test_exhausted_means_granted_before(ledger: Ledger) -> None:
 FROZEN = """UPDATE book SET frozen = '{"reason":"test","who":"ann"}'"""
 
 
+@pytest.mark.storages("sqlite")
 @pytest.mark.parametrize(
     ("state", "edited"),
     [("frozen", FROZEN), ("overdrawn", "UPDATE account SET overdrawn = 1")],

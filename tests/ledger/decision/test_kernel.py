@@ -42,6 +42,8 @@ from tests.ledger.support import (
 )
 from tests.sizes import scaled
 
+pytestmark = pytest.mark.quick
+
 TENTH = Fraction(1, 10)
 
 
@@ -111,6 +113,7 @@ def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
     assert read(path, "SELECT held, settled FROM account") == [("[0,0]", "[0,0]")]
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
     """It moves from held to settled and never back."""
     reservation = killed(path, "0.4")
@@ -124,6 +127,7 @@ def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_a_dead_charge_stays_for_ever(ledger: Ledger, path: Place) -> None:
     """Whoever died holding it: nothing but an operator touches it."""
     killed(path, "0.6")
@@ -143,6 +147,7 @@ def test_a_live_charge_is_not_forfeited(
     assert sums(path) == (0, TENTH)
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_only_the_owner_voids(ledger: Ledger, other: Ledger, path: Place) -> None:
     """Nobody else knows that the body has not started; a death says nothing."""
     dead, live = killed(path), granted(ledger)
@@ -174,6 +179,7 @@ def end(ledger: Ledger, path: Place, how: str) -> str:
     return reservation
 
 
+@pytest.mark.storages("sqlite", "postgres")
 @pytest.mark.parametrize("how", ["settled", "void", "forfeited"])
 def test_an_ended_charge_has_ended(ledger: Ledger, path: Place, how: str) -> None:
     """Each charge ends once; only settling again what is settled is no error."""
@@ -245,6 +251,7 @@ def test_the_same_id_for_another_request_is_an_error(
     assert before == everything(path)
 
 
+@pytest.mark.storages("sqlite", "postgres")
 @pytest.mark.parametrize("how", ["settled", "void", "forfeited"])
 def test_an_ended_id_is_not_granted_again(
     ledger: Ledger, path: Place, how: str
@@ -359,6 +366,7 @@ def statements(path: Place) -> tuple[Ledger, list[str]]:
     return ledger_on(storage), log
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_a_batch_is_one_commit(ledger: Ledger, path: Place) -> None:
     """However many requests it has."""
     counting, log = statements(path)
@@ -453,6 +461,7 @@ def test_an_empty_batch_is_nothing(ledger: Ledger, path: Place) -> None:
     assert before == everything(path)
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_a_decision_costs_the_same_after_many_charges(
     ledger: Ledger, path: Place
 ) -> None:

@@ -35,6 +35,8 @@ from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
 from tests.ledger.support import granted, make_ledger, make_policy
 
+pytestmark = pytest.mark.quick
+
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
 DAYS = make_policy(unit="user-day", partition="{by: day}")

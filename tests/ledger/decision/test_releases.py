@@ -27,6 +27,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 VALUE = '"forty-two"'
 TENTH = Fraction(1, 10)
 SQL = "SELECT state, charge, digest, value FROM release"

@@ -26,12 +26,15 @@ from tests.ledger.support import (
     sums,
 )
 
+pytestmark = pytest.mark.storages("sqlite")
+
 TENTH = Fraction(1, 10)
 DATASET = "a#1"
 
 # The journal
 
 
+@pytest.mark.storages("sqlite", "postgres")
 def test_the_hash_chain_is_what_it_says(ledger: Ledger, path: Place) -> None:
     """Recomputed from the columns by other code, over every kind of entry."""
     ledger.settle(granted(ledger, "0.1", key="k"), value="1")

@@ -1,7 +1,7 @@
 """A ledger in memory: one process, no file, no witness; the rest is as in a file.
 
-The tests of the ledger that take the fixture `path` run on it too, but for those that
-`NOT_IN_MEMORY` of tests/conftest.py names.
+The tests of the ledger that take the fixture `path` run on it, unless a marker names
+other storages.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import forget_memory
-from tests import conftest
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, granted, read, refusal
-from tests.projects import ROOT
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
@@ -86,12 +86,3 @@ def test_an_error_leaves_no_transaction_open(place: str) -> None:
             broken(problem)
     assert read(place, "SELECT * FROM claim") == []
     granted(ledger)
-
-
-def test_the_tests_that_memory_is_spared_exist() -> None:
-    """A name that nobody bears would hide nothing, and tell of a list that is stale."""
-    texts = [path.read_text("utf-8") for path in (ROOT / "tests/ledger").rglob("*.py")]
-    for name in conftest.NOT_IN_MEMORY:
-        assert sum(f"def {name}(" in text for text in texts) == 1, name
-    for room in conftest.OF_A_WITNESS | conftest.OF_DATABASES:
-        assert (ROOT / f"{room.replace('.', '/')}.py").exists(), room

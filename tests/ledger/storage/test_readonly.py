@@ -26,6 +26,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 
 @contextmanager
 def reader(path: Place) -> Iterator[Ledger]:

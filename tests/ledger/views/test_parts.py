@@ -18,6 +18,8 @@ from dpflow.ledger.views.accounts import (
 from dpflow.ledger.views.parts import partition_of
 from tests.ledger.support import Place, edit, granted, make_policy
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
 REGIONS = ("east", "north", "south", "west")
 #: A dataset with an account of its own, a reserved share and all kinds of gates.

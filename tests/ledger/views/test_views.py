@@ -28,6 +28,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 FLOWS = make_policy(
     budget="{epsilon: 3, delta: 1e-6}",
     filter="gdp",

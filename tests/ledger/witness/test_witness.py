@@ -43,6 +43,8 @@ from tests.ledger.support import (
 )
 from tests.ledger.witness.witness_contract import line
 
+pytestmark = pytest.mark.quick
+
 ID = "0" * 31 + "1"
 
 

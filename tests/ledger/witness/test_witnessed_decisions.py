@@ -41,6 +41,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 LOWER = make_policy(budget="{epsilon: 0.5}")
 #: What only a new term can hold.
 OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")

@@ -11,6 +11,8 @@ from dpflow import PureDP, dp_flow, dp_task, guarded, private_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.prefect import DPTask
 
+pytestmark = pytest.mark.quick
+
 #: Nothing runs here: what is defined, or not, says so at once.
 ASKS_NO_SERVER = True
 TENTH = PureDP(epsilon="0.1")

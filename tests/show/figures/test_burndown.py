@@ -16,6 +16,8 @@ from dpflow.ledger.records import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
 from tests.projects import POLICY, TENTH, make_project
 
+pytestmark = pytest.mark.quick
+
 MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
 
 

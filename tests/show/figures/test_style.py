@@ -10,6 +10,8 @@ from matplotlib.colors import to_rgb
 from dpflow.show.figures import picture, style
 from tests.projects import run_python
 
+pytestmark = pytest.mark.quick
+
 
 def figure():
     """Return a small figure with a sentence."""

@@ -22,6 +22,8 @@ from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
 from tests.ledger.support import BASIC, Place, granted, make_policy
 
+pytestmark = pytest.mark.quick
+
 NEW = Wish(new_term=True, reason="a new year")
 FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
 

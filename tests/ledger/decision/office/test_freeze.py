@@ -13,6 +13,8 @@ from dpflow.ledger.records import Replayed
 from tests.ledger.journals import account, audit, kinds
 from tests.ledger.support import granted, make_policy, request
 
+pytestmark = pytest.mark.quick
+
 WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)
 

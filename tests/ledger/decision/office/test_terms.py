@@ -38,6 +38,8 @@ from tests.ledger.support import (
     url,
 )
 
+pytestmark = pytest.mark.quick
+
 TENTH = Fraction(1, 10)
 HALF = make_policy(budget="{epsilon: 0.5}")
 

@@ -32,6 +32,8 @@ from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.processes import Child, die
 from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
 TENTH = Fraction(1, 10)
 
 

@@ -23,6 +23,8 @@ from tests.ledger.journals import entries, kinds, state_of, sums
 from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.support import BASIC, Place, granted, request, url
 
+pytestmark = pytest.mark.quick
+
 TENTH = Fraction(1, 10)
 
 
