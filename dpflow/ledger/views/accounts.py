@@ -15,7 +15,7 @@ from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import Account, Amounts, split
 from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.charge_entries import account_of_term, openings
+from dpflow.ledger.views.charges import account_of_term, openings
 from dpflow.ledger.views.parts import load_accounts, load_parts
 from dpflow.ledger.views.reservations import waiting
 from dpflow.policy.population import population_of

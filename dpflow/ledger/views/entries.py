@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpflow.ledger.decision.terms import BY_ITSELF
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views.accounts import accounts
@@ -17,8 +18,6 @@ from dpflow.rounding import number_from_text, number_text
 
 #: Kinds of entries that somebody decided on, and that charge nothing.
 _DECISIONS = frozenset({"open", "tighten", "freeze", "unfreeze"})
-#: Entries of one charge bear times some milliseconds apart.
-_SLACK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +41,10 @@ class JournalEntry:
 
     @property
     def left_after(self) -> dict[str, str] | None:
-        """What the budget had left after the entry, or None without a budget."""
-        budget = self.account.budget
-        if budget is None:
+        """What the budget had left after the entry, or None without one or a change."""
+        budget, entry = self.account.budget, self.entry
+        if budget is None or not entry.settled_after:
             return None
-        entry = self.entry
         return {
             name: _left(text, entry.settled_after[name], entry.held_after[name])
             for name, text in budget.items()
@@ -105,27 +103,25 @@ def journal_entries(
     was decided about a population.
     """
     known = {view.id: view for view in accounts(ledger, dataset)}
-    kinds = {view.kind for view in known.values()}
-    # Behind `limit` entries of datasets there are at most as many of each other kind,
-    # and one for each account that was opened.
-    several = limit if all_accounts else limit * max(len(kinds), 1) + len(known)
-    entries = history(ledger, dataset, kind=None, limit=several + _SLACK)
+
+    def keep(entry: Entry, account: str) -> bool:
+        view = known.get(account)
+        return view is not None and (
+            all_accounts or _stands_alone(entry, view, dataset)
+        )
+
     fates = {
         reservation.reservation: "running" if reservation.alive else "forfeited"
         for reservation in open_reservations(ledger)
     }
-    found = [
+    return [
         JournalEntry(
             entry=entry,
             account=known[entry.account],
             fate=fates.get(entry.reservation or "", ""),
         )
-        for entry in entries
-        # The accounts of kept runs are no budgets, and have no view.
-        if entry.account in known
-        and (all_accounts or _stands_alone(entry, known[entry.account], dataset))
+        for entry in history(ledger, dataset, kind=None, limit=limit, keep=keep)
     ]
-    return found[:limit]
 
 
 def decision_entries(
@@ -140,9 +136,7 @@ def decision_entries(
     ]
 
 
-def _stands_alone(
-    entry: AccountLine, account: AccountView, dataset: str | None
-) -> bool:
+def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bool:
     """Say whether an entry is shown where a charge is told once."""
     if entry.kind == "refuse":
         # An odometer that halts the run journals another gate's refusal, too.

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from operator import attrgetter
 
-from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.entry import Entry as Journaled
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import AccountLine
-from dpflow.ledger.rows import Amounts, split
+from dpflow.ledger.rows import split
 from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.charge_entries import told
+from dpflow.ledger.views.charges import told
 from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
@@ -26,17 +25,8 @@ _DECIDED = (
 )
 #: Those of them that may stand in several journals: they charge a step's accounts.
 _SPREAD = ("forfeit", "amend", "prior")
-
-
-class _Line(NamedTuple):
-    """A line before it is written out.
-
-    Attributes:
-        account: The one that the entry moves; its term's whole if it moves none.
-    """
-
-    entry: Journaled
-    account: str
+#: An entry, and an account that it moves; its term's whole if it moves none.
+_Line = tuple[Entry, str]
 
 
 def history(
@@ -45,6 +35,7 @@ def history(
     *,
     kind: str | None = "dataset",
     limit: int = 50,
+    keep: Callable[[Entry, str], bool] = lambda *_: True,
 ) -> list[AccountLine]:
     """Return the newest lines of the journals, newest first.
 
@@ -57,15 +48,14 @@ def history(
         dataset: Only of this dataset or population.
         kind: Only accounts of this kind; each charge posts to several. None: all.
         limit: At most so many.
+        keep: Only lines of such an entry and account. Default: all.
     """
     with ledger.storage.read() as reading:
-        books = _books(reading, dataset)
-        state = reading.load(Keys(whole=tuple(books)))
-        every = (_lines(reading.newest(book), state, book) for book in books)
+        books, state = _books(reading, dataset)
         lines = (
             line
-            for line in merge(*every, key=_when, reverse=True)
-            if kind in (None, split(line.account)[2])
+            for line in _lines(newest_first(map(reading.newest, books)), state)
+            if kind in (None, split(line[1])[2]) and keep(*line)
         )
         return list(_written(reading, state, list(islice(lines, limit))))
 
@@ -80,103 +70,64 @@ def decisions(ledger: Ledger, dataset: str | None = None) -> list[AccountLine]:
         ledger: The ledger to read.
         dataset: Only about this dataset or population.
     """
-    with ledger.storage.read() as reading:
-        books = _books(reading, dataset)
-        state = reading.load(Keys(whole=tuple(books)))
-        every = (
-            _lines(reading.rare(book, *_DECIDED), state, book, once=True)
-            for book in books
-        )
-        lines = _once(merge(*every, key=_when, reverse=True))
-        return list(_written(reading, state, lines))
-
-
-def _once(lines: Iterable[_Line]) -> list[_Line]:
-    """Leave out what a population's journal repeats of a dataset's."""
     found: dict[tuple[object, ...], _Line] = {}
-    for line in lines:
-        entry = line.entry
-        why = (entry.body.get(name) for name in ("who", "reason", "evidence_sha256"))
-        same = (entry.kind, entry.charge, entry.at, *why)
-        if entry.kind not in _SPREAD:
-            same = (*same, entry.book)
-        if same not in found or not entry.book.startswith(PREFIX):
-            found[same] = line
-    return list(found.values())
+    with ledger.storage.read() as reading:
+        books, state = _books(reading, dataset)
+        entries = newest_first(reading.rare(book, *_DECIDED) for book in books)
+        for entry, account in _lines(entries, state):
+            why = map(entry.body.get, ("who", "reason", "evidence_sha256"))
+            place = "" if entry.kind in _SPREAD else entry.book
+            same = (entry.kind, entry.charge, entry.at, place, *why)
+            before = found.get(same, (entry, account))[0]
+            # The whole comes last; a population's journal repeats a dataset's.
+            if before.book == entry.book or not entry.book.startswith(PREFIX):
+                found[same] = entry, account
+        return list(_written(reading, state, list(found.values())))
 
 
-def _books(reading: Reading, dataset: str | None) -> list[str]:
-    return reading.books() if dataset is None else [dataset]
+def newest_first(books: Iterable[Iterable[Entry]]) -> Iterator[Entry]:
+    """Merge the entries of several books, newest first.
 
-
-def _when(line: _Line) -> tuple[str, str, int]:
-    # Between journals there is no other order than that of their labels.
-    return line.entry.at, line.entry.book, line.entry.number
-
-
-def _lines(
-    entries: Iterable[Journaled], state: State, book: str, *, once: bool = False
-) -> Iterator[_Line]:
-    """Yield the lines of a book's entries.
-
-    Args:
-        entries: Newest first; all that opened a term are among them.
-        state: With the book.
-        book: Its name.
-        once: Yield one for each entry: the whole's.
+    Between journals there is no other order than that of their labels.
     """
-    term = state.book(book).terms
+    return merge(*books, key=attrgetter("at", "book", "number"), reverse=True)
+
+
+def _books(reading: Reading, dataset: str | None) -> tuple[list[str], State]:
+    books = reading.books() if dataset is None else [dataset]
+    return books, reading.load(Keys(whole=tuple(books)))
+
+
+def _lines(entries: Iterable[Entry], state: State) -> Iterator[_Line]:
+    """Yield the lines of entries, newest first; all that opened a term are there."""
+    terms: dict[str, int] = {}
     for entry in entries:
-        whole = f"{book}#{term}"
-        moved = sorted(entry.postings, reverse=True) or [whole]
-        for account in moved[-1:] if once else moved:
-            yield _Line(entry, account)
+        term = terms.get(entry.book, state.book(entry.book).terms)
+        for account in sorted(entry.postings, reverse=True) or [f"{entry.book}#{term}"]:
+            yield entry, account
         if entry.kind == "open":
             # What is older was written under the term before.
-            term = int(entry.body["term"]["number"]) - 1
+            terms[entry.book] = int(entry.body["term"]["number"]) - 1
 
 
 def _written(
-    reading: Reading, state: State, lines: Sequence[_Line]
+    reading: Reading, state: State, lines: list[_Line]
 ) -> Iterator[AccountLine]:
-    bodies = told(reading, (line.entry for line in lines))
-    for line, (_, body) in zip(lines, bodies, strict=True):
-        yield _entry(reading, line, gate_of(state, line.account, 1).rule, body)
-
-
-def _entry(
-    reading: Reading, line: _Line, rule: Rule, body: dict[str, Any]
-) -> AccountLine:
-    journaled, account = line
-    zero = rule.zero().amounts
-    posting = journaled.postings.get(account)
-    amount, settled, held = posting or (zero, *_sums_before(reading, line, zero))
-    return AccountLine(
-        account=account,
-        seq=journaled.number,
-        kind=journaled.kind,
-        reservation=journaled.charge,
-        amount=rule.named(Tally(amount)),
-        settled_after=rule.named(Tally(settled)),
-        held_after=rule.named(Tally(held)),
-        run=body.get("flow_run"),
-        body=body,
-        at=journaled.at,
-        writer=journaled.writer,
-    )
-
-
-def _sums_before(
-    reading: Reading, line: _Line, zero: Amounts
-) -> tuple[Amounts, Amounts]:
-    """Return what an account has settled and held when an entry does not move it."""
-    journaled, account = line
-    if journaled.kind == "open":
-        return zero, zero
-    for entry in reading.newest(journaled.book, before=journaled.number):
-        posting = entry.postings.get(account)
-        if posting is not None:
-            return posting.settled, posting.held
-        if entry.kind == "open":
-            break
-    return zero, zero
+    bodies = told(reading, [entry for entry, _ in lines])
+    for (entry, account), (_, body) in zip(lines, bodies, strict=True):
+        rule = gate_of(state, account, 1).rule
+        moved = [rule.named(Tally(each)) for each in entry.postings.get(account, ())]
+        amount, settled, held = moved or ({}, {}, {})
+        yield AccountLine(
+            account=account,
+            seq=entry.number,
+            kind=entry.kind,
+            reservation=entry.charge,
+            amount=amount,
+            settled_after=settled,
+            held_after=held,
+            run=body.get("flow_run"),
+            body=body,
+            at=entry.at,
+            writer=entry.writer,
+        )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import merge
 from itertools import islice
-from operator import attrgetter
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.entry import Entry
@@ -14,6 +11,7 @@ from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import Halt, RefusalView
 from dpflow.ledger.rows import split
 from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.history import newest_first
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 
@@ -71,19 +69,10 @@ def refusals(
         limit: Read at most so many entries.
     """
     with ledger.storage.read() as reading:
-        entries = islice(_newest(reading), limit)
+        every = newest_first(reading.rare(book, "refuse") for book in reading.books())
         # A step that gates of several books refuse stands in each of them.
-        found = {entry.charge: _view(entry) for entry in entries}
+        found = {entry.charge: _view(entry) for entry in islice(every, limit)}
     return [each for each in found.values() if dataset in (None, each.dataset)]
-
-
-def _newest(reading: Reading) -> Iterator[Entry]:
-    """Yield the refusals of all books, newest first."""
-    books: list[Iterable[Entry]] = [
-        reading.rare(book, "refuse") for book in reading.books()
-    ]
-    # Between journals there is no other order than that of their labels.
-    return merge(*books, key=attrgetter("at", "book", "number"), reverse=True)
 
 
 def _view(entry: Entry) -> RefusalView:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
@@ -14,10 +13,15 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, Reach, State
-from dpflow.ledger.rows import Term, name_of_term
+from dpflow.ledger.rows import Book, Term, name_of_term
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.accounts import standing_gates
-from dpflow.ledger.views.charge_entries import drawn_from, openings
+from dpflow.ledger.views.charges import (
+    JournalCharge,
+    charges,
+    drawn_from,
+    openings,
+)
 from dpflow.ledger.views.unusual import RECENT
 
 
@@ -80,8 +84,12 @@ class FlowRun:
         flow: None outside of any flow that was named.
         run: Id of the flow run, or None.
         at: When its first charge was reserved; a label.
+        last: When its newest entry was written; a label.
         steps: The steps that were charged, in order.
-        complete: Whether all its steps settled, and none failed or was refused.
+        whole: Whether all of it was read, and nothing of it failed as a whole, was
+            lost or is open but its steps.
+        complete: Whether it is whole, all its steps settled, and none failed or was
+            refused.
         preflights: Reservations that held the run, or its rest, before its steps.
         lent: Charges of runs within it that drew from its preflights.
         deployment: Id of the deployment that it is a run of, or None.
@@ -90,8 +98,10 @@ class FlowRun:
     flow: str | None
     run: str | None
     at: str
+    last: str
     steps: tuple[RunStep, ...]
-    complete: bool
+    whole: bool
+    complete: bool = False
     preflights: tuple[str, ...] = ()
     lent: tuple[str, ...] = ()
     deployment: str | None = None
@@ -131,138 +141,105 @@ def dataset_runs(
         term = state.newest(dataset)
         if term is None:
             return None
-        last = state.book(dataset).number
         first = openings(reading, dataset)[term.number].number
-        start = first if most is None else max(last - most, first)
-        # What was first seen in the older half may have begun before it.
-        sure = start + (last - start) // 2 if start > first else 0
-        facts = _facts(_of_term(reading, term, start), sure)
-        refused = _refused(reading, facts)
+        runs, older = _runs(reading, state.book(dataset), first, most, f"{term.number}")
+        refused = _refused(reading, runs)
     return DatasetRuns(
         dataset=dataset,
         term=term,
-        runs=tuple(each.run(refused) for each in facts if each.steps),
-        older=start > first,
+        runs=tuple(
+            replace(run, complete=run.whole and run.run not in refused and _done(run))
+            for run in runs
+            if run.steps
+        ),
+        older=older,
     )
 
 
-def _of_term(reading: Reading, term: Term, start: int) -> Iterator[Entry]:
-    """Yield the entries after a number that move accounts of a term, oldest first."""
-    number = str(term.number)
-    for entry in reading.after(term.book, start):
-        if any(name_of_term(account) == number for account in entry.postings):
-            yield entry
+def _done(run: FlowRun) -> bool:
+    return all(step.ended and not step.failed for step in run.steps)
 
 
-def _refused(reading: Reading, facts: Iterable[_RunFacts]) -> set[str]:
+def _runs(
+    reading: Reading, book: Book, first: int, most: int | None, term: str = ""
+) -> tuple[list[FlowRun], bool]:
+    """Return the runs in the newest entries of a book, and whether there are older.
+
+    Args:
+        reading: The ledger.
+        book: Where every charge of its dataset stands.
+        first: The entry after which to begin.
+        most: Read so many entries, the newest; None: all.
+        term: Only charges on this term. Default: on any.
+    """
+    start = first if most is None else max(book.number - most, first)
+    # What was first seen in the older half may have begun before it.
+    sure = start + (book.number - start) // 2 if start > first else 0
+    parts: dict[str, list[JournalCharge]] = {}
+    for charge in sorted(charges(reading, book.name, start), key=_number):
+        made, kind = charge.made, charge.last.kind
+        moves = any(term in ("", name_of_term(account)) for account in made.postings)
+        if made.number > start and moves and kind not in ("amend", "prior", "repair"):
+            name = made.body.get("flow_run") or made.charge
+            parts.setdefault(str(name), []).append(charge)
+    lent: dict[str, list[str]] = {}
+    for own in parts.values():
+        for charge in own:
+            around = drawn_from(charge.made.body)
+            if around and around not in {each.made.charge for each in own}:
+                lent.setdefault(around, []).append(str(charge.made.charge))
+    runs = [_run(own, lent, whole=_number(own[0]) > sure) for own in parts.values()]
+    return runs, start > first
+
+
+def _number(charge: JournalCharge) -> int:
+    return charge.made.number
+
+
+def _run(
+    own: list[JournalCharge], lent: Mapping[str, list[str]], *, whole: bool
+) -> FlowRun:
+    first = own[0].made
+    held = [each for each in own if each.made.body.get("covers") is not None]
+    preflights = tuple(str(each.made.charge) for each in held)
+    lost = any(each.last.kind == "forfeit" for each in own)
+    sealed = all(
+        each.last.kind == "seal" and each.last.body.get("outcome") != "failed"
+        for each in held
+    )
+    return FlowRun(
+        flow=first.body.get("flow"),
+        run=first.body.get("flow_run"),
+        at=first.at,
+        last=max(entry.at for each in own for entry in (each.made, each.last)),
+        steps=tuple(_step(e) for e in own if e not in held and e.last.kind != "void"),
+        whole=whole and sealed and not lost,
+        preflights=preflights,
+        lent=tuple(name for each in preflights for name in lent.get(each, ())),
+        deployment=first.body.get("deployment"),
+    )
+
+
+def _step(charge: JournalCharge) -> RunStep:
+    body, end = charge.made.body, charge.ended.body if charge.ended else {}
+    return RunStep(
+        reservation=str(charge.made.charge),
+        name=str(body.get("step") or "-"),
+        description=body.get("cost") or {},
+        reported=end.get("reported"),
+        key=str(body.get("release_key") or ""),
+        failed=end.get("outcome") == "failed",
+        datasets=tuple(body.get("datasets") or ()),
+        partitions=tuple(body.get("partitions") or ()),
+        ended=charge.ended is not None,
+    )
+
+
+def _refused(reading: Reading, runs: Iterable[FlowRun]) -> set[str]:
     """Return those runs that met a refusal, on whatever dataset."""
-    names = tuple({each.id for each in facts if each.id is not None})
+    names = tuple({run.run for run in runs if run.run is not None})
     state = reading.load(Keys(runs=names, reach=Reach.ENTRIES))
     return {name for name in names if state.run(name).refused}
-
-
-@dataclass(slots=True)
-class _RunFacts:
-    """What the journal of a whole dataset says of a run.
-
-    Attributes:
-        whole: Whether all of it was read, and none of it was lost.
-        last: When its newest entry was written; a label.
-    """
-
-    flow: str | None
-    id: str | None
-    at: str
-    whole: bool
-    last: str = ""
-    deployment: str | None = None
-    steps: dict[str, RunStep] = field(default_factory=dict)
-    #: Whether each of its preflights was sealed.
-    preflights: dict[str, bool] = field(default_factory=dict)
-    lent: list[str] = field(default_factory=list)
-
-    def run(self, refused: set[str]) -> FlowRun:
-        """Return the run."""
-        steps = tuple(self.steps.values())
-        return FlowRun(
-            flow=self.flow,
-            run=self.id,
-            at=self.at,
-            steps=steps,
-            preflights=tuple(self.preflights),
-            lent=tuple(self.lent),
-            deployment=self.deployment,
-            complete=(
-                self.whole
-                and all(self.preflights.values())
-                and self.id not in refused
-                and all(step.ended and not step.failed for step in steps)
-            ),
-        )
-
-    def begin(self, charge: str, body: Mapping[str, Any]) -> None:
-        """Add a step, or a preflight: its draws are charged as the steps that drew."""
-        if body.get("covers") is not None:
-            self.preflights[charge] = False
-            return
-        self.steps[charge] = RunStep(
-            reservation=charge,
-            name=str(body.get("step") or "-"),
-            description=body.get("cost") or {},
-            reported=None,
-            key=str(body.get("release_key") or ""),
-            failed=False,
-            datasets=tuple(body.get("datasets") or ()),
-            partitions=tuple(body.get("partitions") or ()),
-        )
-
-    def end(self, charge: str, kind: str, body: Mapping[str, Any]) -> None:
-        """Note how a step or a preflight ended."""
-        step = self.steps.get(charge)
-        # Nobody knows what became of it.
-        self.whole = self.whole and kind != "forfeit"
-        if kind == "seal":
-            self.preflights[charge] = True
-            self.whole = self.whole and body.get("outcome") != "failed"
-        elif step is not None and kind == "void":
-            del self.steps[charge]
-        elif step is not None:
-            self.steps[charge] = replace(
-                step,
-                ended=True,
-                reported=body.get("reported"),
-                failed=body.get("outcome") == "failed",
-            )
-
-
-def _facts(entries: Iterable[Entry], sure: int) -> list[_RunFacts]:
-    """Collect the runs; every charge of a dataset stands in its book."""
-    found: dict[str, _RunFacts] = {}
-    begun: dict[str, _RunFacts] = {}
-    for entry in entries:
-        charge, body = entry.charge, entry.body
-        if charge is not None and entry.kind == "reserve":
-            facts = found.setdefault(
-                body.get("flow_run") or charge,
-                _RunFacts(
-                    flow=body.get("flow"),
-                    id=body.get("flow_run"),
-                    at=entry.at,
-                    whole=entry.number > sure,
-                    deployment=body.get("deployment"),
-                ),
-            )
-            facts.begin(charge, body)
-            facts.last = max(facts.last, entry.at)
-            begun[charge] = facts
-            around = begun.get(drawn_from(body) or "")
-            if around is not None and around is not facts:
-                around.lent.append(charge)
-        elif charge in begun and KINDS[entry.kind].ends:
-            facts = begun[charge]
-            facts.end(charge, entry.kind, body)
-            facts.last = max(facts.last, entry.at)
-    return list(found.values())
 
 
 # The last run of a flow
@@ -279,24 +256,21 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
         flow: Name of the flow, as policies name it.
         but: Id of a run to pass over: the one that asks.
     """
-    runs: dict[str, list[_RunFacts]] = {}
+    runs: dict[str, list[FlowRun]] = {}
     with ledger.storage.read() as reading:
         for book in reading.books():
-            entries = list(islice(reading.newest(book), RECENT))[::-1]
-            cut = bool(entries) and entries[0].number > 1
-            # What was first seen in the older half may have begun before it.
-            sure = entries[len(entries) // 2].number if cut else 0
-            for run in _facts(entries, sure):
-                if run.flow == flow and run.id not in (None, but):
-                    runs.setdefault(str(run.id), []).append(run)
+            head = reading.load(Keys(books=(book,))).book(book)
+            for run in _runs(reading, head, 0, RECENT)[0]:
+                if run.flow == flow and run.run not in (None, but):
+                    runs.setdefault(str(run.run), []).append(run)
         refused = _refused(reading, [each[0] for each in runs.values()])
     ran = [parts for name, parts in runs.items() if name not in refused]
     for parts in sorted(ran, key=lambda each: max(p.last for p in each), reverse=True):
-        steps = {name: step for part in parts for name, step in part.steps.items()}
+        steps = {step.reservation: step for part in parts for step in part.steps}
         done = [step for step in steps.values() if step.ended and not step.failed]
         failed = {step.name for step in steps.values() if step.failed}
         if (
-            all(part.whole and all(part.preflights.values()) for part in parts)
+            all(part.whole for part in parts)
             and all(step.ended for step in steps.values())
             and failed <= {step.name for step in done}
             and done
@@ -316,74 +290,51 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
     names = (*(step.reservation for step in run.steps), *run.preflights)
     with ledger.storage.read() as reading:
         state = reading.load(Keys(charges=(*names, *run.lent), reach=Reach.ENTRIES))
-    entries = [*_entries(state, names, ends=True)]
     # What other runs drew of its preflights is theirs when it ends.
-    entries += _entries(state, run.lent, ends=False)
-    traces: dict[str, _Trace] = {}
+    entries = [*_entries(state, names, ends=True), *_entries(state, run.lent)]
+    totals: dict[str, Tally] = {}
+    peaks: dict[str, list[Tally]] = {}
+    held: dict[tuple[str, str], Tally] = {}
+
+    def add(account: str, more: Tally, less: Tally) -> None:
+        total = totals[account] = totals.get(account, more.times(0)) + more - less
+        peak = peaks.setdefault(account, [])
+        if not any(total.fits_within(each) for each in peak):
+            peak[:] = [*(each for each in peak if not each.fits_within(total)), total]
+
     for entry in sorted(entries, key=lambda each: each[:2]):
+        charge, kind = entry.charge or "", KINDS[entry.kind]
         for account, posting in entry.postings.items():
-            zero = Tally((0,) * len(posting.amount))
-            trace = traces.setdefault(account, _Trace(zero))
-            trace.add(entry, Tally(posting.amount), own=entry.charge in names)
-    for charge in filter(None, map(state.charge, names)):
+            amount = Tally(posting.amount)
+            more = less = amount.times(0)
+            around = drawn_from(entry.body) or "", account
+            if entry.kind != "reserve":
+                less = held.pop((charge, account), less)
+                more = amount if kind.settles else more
+            elif around in held:
+                held[around], less = held[around] - amount, amount
+            if entry.kind == "reserve" and charge in names:
+                held[charge, account] = more = amount
+            add(account, more, less)
+    for each in filter(None, map(state.charge, names)):
         # Raised by hand, after its end whenever that was.
-        for account, amount in charge.added.items():
-            traces[account].post(Tally(amount))
-    gates = standing_gates(ledger, dataset, traces.keys())
+        for account, added in each.added.items():
+            add(account, Tally(added), Tally(added).times(0))
+    gates = standing_gates(ledger, dataset, totals.keys())
     return {
-        name: RunCharge(gate=gates[name], spent=trace.total, peaks=tuple(trace.peaks))
-        for name, trace in traces.items()
+        name: RunCharge(gate=gates[name], spent=total, peaks=tuple(peaks[name]))
+        for name, total in totals.items()
         if name in gates
     }
 
 
-def _entries(state: State, charges: Iterable[str], *, ends: bool) -> Iterator[Entry]:
+def _entries(
+    state: State, names: Iterable[str], *, ends: bool = False
+) -> Iterator[Entry]:
     """Yield the entries that began charges and, if so said, ended them."""
-    for name in charges:
-        charge = state.charge(name)
-        if charge is None:
-            continue
+    for charge in filter(None, map(state.charge, names)):
         for book in charge.places:
             yield state.made(charge, book)
             ended = state.ended(charge, book) if ends else None
             if ended is not None:
                 yield ended
-
-
-@dataclass(slots=True)
-class _Trace:
-    """What one run did to one account, entry by entry."""
-
-    posted: Tally
-    held: dict[str, Tally] = field(default_factory=dict)
-    peaks: list[Tally] = field(default_factory=list)
-
-    @property
-    def total(self) -> Tally:
-        """All that is posted and held."""
-        return sum(self.held.values(), self.posted)
-
-    def add(self, entry: Entry, amount: Tally, *, own: bool) -> None:
-        """Follow one entry, or what another run draws of this one's preflight."""
-        charge = str(entry.charge)
-        if entry.kind == "reserve":
-            drawn = drawn_from(entry.body) or ""
-            if drawn in self.held:
-                self.held[drawn] = self.held[drawn] - amount
-            if own:
-                self.held[charge] = amount
-        else:
-            self.held.pop(charge, None)
-            if KINDS[entry.kind].settles:
-                self.posted = self.posted + amount
-        self._note(self.total)
-
-    def post(self, amount: Tally) -> None:
-        """Add what was charged by hand."""
-        self.posted = self.posted + amount
-        self._note(self.total)
-
-    def _note(self, total: Tally) -> None:
-        if not any(total.fits_within(peak) for peak in self.peaks):
-            kept = [peak for peak in self.peaks if not peak.fits_within(total)]
-            self.peaks = [*kept, total]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from operator import sub
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import Amounts, split
+from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import gates_of_book, term_of
-from dpflow.ledger.views.charge_entries import drawn_from, openings, told
+from dpflow.ledger.views.charges import charges, openings
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
@@ -44,22 +41,13 @@ class Spending:
     weeks: tuple[str, str]
 
 
-class _Charged(NamedTuple):
-    """What one entry charges, and what it says of that."""
-
-    amount: Amounts
-    at: str
-    writer: str
-    body: Mapping[str, Any]
-
-
-#: What charges can be told apart by.
-GROUPS: Mapping[str, Callable[[_Charged], str]] = {
-    "flow": lambda each: str(each.body.get("flow") or "-"),
-    "step": lambda each: str(each.body.get("step") or each.body.get("reason") or "-"),
-    "week": lambda each: _week(each.at),
-    "release": lambda each: str(each.body.get("release_key") or "-"),
-    "who": lambda each: str(each.body.get("who") or each.writer),
+#: What charges can be told apart by: their facts, and their newest entry.
+GROUPS: Mapping[str, Callable[[Mapping[str, Any], Entry], str]] = {
+    "flow": lambda body, _: str(body.get("flow") or "-"),
+    "step": lambda body, _: str(body.get("step") or body.get("reason") or "-"),
+    "week": lambda _, entry: _week(entry.at),
+    "release": lambda body, _: str(body.get("release_key") or "-"),
+    "who": lambda body, entry: str(body.get("who") or entry.writer),
 }
 
 
@@ -74,93 +62,42 @@ def spending(
         by: Names of `GROUPS`.
         term: Number of the term. Default: the newest.
     """
+    groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str, str]] = {}
     with ledger.storage.read() as reading:
         state = reading.load(Keys(whole=(dataset,)))
         number = state.book(dataset).terms if term is None else term
         opening = openings(reading, dataset).get(number)
         if opening is None:
             return []
-        spent = {
-            gate.id: _Account(gate=gate, by=by)
+        rules = {
+            gate.id: gate.rule
             for gate in gates_of_book(state, dataset)
-            if term_of(gate.id) == number and split(gate.id)[2] in _HAVE_BUDGETS
+            if term_of(gate.id) == number
+            and split(gate.id)[2] in _HAVE_BUDGETS
+            and isinstance(gate.rule, Filter)
         }
-        entries = reading.after(dataset, opening.number)
-        moved = (each for each in entries if spent.keys() & each.postings.keys())
-        for entry, body in told(reading, moved):
-            for name in spent.keys() & entry.postings.keys():
-                amount = entry.postings[name].amount
-                charged = _Charged(amount, entry.at, entry.writer, body)
-                spent[name].note(entry, charged)
-    found = [each for account in spent.values() for each in account.spendings()]
-    return sorted(found, key=lambda each: (-each.used_fraction, each.group))
-
-
-@dataclass(slots=True)
-class _Group:
-    """What some charges add up to."""
-
-    total: Tally
-    charges: int
-    first: str
-    last: str
-
-
-@dataclass(slots=True, kw_only=True)
-class _Account:
-    """The charges of one account, as its journal tells of them."""
-
-    gate: Gate
-    by: tuple[str, ...]
-    held: dict[str, _Charged] = field(default_factory=dict)
-    groups: dict[tuple[str, ...], _Group] = field(default_factory=dict)
-
-    def note(self, entry: Entry, charged: _Charged) -> None:
-        """Follow one entry."""
-        kind = KINDS[entry.kind]
-        if entry.kind == "reserve":
-            self.held[str(entry.charge)] = charged
-            drawn = drawn_from(charged.body) or ""
-            if drawn in self.held:
-                whole = self.held[drawn]
-                rest = tuple(map(sub, whole.amount, charged.amount))
-                self.held[drawn] = whole._replace(amount=rest)
-        elif kind.ends:
-            self.held.pop(str(entry.charge), None)
-        if kind.settles:
-            self.add(charged)
-
-    def add(self, charged: _Charged) -> None:
-        """Add what was charged to the group that it belongs to."""
-        name = tuple(GROUPS[each](charged) for each in self.by)
-        zero = self.gate.rule.zero()
-        group = self.groups.setdefault(name, _Group(zero, 0, charged.at, charged.at))
-        group.total = group.total + Tally(charged.amount)
-        group.charges += 1
-        group.first, group.last = (
-            min(group.first, charged.at),
-            max(group.last, charged.at),
+        for charge in charges(reading, dataset, opening.number):
+            at, body = charge.last.at, charge.body
+            group = tuple(GROUPS[name](body, charge.last) for name in by)
+            for account in rules.keys() & charge.amounts.keys():
+                zero = rules[account].zero(), 0, at, at
+                total, count, first, last = groups.get((account, group), zero)
+                total = total + Tally(charge.amounts[account])
+                key, dates = (account, group), (min(first, at), max(last, at))
+                groups[key] = (total, count + 1, *dates)
+    found = [
+        Spending(
+            account=account,
+            group=group,
+            charges=count,
+            amount=rules[account].named(total),
+            used_fraction=rules[account].used_fraction(total),
+            last=last,
+            weeks=(_week(first), _week(last)),
         )
-
-    def spendings(self) -> list[Spending]:
-        """Return what each group used, with what is held."""
-        for charged in self.held.values():
-            self.add(charged)
-        rule = self.gate.rule
-        if not isinstance(rule, Filter):
-            return []
-        return [
-            Spending(
-                account=self.gate.id,
-                group=name,
-                charges=group.charges,
-                amount=rule.named(group.total),
-                used_fraction=rule.used_fraction(group.total),
-                last=group.last,
-                weeks=(_week(group.first), _week(group.last)),
-            )
-            for name, group in self.groups.items()
-        ]
+        for (account, group), (total, count, first, last) in groups.items()
+    ]
+    return sorted(found, key=lambda each: (-each.used_fraction, each.group))
 
 
 def _week(at: str) -> str:

@@ -11,7 +11,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Usage
 from dpflow.ledger.views.accounts import current_gates
-from dpflow.ledger.views.charge_entries import openings, told
+from dpflow.ledger.views.charges import openings, told
 
 
 def usage(
