@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import PublicError, ReleaseError, public_kind
@@ -24,6 +24,21 @@ Parts = tuple[list[int] | list[float], Rebuild]
 
 #: Every int up to here is a float; beyond, rounding would change the sensitivity.
 LARGEST_INT = 2**53
+
+#: Decimals with places are noised as whole numbers of this unit.
+MILLION = 10**6
+_LAST_PLACE = Decimal(1).scaleb(-6)
+#: Digits for every number of millionths up to `LARGEST_INT`.
+_EXACT = Context(prec=40)
+
+
+class Millionths(int):
+    """A Decimal with places, as a whole number of millionths.
+
+    A float may be farther from a neighbour's than the Decimals are from each other.
+    The unit is the same for all of them: places may depend on private data.
+    """
+
 
 #: Floats above this round to ints that int64 cannot hold.
 _LARGEST_INT64 = math.nextafter(2.0**63, 0)
@@ -48,7 +63,7 @@ def take_apart(value: Any) -> Parts:
     if number is None:
         what = f"only {_ACCEPTED} can be released"
         raise refused(value, what, _todo(value))
-    if isinstance(number, int):
+    if type(number) is int:
         return [number], lambda noisy: round(noisy[0])
     return [number], lambda noisy: noisy[0]
 
@@ -85,11 +100,17 @@ def _number(value: object) -> int | float | None:
         return math.nan
     if value.copy_abs() > LARGEST_INT:
         return LARGEST_INT + 1
-    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
+    if int(value.as_tuple().exponent) >= 0:
+        return int(value)
+    held = value.quantize(_LAST_PLACE, context=_EXACT)
+    if held != value:
+        todo = "Round it in the query, as ROUND(x, 2) does, or release a float"
+        raise refused(value, "it holds a Decimal of more than six places", todo)
+    return Millionths(held.scaleb(6, _EXACT))
 
 
-def one_number(value: object) -> float:
-    """Return a single number that noise can be added to, as a float.
+def one_number(value: object) -> int | float:
+    """Return a single number that noise can be added to.
 
     Raises:
         ReleaseError: If it is none, or noise would not hide it.
@@ -99,21 +120,31 @@ def one_number(value: object) -> float:
         what = "only one number can be refined until it is good enough"
         raise refused(value, what, "Release the int or float, each in its own step")
     check_number(value, number)
-    return float(number)
+    return number
 
 
 def _take_list(values: Sequence[Any], whole: object = None) -> Parts:
     """Take the numbers of a list or tuple, or of a list of rows, which are tuples."""
+    whole = values if whole is None else whole
     numbers: list[Any] = []
     for item in _flat(values):
         number = _number(item)
         if number is None:
             what = f"it holds an entry of type {_name(public_kind(type(item)))}"
-            raise refused(values if whole is None else whole, what, _todo(item))
+            raise refused(whole, what, _todo(item))
         numbers.append(number)
     # One float makes all of them floats: which entries happened to be ints (a sum over
     # nothing is the int 0) would say something about the data.
-    ints = all(isinstance(number, int) for number in numbers)
+    kinds = {type(number) for number in numbers}
+    if Millionths in kinds:
+        if float in kinds:
+            todo = "Make all of them Decimals, or release the floats in another step"
+            raise refused(whole, "it holds floats and Decimals with places", todo)
+        numbers = [
+            number if type(number) is Millionths else Millionths(number * MILLION)
+            for number in numbers
+        ]
+    ints = kinds <= {int}
     return numbers, lambda noisy: _filled(values, map(round, noisy) if ints else noisy)
 
 
@@ -176,6 +207,9 @@ def _take_frame(frame: Any) -> Parts:
 
     return numbers, rebuild_frame
 
+
+#: Floats of exact decimals may be farther apart than the decimals.
+_NUMBERS_TAKEN = "Convert decimals to int64 in cents, other numbers to int64 or float64"
 
 #: Columns of a pandas frame that are labels and no numbers.
 _LABELS = ("str", "string", "category")
@@ -276,9 +310,7 @@ def _take_arrow(array: Any) -> Parts:
         array = array.cast(pa.int8())
     kind, whole = array.type, pa.types.is_integer(array.type)
     if not whole and kind not in (pa.float32(), pa.float64()):
-        raise refused(
-            array, f"its type is {bare_type(kind)}", "Cast it to int64 or float64"
-        )
+        raise refused(array, f"its type is {bare_type(kind)}", _NUMBERS_TAKEN)
     if array.null_count:
         raise refused(array, "it holds missing numbers", "Fill them first")
     numbers, rebuild = _take_array(array.to_numpy(), array)
@@ -322,8 +354,7 @@ def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
     import numpy as np  # noqa: PLC0415
 
     if not _fits_float(array.dtype):
-        todo = "Convert it to int64 or float64"
-        raise refused(whole, f"its dtype is {array.dtype.name}", todo)
+        raise refused(whole, f"its dtype is {array.dtype.name}", _NUMBERS_TAKEN)
 
     def rebuild(noisy: list[float]) -> np.ndarray[Any, Any]:
         result = np.array(noisy, dtype=np.float64)
@@ -341,8 +372,9 @@ def check_number(value: object, number: float) -> None:
     """Refuse a number that no float is, or that noise would not hide."""
     if isinstance(number, int):
         if abs(number) > LARGEST_INT:
+            unit = " millionths" if isinstance(number, Millionths) else ""
             todo = "Divide by a unit first (thousands, say) or release a float"
-            raise refused(value, "it holds an int beyond 2**53", todo)
+            raise refused(value, f"it holds an int beyond 2**53{unit}", todo)
     elif not math.isfinite(number):
         todo = "Replace or clip such numbers before the release"
         raise refused(value, "it holds NaN or infinity", todo)
@@ -381,7 +413,7 @@ def _todo(value: object) -> str:
         )
     if isinstance(value, (list, tuple, dict, set, frozenset)):
         return "Pass its numbers as one flat list or one numpy array"
-    return "Convert it to int or float, or draw the noise in the body"
+    return "Convert it to an int of a fixed unit (cents) or to a float"
 
 
 _TAKERS: dict[str, Callable[[Any], Parts]] = {

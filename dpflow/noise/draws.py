@@ -29,7 +29,13 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.exceptions import PublicError, how_to_install, public_name
-from dpflow.noise.containers import check_number, refused, take_apart
+from dpflow.noise.containers import (
+    MILLION,
+    Millionths,
+    check_number,
+    refused,
+    take_apart,
+)
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
 
@@ -52,9 +58,9 @@ def draw(cost: Cost, value: Any) -> Any:
     Args:
         cost: What the step declared: a `Gaussian` or a `Laplace`, or for whole
             numbers `DiscreteGaussian` or `DiscreteLaplace`.
-        value: An int, a float, a Decimal (with places it is the nearest float), a list,
-            tuple or dict of them, rows, a numpy array (bools count as 0 and 1), a
-            Series or frame of pandas or polars, or an Arrow array or table.
+        value: An int, a float, a Decimal (of at most six places; it becomes a float),
+            a list, tuple or dict of them, rows, a numpy array (bools count as 0 and
+            1), a Series or frame of pandas or polars, or an Arrow array or table.
 
     Returns:
         A noisy value of the same kind: ints come back as ints, a list as a list (of
@@ -171,9 +177,9 @@ def _whole(mechanism: str, scale: Fraction) -> Sampler:
     rounded = _steps(scale)
 
     def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
-        if not all(isinstance(number, int) for number in numbers):
+        if any(isinstance(number, float | Millionths) for number in numbers):
             msg = (
-                "release() adds discrete noise to whole numbers only, got floats. "
+                "release() adds discrete noise to whole numbers only, got others. "
                 "Count in whole steps (cents, not dollars), or declare Laplace or "
                 "Gaussian."
             )
@@ -195,7 +201,14 @@ def _continuous(mechanism: str, scale: Fraction) -> Sampler:
         raise PublicError(msg, mechanism=mechanism)
 
     def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
-        return _noisy(mechanism, rounded, [float(number) for number in numbers])
+        if not any(isinstance(number, Millionths) for number in numbers):
+            return _noisy(mechanism, rounded, [float(number) for number in numbers])
+        # Each number has noise of its own, so that each is drawn in its own unit.
+        units = [MILLION if isinstance(n, Millionths) else 1 for n in numbers]
+        return [
+            _noisy(mechanism, float_up(scale * unit), [float(number)])[0] / unit
+            for number, unit in zip(numbers, units, strict=True)
+        ]
 
     return sample
 

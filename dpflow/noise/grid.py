@@ -13,6 +13,6 @@ GRID = 2**20
 ADDED = 2
 
 
-def in_steps(number: float, sensitivity: Fraction, grid: int = GRID) -> int:
+def in_steps(number: float | Fraction, sensitivity: Fraction, grid: int = GRID) -> int:
     """Return a finite number in whole steps of the grid, rounded down."""
     return math.floor(Fraction(number) * grid / sensitivity)

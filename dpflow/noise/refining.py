@@ -25,7 +25,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.exceptions import PublicError
-from dpflow.noise.containers import check_number, one_number
+from dpflow.noise.containers import MILLION, Millionths, check_number, one_number
 from dpflow.noise.draws import (
     LARGEST_STEPS,
     Sampler,
@@ -93,7 +93,8 @@ def refinement(
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [number], _by_opendp)
         return partial(rule.refine, (numbers[0] for numbers in drawn))
-    return partial(rule.refine, laplace_numbers(_refined(cost), number, whole_laplace))
+    exact = Fraction(number) / (MILLION if isinstance(number, Millionths) else 1)
+    return partial(rule.refine, laplace_numbers(_refined(cost), exact, whole_laplace))
 
 
 def _taken(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
@@ -187,7 +188,9 @@ def _by_opendp(part: Gaussian, numbers: Sequence[float]) -> list[float]:
     return sampler_for(part)(numbers)
 
 
-def laplace_numbers(cost: Refined, number: float, noise: Whole) -> Iterator[float]:
+def laplace_numbers(
+    cost: Refined, number: float | Fraction, noise: Whole
+) -> Iterator[float]:
     """Yield the number after each draw, the coarsest first."""
     sensitivity = cost.finest.sensitivity
     steps = in_steps(number, sensitivity)

@@ -18,8 +18,10 @@ from dpflow.accounting.costs.noise import (
     Gaussian,
     Laplace,
 )
+from dpflow.accounting.costs.refined import Refined
 from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
+from dpflow.noise import refining
 from dpflow.noise.containers import LARGEST_INT
 from dpflow.noise.draws import draw
 
@@ -223,6 +225,57 @@ def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
     assert type(found) is type(kept)
     assert repr(found) == repr(kept)
     assert str(getattr(found, "dtypes", "")) == str(getattr(kept, "dtypes", ""))
+
+
+NEAR, FAR = Decimal("0.7"), Decimal("0.8")
+
+
+SMALL = [
+    Laplace(sensitivity="0.1", scale="0.1"),
+    Gaussian(sensitivity="0.1", sigma="0.1"),
+]
+
+
+@pytest.mark.parametrize("cost", SMALL)
+@pytest.mark.parametrize(
+    ("container", "exact"),
+    [
+        (lambda number: number, True),
+        (lambda number: [number, Decimal(0)], True),
+        (lambda number: (0, number), True),
+        (lambda number: {"a": number}, True),
+        (lambda number: pl.Series([number], dtype=pl.Decimal(9, 2)), True),
+        (float, False),
+    ],
+)
+def test_decimals_are_as_far_apart_as_declared(cost, container, exact, monkeypatch):
+    """Neighbours differ by at most the sensitivity as drawn; floats are the control."""
+    seen = []
+
+    def keep(_: str, scale: float, numbers: list[float]) -> list[float]:
+        seen.extend((Fraction(number), Fraction(scale)) for number in numbers)
+        return numbers
+
+    monkeypatch.setattr(noise, "_noisy", keep)
+    drawn = []
+    for number in (NEAR, FAR):
+        seen.clear()
+        draw(cost, container(number))
+        drawn.append(sum(value / scale for value, scale in seen))
+    assert (drawn[1] - drawn[0] <= 1) == exact
+
+
+@pytest.mark.parametrize("cost", SMALL)
+def test_refining_begins_at_the_exact_decimal(cost, monkeypatch):
+    """Both kinds of refined noise are added to 0.7, not to the nearest float."""
+    seen = []
+    for name in ("laplace_numbers", "gaussian_numbers"):
+        monkeypatch.setattr(
+            refining, name, lambda _, number, __: seen.append(number) or iter(())
+        )
+    refined = Refined(cost, coarsest=4)
+    refining.refinement(refined, NEAR, within=1, until=None, confidence="95%")
+    assert seen in ([Fraction(7, 10)], [[700_000]])
 
 
 FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
