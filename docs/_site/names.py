@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -55,6 +56,9 @@ def _signature(value: Any, found: Any, name: str) -> str:
         owner = f"{init.__module__}.{init.__qualname__}".removesuffix(".__init__")
         found = _package()[owner.removeprefix("dpflow.")]
     line = str(found.signature(name=name))
+    if hasattr(value, "__wrapped__"):
+        # The running step gives its cost.
+        line = re.sub(r"\(cost: \w+, ", "(", line)
     if len(line) <= 88:  # noqa: PLR2004
         return line
     code = ast.parse(f"def {line}: ...").body[0]

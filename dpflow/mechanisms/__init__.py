@@ -1,26 +1,23 @@
 """Mechanisms for the body of a DP step, with the noise that its cost declares.
 
-All noise is drawn by OpenDP. Mechanisms know costs and noise, and no ledger: an output
-that decides the cost comes back as a cell.
+All noise is drawn by OpenDP, or exactly from rational weights. A mechanism is one
+function of the step's cost; `drawn.draws_for` claims the cost and reports the cell.
 """
 
+from dpflow.mechanisms.above_threshold import sparse_vector
+from dpflow.mechanisms.bounds import private_bounds
 from dpflow.mechanisms.gradients import (
+    gradient_descent,
     individual_descent,
-    individual_gradient,
     individual_sum,
 )
-from dpflow.mechanisms.in_steps import (
-    gradient_descent,
-    interquartile_range,
-    median,
-    output_perturbation,
-    person_sum,
-    recoverable_model,
-    sparse_vector,
-    trimmed_mean,
-)
-from dpflow.mechanisms.of_tables import private_bounds, private_groups, top_k
+from dpflow.mechanisms.groups import private_groups
+from dpflow.mechanisms.largest_groups import top_k
+from dpflow.mechanisms.person_sums import person_sum
+from dpflow.mechanisms.perturbed_models import output_perturbation, recoverable_model
+from dpflow.mechanisms.propose_test_release import interquartile_range
 from dpflow.mechanisms.rows import Factors, LayerRows, NormClip, OuterRows
+from dpflow.mechanisms.trimming import median, trimmed_mean
 
 __all__ = [
     "Factors",
@@ -29,7 +26,6 @@ __all__ = [
     "OuterRows",
     "gradient_descent",
     "individual_descent",
-    "individual_gradient",
     "individual_sum",
     "interquartile_range",
     "median",

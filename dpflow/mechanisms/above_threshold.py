@@ -16,7 +16,7 @@ from typing import SupportsFloat
 
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import PublicError, public_name
-from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.noise.containers import plain_number
 from dpflow.noise.draws import integer_laplace
 from dpflow.noise.grid import ADDED, GRID, in_steps
@@ -31,6 +31,7 @@ Query = SupportsFloat | Callable[[], SupportsFloat]
 Noise = Callable[[Fraction], int]
 
 
+@draws_for(SparseVector)
 def sparse_vector(
     cost: SparseVector,
     queries: Sequence[Query],
@@ -38,8 +39,9 @@ def sparse_vector(
 ) -> Drawn[tuple[bool, ...]]:
     """Say of one query after the other whether it reaches its threshold, with noise.
 
-    It ends after `cost.positives` positive answers; the queries after that are neither
-    answered nor evaluated. So the answers are fewer than the queries in that case.
+    The running step must have declared `SparseVector`. It ends after that cost's number
+    of positive answers: the queries behind them are neither answered nor evaluated. The
+    number of positive answers is the cell that is charged.
 
     Source: Lyu, Su, Li 2017, Alg. 1 (with discrete instead of continuous Laplace noise,
     whose tails have the same ratios); cells: Hartmann et al. 2022, Lemma 8. Proof:
@@ -56,16 +58,23 @@ def sparse_vector(
     Checked by: tests/mechanisms/test_sparse_vector.py, by the exact law of this code.
 
     Args:
-        cost: Says how much noise there is, and when it ends.
-        queries: Private numbers, or functions without arguments that compute them.
+        cost: The cost of the running step.
+        queries: Private numbers, or functions without arguments that compute them. A
+            privacy unit changes each by at most the declared sensitivity.
         thresholds: One public number for all queries, or one for each.
 
     Returns:
-        The answers, and as their cell how many are positive.
+        The answers, fewer than the queries if it ended early.
 
     Raises:
-        ReleaseError: If there are no queries, thresholds do not fit them, or a number
-            is none. The text never holds a number.
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, if there are no queries, if thresholds do not fit them, or if a
+            query is not a number.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=SparseVector(positives=5, epsilon="0.5"))
+        ... def busy_weeks(weeks):
+        ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)
     """
     return answers(cost, queries, thresholds, noise=_noise(), grid=GRID)
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpflow.accounting.costs.noise import ExponentialMechanism
 from dpflow.exceptions import PublicError, public_name
+from dpflow.mechanisms.drawn import claimed, is_replace_one
 from dpflow.noise.exact import choose
+from dpflow.noise.sources import EXACT
 from dpflow.rounding import Number, exact, float_down, real_or_nan
 
 Floats = NDArray[np.float64]
@@ -23,16 +26,42 @@ _NO_NUMBERS = ("object", "str", "large_string", "categor", "enum")
 _REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
 
 
-def quantiles_among(
+def private_bounds(
     values: Iterable[Any],
     candidates: Sequence[Number],
-    quantiles: Sequence[Number],
+    quantiles: Sequence[Number] = ("0.95",),
     *,
-    epsilon: Fraction,
-    max_rows: int,
-    relation: str,
+    max_rows: int = 1,
 ) -> tuple[Number, ...]:
-    """Return a candidate near each quantile, each by a draw of its own."""
+    """Choose for each quantile of private numbers a public candidate near it.
+
+    The running step must have declared `ExponentialMechanism`, for several quantiles
+    `Repeated(ExponentialMechanism(...), HOW_MANY)`. Entries that are no numbers count
+    as 0, as they do when they are clipped.
+
+    Args:
+        values: A list or column of numbers, at most `max_rows` of each person.
+        candidates: Public numbers; what is returned is one of them.
+        quantiles: Public, between 0 and 1: the share of the numbers up to the answer.
+        max_rows: How many of the numbers one person has at most.
+
+    Returns:
+        As many candidates as quantiles, in their order.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if values, candidates or quantiles cannot be used.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=ExponentialMechanism(epsilon="0.1"))
+        ... def largest():
+        ...     dearest = orders().groupby("customer")["dollars"].max()
+        ...     return private_bounds(dearest, range(5, 505, 5))
+    """
+    execution, cost = claimed(
+        "private_bounds()", ExponentialMechanism, times=len(quantiles), by=EXACT
+    )
+    relation = "replace-one" if is_replace_one(execution) else "add-or-remove"
     fewest = 2
     if not fewest <= len(candidates) <= MOST_CANDIDATES:
         msg = f"give 2 to {MOST_CANDIDATES} candidates"
@@ -47,11 +76,17 @@ def quantiles_among(
 
     def chosen(share: Fraction) -> Number:
         shunned = rates(
-            numbers, cuts, share, epsilon=epsilon, max_rows=max_rows, relation=relation
+            numbers,
+            cuts,
+            share,
+            epsilon=cost.epsilon,
+            max_rows=max_rows,
+            relation=relation,
         )
         return ordered[choose(shunned)]
 
-    return tuple(map(chosen, shares))
+    with execution.drawing():
+        return tuple(map(chosen, shares))
 
 
 def rates(

@@ -12,6 +12,9 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import PublicError
+from dpflow.guard.charge import Execution, current_execution
+from dpflow.guard.iterations import SubStep, iterations
+from dpflow.mechanisms.drawn import claimed, is_replace_one
 from dpflow.mechanisms.rows import Floats, Gradient, LayerRows, NormClip, OuterRows
 from dpflow.noise.draws import draw
 from dpflow.noise.sources import random_bytes
@@ -27,6 +30,102 @@ Gradients = Callable[[Floats], Gradient]
 #: Returns the standard deviation of a step's noise from its number, counted from 1, and
 #: the model so far, which is released; and from nothing else.
 Schedule = Callable[[int, Floats], Number]
+
+
+def gradient_descent(
+    start: Floats,
+    gradients: Gradients,
+    *,
+    norm: Number,
+    rate: float,
+    good_enough: Callable[[SubStep, Floats], bool] | None = None,
+    sigma: Number | Schedule | None = None,
+    steps: int | None = None,
+    sampling_rate: Number = 1,
+) -> Floats:
+    """Descend along noisy sums of clipped gradients, as the step's cost says.
+
+    Under `EarlyStopping` of a `Gaussian` or a `PoissonSampledGaussian`, alone or the
+    first part of a `Composed`, it runs `iterations` and may stop early. Under an
+    `IndividualBound` every person has a budget of their own, the noise of each step may
+    be chosen anew, and people may be sampled.
+
+    Args:
+        start: The first model; public.
+        gradients: Returns the gradient of each person's loss at a model, one row for
+            each person, in the same order always: an array, or for a linear model
+            with many parameters the products of `dpflow.mechanisms.rows.Factors`.
+        norm: Longest L2 norm of a person's gradient; longer ones are scaled down.
+        rate: What the noisy sum is multiplied with before it is subtracted: a learning
+            rate over a public number of people.
+        good_enough: For `EarlyStopping`: whether to end after a sub-step, asked where
+            it may stop. It may use the released model and `SubStep.test`, which is
+            paid by a part of the sub-step, and nothing else that is private.
+        sigma: For `IndividualBound`: standard deviation of the noise, or a function of
+            the step's number and the model so far, and nothing private, that returns
+            it.
+        steps: For `IndividualBound`: how many steps there are.
+        sampling_rate: For `IndividualBound` in the Renyi measure: the chance with which
+            each person is drawn into a step, secretly and anew. Everyone pays for every
+            step, drawn or not. Elsewhere the cost says it: `PoissonSampledGaussian`.
+
+    Returns:
+        The last model.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, or if it does not fit the clip.
+        UnsupportedCost: If people are sampled under a bound in the gdp measure.
+    """
+    who = "gradient_descent()"
+    clip = NormClip.to(norm)
+    execution = current_execution(who)
+    individual = isinstance(execution.cost, IndividualBound)
+    if individual != (sigma is not None) or individual != (steps is not None):
+        msg = f"{who} takes sigma= and steps= under IndividualBound, and only there"
+        raise PublicError(msg)
+    if not individual and sampling_rate != 1:
+        msg = (
+            f"{who} takes sampling_rate= under IndividualBound only; elsewhere declare "
+            "PoissonSampledGaussian(sampling_rate=..., noise_multiplier=...)"
+        )
+        raise PublicError(msg)
+    if sigma is not None and steps is not None:
+        execution, bound = claimed(who, IndividualBound, relation="add-or-remove")
+        with execution.drawing():
+            return individual_descent(
+                bound,
+                start,
+                gradients,
+                clip=clip,
+                rate=rate,
+                sigma=sigma,
+                steps=steps,
+                sampling_rate=sampling_rate,
+            )
+    model = 1.0 * start
+    for step in iterations():
+        cost = step.claim(who, step.parts[0])
+        if step.number == 1 and isinstance(cost, Gaussian):
+            _check_doubled(who, execution, cost, clip.norm)
+        rows = gradients(model.copy())
+        with execution.drawing():
+            noisy = noisy_gradient(cost, rows, clip=clip)
+        model = model - rate * noisy
+        if step.may_stop and good_enough and good_enough(step, model.copy()):
+            break
+    return model
+
+
+def _check_doubled(
+    who: str, execution: Execution, cost: Gaussian, norm: Fraction
+) -> None:
+    """Refuse a sensitivity of one row where a person may be replaced by another."""
+    if is_replace_one(execution) and cost.sensitivity < 2 * norm:
+        msg = (
+            f"{who} under replace-one changes by up to twice the norm; declare "
+            "Gaussian(sensitivity=...) of twice the norm"
+        )
+        raise PublicError(msg)
 
 
 def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
@@ -64,13 +163,9 @@ def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:
     """
     noise, rate = _noise_of(cost, clip)
     clipped = clip.apply(rows)
-    drawn = None if rate is None else _sampled(rate, clipped.people)
+    drawn = None if rate is None else PrivateMask(poisson_sample(rate, clipped.people))
     noisy: Floats = draw(noise, clipped.total(drawn))
     return noisy
-
-
-def _sampled(rate: Fraction, people: int) -> PrivateMask:
-    return PrivateMask(poisson_sample(rate, people))
 
 
 def _noise_of(cost: Cost, clip: NormClip) -> tuple[Gaussian, Fraction | None]:
@@ -131,22 +226,6 @@ def individual_sum(
     return clipped.total(active)
 
 
-def individual_gradient(
-    tally: PrivateTally,
-    rows: Gradient,
-    *,
-    clip: NormClip,
-    sigma: Number,
-    sampling_rate: Number = 1,
-) -> Floats:
-    """Return `individual_sum` with its noise."""
-    total = individual_sum(
-        tally, rows, clip=clip, sigma=sigma, sampling_rate=sampling_rate
-    )
-    noisy: Floats = draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total)
-    return noisy
-
-
 def individual_descent(
     bound: IndividualBound,
     start: Floats,
@@ -179,8 +258,11 @@ def individual_descent(
         rows = gradients(model.copy())
         tally = PrivateTally(bound, people=_people(rows)) if tally is None else tally
         spread = sigma(number, model.copy()) if callable(sigma) else sigma
-        model = model - rate * individual_gradient(
+        total = individual_sum(
             tally, rows, clip=clip, sigma=spread, sampling_rate=sampling_rate
+        )
+        model = model - rate * draw(
+            Gaussian(sensitivity=clip.norm, sigma=spread), total
         )
     return model
 

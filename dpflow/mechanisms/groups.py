@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
@@ -11,10 +12,16 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting.costs.noise import DiscreteGaussian
+from dpflow.accounting.costs.notions import ApproxDP, ApproxZCDP
 from dpflow.exceptions import PublicError
+from dpflow.guard.charge import current_execution
+from dpflow.mechanisms.drawn import claimed, is_replace_one
 from dpflow.noise.draws import draw
 from dpflow.noise.exact import pick, toss
+from dpflow.noise.sources import EXACT
 from dpflow.rounding import bound_above, bound_below, float_up, to_real
+
+logger = logging.getLogger("dpflow")
 
 #: Chances are multiples of 2**-BITS, rounded down.
 BITS = 256
@@ -30,63 +37,73 @@ _TIMES = ("datetime", "time", "duration")
 
 
 def private_groups(
-    people: Iterable[Any],
-    groups: Iterable[Any],
-    *,
-    epsilon: Fraction,
-    delta: Fraction,
-    max_groups: int,
+    people: Iterable[Any], groups: Iterable[Any], *, max_groups: int = 1
 ) -> list[Any]:
-    """Return the groups that are told.
+    """Say which groups there are, as far as that tells nothing of anybody.
 
-    A person counts in at most `max_groups` of their groups, drawn for each person
-    alone. Rows without a person or a usable name of a group count for nothing.
+    A person counts in at most `max_groups` groups, which are drawn. The running step
+    must have declared `ApproxDP`, or for several groups `Repeated(ApproxDP(...),
+    max_groups)`: epsilon and delta are of each group. Under replace-one it is twice as
+    many, for who is replaced leaves groups and others come into new ones. With
+    `ApproxZCDP(rho=..., delta=...)`, of the whole table, Gaussian noise and a threshold
+    decide: fewer people are needed where one person is in more than a few groups.
+
+    A group has even odds with log(1 + (e^epsilon - 1) / (2 delta)) / epsilon people, or
+    with about 2 + sigma z of them, sigma^2 = max_groups / (2 rho) and z the normal
+    quantile of 1 - delta / max_groups. The log says how many.
 
     Source: Desfontaines, Voss, Gipson, Mandayam 2020 (arXiv 2006.03684v2) Thm 1;
-    docs/derivations/notions.md#groups-that-exist.
+    docs/derivations/notions.md#groups-that-exist,
+    docs/derivations/notions.md#groups-by-a-threshold.
 
-    Assumes: epsilon and delta are for each group in which a person counts.
+    Assumes: epsilon and delta are of each group in which a person counts; rho and delta
+    of the whole table, of which one person changes groups by one.
 
-    Rounding: chances down, to multiples of 2**-256.
-
-    Checked by: tests/mechanisms/test_private_groups.py.
-    """
-    table = chances(epsilon, delta)
-    told = [
-        group
-        for group, count in people_in(people, groups, max_groups).items()
-        if toss(Fraction(table[min(count, len(table) - 1)], _ONE))
-    ]
-    return _ordered([name for _, name in told])
-
-
-def noisy_groups(
-    people: Iterable[Any],
-    groups: Iterable[Any],
-    *,
-    rho: Fraction,
-    delta: Fraction,
-    max_groups: int,
-    changed: int,
-) -> list[Any]:
-    """Return the groups whose people, with Gaussian noise, reach a threshold.
-
-    Source: docs/derivations/notions.md#groups-by-a-threshold.
-
-    Assumes: one person changes at most `changed` groups by one; rho and delta are of
-    the whole table.
-
-    Rounding: the noise's sigma up, and then the threshold.
+    Rounding: chances down, to multiples of 2**-256; the noise's sigma up, and then the
+    threshold.
 
     Checked by: tests/mechanisms/test_private_groups.py.
+
+    Args:
+        people: The person of each row.
+        groups: The group of each row: a text, an integer, a float, a bool, a date, or
+            a tuple of them. Rows with anything else, or nobody, count for nothing.
+        max_groups: How many groups of one person count.
+
+    Returns:
+        The groups, sorted.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if there are not as many people as groups.
     """
-    sigma, least = threshold(rho, delta, changed)
+    who = "private_groups()"
+    execution = current_execution(who)
+    if type(max_groups) is not int or max_groups < 1:
+        msg = "max_groups must be a whole number from 1"
+        raise PublicError(msg)
+    changed = max_groups * (2 if is_replace_one(execution) else 1)
+    if isinstance(execution.cost, ApproxZCDP):
+        _, table = claimed(who, ApproxZCDP)
+        sigma, odds = threshold(table.rho, table.delta, changed)
+    else:
+        _, each = claimed(who, ApproxDP, times=changed, by=EXACT)
+        likely = chances(each.epsilon, each.delta)
+        odds = next(n for n, chance in enumerate(likely) if 2 * chance >= _ONE)
+    logger.info("%s: a group has even odds at %d people", who, odds)
     counts = people_in(people, groups, max_groups)
-    if not counts:
-        return []
-    noisy = draw(DiscreteGaussian(sensitivity=1, sigma=sigma), list(counts.values()))
-    told = zip(counts, noisy, strict=True)
-    return _ordered([name for (_, name), count in told if count >= least])
+    numbers = list(counts.values())
+    with execution.drawing():
+        if isinstance(execution.cost, ApproxZCDP):
+            noise = DiscreteGaussian(sensitivity=1, sigma=sigma)
+            noisy = draw(noise, numbers) if numbers else []
+            named = [count >= odds for count in noisy]
+        else:
+            rows = (likely[min(count, len(likely) - 1)] for count in numbers)
+            named = [toss(Fraction(chance, _ONE)) for chance in rows]
+    return _ordered(
+        [name for (_, name), is_named in zip(counts, named, strict=True) if is_named]
+    )
 
 
 @lru_cache(maxsize=32)
@@ -130,14 +147,6 @@ def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
         by_absence = _ONE + (-shrunk * rest >> BITS)
         found.append(max(min(by_presence, by_absence), now))
     return tuple(found)
-
-
-def even_odds(**numbers: Any) -> int:
-    """Return how many people give a group even odds, by declared numbers alone."""
-    if "rho" in numbers:
-        return threshold(**numbers)[1]
-    table = chances(**numbers)
-    return next(n for n, chance in enumerate(table) if 2 * chance >= _ONE)
 
 
 def people_in(

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.costs.top_k import TopK
-from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.mechanisms.groups import people_in
 from dpflow.noise.exact import choose
+from dpflow.noise.sources import EXACT
+
+logger = logging.getLogger("dpflow")
 
 #: Returns an index with a probability proportional to exp(-rate).
 Choose = Callable[[Sequence[Fraction]], int]
 
 
+@draws_for(TopK, by=EXACT)
 def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[list[Any]]:
-    """Name the largest groups, the first pick first; fewer where the end came early.
+    """Name the groups with the most people, where nobody listed the groups.
 
-    Rows without a person or a usable name of a group count for nothing.
+    The running step must have declared `TopK`, under a policy whose relation is
+    add-or-remove. How many picks were made, the end included, is the cell that is
+    charged: a step that ends early leaves epsilon for another one.
+
+    A group has even odds against the end if it has as many people more than the largest
+    group that is not looked at as the cost's `margin`, which `dpflow forecast` shows.
+    The log repeats it where fewer than `most` names come out.
 
     Source: Durfee, Rogers 2019 (arXiv 1905.04273) Alg. 1;
     docs/derivations/output.md#largest-groups.
@@ -31,12 +42,36 @@ def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[lis
 
     Checked by: tests/mechanisms/test_top_k.py, by the exact law of this code.
 
+    Args:
+        cost: The cost of the running step.
+        people: The person of each row; each counts once in a group.
+        groups: The group of each row, as for `private_groups`. Rows without a person
+            or a usable name of a group count for nothing.
+
     Returns:
-        The names, and as their cell how many picks were made.
+        The names in the order of the picks, at most `most`; fewer where no other group
+        stands out.
+
+    Raises:
+        ReleaseError: Outside a step with such a cost, if the step has drawn noise
+            already, or if there are not as many people as groups.
+
+    Examples:
+        >>> @guarded(dataset="shop", cost=TopK(epsilon=1, delta="1e-7", most=10))
+        ... def best_sold(sales):
+        ...     return top_k(sales["customer"], sales["product"])
     """
     counts = people_in(people, groups, sys.maxsize)
     drawn = largest(cost, counts, choose=choose)
-    return Drawn([name for _, name in drawn.output], drawn.cell)
+    names = [name for _, name in drawn.output]
+    if len(names) < cost.most:
+        logger.warning(
+            "top_k() named %d of at most %d groups: a group has even odds against the "
+            "end with %d people more than the largest group beyond the %d that it "
+            "looks at",
+            *(len(names), cost.most, cost.margin, cost.among),
+        )
+    return Drawn(names, drawn.cell)
 
 
 def largest(

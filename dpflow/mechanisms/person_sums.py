@@ -9,25 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.exceptions import PublicError
+from dpflow.mechanisms.drawn import claimed
+from dpflow.mechanisms.person_stores import person_store, store_errors_shown
 from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw
-from dpflow.people import PersonStore, gaussian_costs
+from dpflow.people import gaussian_costs
 from dpflow.rounding import Number
 
 
-def noisy_person_sum(
-    store: PersonStore,
+def person_sum(
     people: Sequence[Any],
-    values: NDArray[Any] | None,
+    values: NDArray[Any] | None = None,
     *,
-    norm: Number,
+    norm: Number = 1,
     sigma: Number,
 ) -> Any:
-    """Return the noisy sum of what people have, over those who can still pay.
+    """Release a sum over the people who can still pay, each from a budget of their own.
 
-    What the rows of a person sum to is clipped, and they pay for its norm. Who cannot
-    is left out and charged nothing. Noise is drawn once all of them are charged.
+    The running step must have declared `PersonBudgets`, under a policy with
+    `filter: {theorem: individual, measure: gdp}`. What each person has left is
+    kept from run to run in a store that lies beside the ledger. Noise is drawn once
+    the charges of all people are durable.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1;
     docs/derivations/individual.md#from-run-to-run.
@@ -39,9 +43,22 @@ def noisy_person_sum(
 
     Checked by: tests/mechanisms/test_person_sums.py.
 
+    Args:
+        people: Whose each row is: texts or whole numbers. Rows of anything else are
+            left out.
+        values: number[rows] or number[rows, columns]; default: 1 for each person who
+            is there, so that people are counted.
+        norm: Longest L2 norm of what the rows of one person sum to; more is scaled
+            down.
+        sigma: Standard deviation of the noise; public.
+
+    Returns:
+        A number, or float64[columns].
+
     Raises:
-        ReleaseError: If there are not as many values as people.
-        LedgerError: If the charges could not be made durable; nothing is drawn.
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the values do not fit.
+        LedgerError: If the store cannot be used; the step did not run.
     """
     clip = NormClip.to(norm)
     rows = np.ones(len(people)) if values is None else np.asarray(values, np.float64)
@@ -50,12 +67,14 @@ def noisy_person_sum(
         raise PublicError(msg)
     width = 1 if rows.ndim == 1 else rows.shape[1]
     ids, sums = _by_person(people, rows.reshape(len(rows), width))
-    clipped = clip.apply(sums)
-    costs = gaussian_costs(store.bound, clipped.squares(), sigma=sigma)
-    total = clipped.total(store.reserve(costs, ids))
-    store.settle()
-    found = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
-    return found[0] if rows.ndim == 1 else found
+    execution, _ = claimed("person_sum()", PersonBudgets, relation="add-or-remove")
+    with execution.drawing(), store_errors_shown(), person_store(execution) as store:
+        clipped = clip.apply(sums)
+        costs = gaussian_costs(store.bound, clipped.squares(), sigma=sigma)
+        total = clipped.total(store.reserve(costs, ids))
+        store.settle()
+        found = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
+        return found[0] if rows.ndim == 1 else found
 
 
 def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:

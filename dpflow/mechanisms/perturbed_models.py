@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special  # type: ignore[import-untyped]
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import PublicError, ReleaseError
-from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.noise.draws import draw
 from dpflow.people.costs import clip_rows
-from dpflow.rounding import Number, exact
+from dpflow.rounding import Number, exact, exact_epsilon
 
 Floats = NDArray[np.float64]
 
@@ -87,13 +86,42 @@ class Recipe:
         return Fraction(max(2 / tests, moved)) * (1 + INEXACT)
 
 
-def recovered_model(
-    cost: OutputDP, features: NDArray[Any], labels: NDArray[Any], recipe: Recipe
-) -> Drawn[Floats | None]:
-    """Fit, add noise, and return the noisy model if it passes a noisy test.
+def recoverable_model(*, model: Number, test: Number) -> OutputDP:
+    """Return the cost of a noisy model that comes out only if it passes a test.
 
-    The first `recipe.train` people are fitted to, the others test. On None the noisy
-    model must be gone, and is: nothing keeps it.
+    Without a model it costs the test alone, with one the larger of both epsilons; the
+    model's noise makes use of the larger one.
+
+    Source: Hartmann et al. 2022, Thm 17; docs/derivations/output.md#released-or-not.
+
+    Args:
+        model: Epsilon of the model's noise.
+        test: Epsilon of the test.
+
+    Raises:
+        InvalidCost: If a number is out of range.
+    """
+    tested = exact_epsilon(test, name="test")
+    return OutputDP(
+        {NONE: tested, MODEL: max(exact_epsilon(model, name="model"), tested)}
+    )
+
+
+@draws_for(OutputDP, relation="replace-one")
+def output_perturbation(
+    cost: OutputDP,
+    features: NDArray[Any],
+    labels: NDArray[Any],
+    *,
+    train: int,
+    regularisation: Number,
+    threshold: float,
+) -> Drawn[Floats | None]:
+    """Fit a logistic regression, add noise, and return it if it passes a noisy test.
+
+    The running step must have declared `recoverable_model`, under a policy whose
+    relation is replace-one. On None the noisy model is gone, and only the test is
+    charged; do not try to keep it.
 
     Source: noise: Chaudhuri, Monteleoni, Sarwate 2011, Alg. 1 (their sensitivity 2 / (n
     Lambda)); test: Hartmann et al. 2022, Alg. 5 and Thm 17, with the smaller scale of
@@ -116,18 +144,31 @@ def recovered_model(
     Checked by: tests/mechanisms/test_output_perturbation.py.
 
     Args:
-        cost: Cells "none" (the epsilon of the test) and "model" (that of the noise).
-        features: number[people, parameters].
-        labels: number[people].
-        recipe: What is fitted and how it is tested.
+        cost: The cost of the running step: cells "none" (the epsilon of the test) and
+            "model" (the epsilon of the noise).
+        features: number[people, parameters]; rows are scaled down to norm 1.
+        labels: number[people]; above 0 is one class, all others are the other.
+        train: How many people, the first ones, it is fitted to; the others test it.
+            Who comes first must not depend on the data.
+        regularisation: The weight of half the squared norm of the parameters.
+        threshold: Largest mean absolute error, in [0, 2], that is good enough.
 
     Returns:
-        The parameters, or None; and the cell.
+        The parameters, or None.
 
     Raises:
-        ReleaseError: If cost, shapes or numbers do not fit, or the solver fails.
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if shapes or numbers do not fit.
     """
-    test, model = _epsilons(cost)
+    recipe = Recipe.of(train, regularisation, threshold)
+    cells = dict(cost.cells)
+    if set(cells) != {NONE, MODEL} or not 0 < cells[NONE] <= cells[MODEL]:
+        msg = (
+            f"output_perturbation() needs a step with cost=recoverable_model(...) of "
+            f"its own kind; this step declared {cost!r}"
+        )
+        raise PublicError(msg)
+    test, model = cells[NONE], cells[MODEL]
     rows, classes = _checked(features, labels, recipe)
     fitted = minimum(rows[: recipe.train], classes[: recipe.train], recipe)
     noise = k_norm_noise(fitted.size, recipe.sensitivity / model)
@@ -142,23 +183,6 @@ def recovered_model(
         return Drawn(None, NONE)
     length = float(recipe.sensitivity / model) * fitted.size
     return Drawn(sum_on_grid(fitted, noise, length / _GRID), MODEL)
-
-
-def is_recoverable(cost: OutputDP) -> bool:
-    """Tell whether a cost has the cells of this mechanism."""
-    cells = dict(cost.cells)
-    return set(cells) == {NONE, MODEL} and 0 < cells[NONE] <= cells[MODEL]
-
-
-def _epsilons(cost: OutputDP) -> tuple[Fraction, Fraction]:
-    if not is_recoverable(cost):
-        msg = (
-            f"output_perturbation() needs cost=recoverable_model(...), with an epsilon "
-            f"of {MODEL!r} that is no less than that of {NONE!r}; got {cost!r}"
-        )
-        raise PublicError(msg)
-    cells = dict(cost.cells)
-    return cells[NONE], cells[MODEL]
 
 
 def _checked(
@@ -186,6 +210,8 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     Raises:
         ReleaseError: If it does not get there, which no data is known to cause.
     """
+    from scipy import optimize  # type: ignore[import-untyped]  # noqa: PLC0415
+
     strength, people = float(recipe.regularisation), len(rows)
     # |gradient| / Lambda is the error; the sensitivity has two of them, and roundings.
     enough = float(INEXACT) / (2 * people)
@@ -195,7 +221,7 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
         return float(np.logaddexp(0, -signed @ w).mean() + strength / 2 * w @ w)
 
     def gradient(w: Floats) -> Floats:
-        weights = special.expit(-signed @ w)
+        weights = _odds(-signed @ w)
         return np.asarray(strength * w - signed.T @ weights / people, np.float64)
 
     w: Floats = np.zeros(rows.shape[1])
@@ -213,11 +239,15 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     raise ReleaseError(msg)
 
 
+def _odds(scores: Floats) -> Floats:
+    return np.asarray(np.exp(-np.logaddexp(0, -scores)), np.float64)
+
+
 def _damped(
     w: Floats, slope: Floats, signed: Floats, strength: float, loss: Any
 ) -> Floats:
     """Return Newton's step, halved until the loss does not grow."""
-    odds = special.expit(-signed @ w)
+    odds = _odds(-signed @ w)
     curved = signed.T @ (signed * (odds * (1 - odds))[:, None]) / len(signed)
     step = np.linalg.solve(curved + strength * np.eye(w.size), slope)
     now = loss(w)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import PublicError
-from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.noise.draws import draw
 from dpflow.rounding import bound_above, float_up, to_real
 
@@ -134,6 +134,7 @@ def distance(ordered: Floats, bins: Bins) -> int:
     return 1 + bisect.bisect_left(range(1, farthest + 1), x=True, key=leaves)
 
 
+@draws_for(ProposeTestRelease, relation="replace-one")
 def interquartile_range(
     cost: ProposeTestRelease,
     values: NDArray[Any],
@@ -141,16 +142,17 @@ def interquartile_range(
     base: float | None = None,
     shift: float = 0.0,
 ) -> Drawn[float | None]:
-    """Release the interquartile range, or that no answer is safe.
+    """Release an interquartile range by propose-test-release, or None.
 
-    With two tries the second one, after "none", has its bins shifted by one half.
+    The running step must have declared `ProposeTestRelease`, under a policy whose
+    relation is replace-one. With `tries=2` the second try has its bins shifted by one
+    half; two steps with `tries=1`, the second after None with `shift=0.5`, do the same.
 
     Source: Dwork, Lei 2009, Alg. S; guarantee: docs/derivations/output.md#two-tries
     and docs/derivations/output.md#propose-test-release.
 
     Assumes: neighbours differ in one person's value (replace-one); how many people
-    there are is public. Two steps of one try each, the second after "none" with a
-    shift of one half, are the other way to account for the same.
+    there are is public.
 
     Rounding: the test's threshold up; the logarithm is kept within its bin. Values are
     clipped to 1e300, and those that are no numbers count as 0.
@@ -158,17 +160,18 @@ def interquartile_range(
     Checked by: tests/mechanisms/test_propose_test_release.py.
 
     Args:
-        cost: Epsilon and delta of the test, and how many tries.
+        cost: The cost of the running step.
         values: number[people], one for each person.
-        base: Of the bins: an answer is within such factors of the truth. Default: 1 +
-            1 / log(people).
+        base: Answers are within such factors of the truth; default: 1 + 1 / log of the
+            number of people.
         shift: Of the bins of the first try, in [0, 1).
 
     Returns:
-        The range, or None; and the cell.
+        The range, or None where no answer is safe.
 
     Raises:
-        ReleaseError: If there are fewer than 8 people, or the bins cannot be made.
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the values or bins cannot be used.
     """
     numbers = np.asarray(values, np.float64)
     if numbers.ndim != 1 or numbers.size < FEWEST_PEOPLE:

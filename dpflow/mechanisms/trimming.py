@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import PublicError
-from dpflow.mechanisms.drawn import Drawn
+from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.mechanisms.propose_test_release import passing
 from dpflow.noise.draws import draw, integer_laplace
 from dpflow.rounding import Number, exact, exact_scale
@@ -119,14 +119,15 @@ def distance(ordered: Whole, window: Window, width: int) -> int:
     return 1 + bisect.bisect_left(range(1, farthest), x=True, key=jumps)
 
 
+@draws_for(ProposeTestRelease, relation="replace-one")
 def trimmed_mean(
-    cost: ProposeTestRelease,
-    values: NDArray[Any],
-    *,
-    bound: Number,
-    trim: Number | None = None,
+    cost: ProposeTestRelease, values: NDArray[Any], *, bound: Number, trim: Number
 ) -> Drawn[float | None]:
-    """Release the mean of the middle values, or that no answer is safe.
+    """Release the mean of the middle values by propose-test-release, or None.
+
+    The running step must have declared `ProposeTestRelease` with one try, under a
+    policy whose relation is replace-one. Noise hides a move by `bound`; whether one
+    person could move the mean farther is tested.
 
     Source: Dwork, Lei 2009, Sec. 5, with a bound that is proposed from outside, say
     from the interquartile range; guarantee: docs/derivations/output.md#trimmed-means
@@ -142,18 +143,47 @@ def trimmed_mean(
     Checked by: tests/mechanisms/test_trimmed_mean.py.
 
     Args:
-        cost: Epsilon and delta of the test; one try.
+        cost: The cost of the running step.
         values: number[people], one for each person.
-        bound: How far one person may move the mean, at most.
-        trim: Share of people who are left out at each end. Default: all but the
-            median.
+        bound: How far one person may move the mean; public, or made of releases such
+            as an `interquartile_range`.
+        trim: Share of people who are left out at each end, below one half.
 
     Returns:
-        The mean, or None; and the cell.
+        The mean, or None where no answer is safe.
 
     Raises:
-        ReleaseError: If the cost has two tries, or people or numbers do not fit.
+        ReleaseError: Outside a step with such a cost and relation, if the step has
+            drawn noise already, or if the numbers cannot be used.
     """
+    return _middle(cost, values, bound, trim)
+
+
+@draws_for(ProposeTestRelease, relation="replace-one")
+def median(
+    cost: ProposeTestRelease, values: NDArray[Any], *, bound: Number
+) -> Drawn[float | None]:
+    """Release the median by propose-test-release, or None.
+
+    As `trimmed_mean`, with all but the middle one left out (the lower one of two).
+
+    Args:
+        cost: The cost of the running step.
+        values: number[people], one for each person.
+        bound: How far one person may move the median; public, or made of releases.
+
+    Returns:
+        The median, or None where no answer is safe.
+
+    Raises:
+        ReleaseError: As `trimmed_mean`.
+    """
+    return _middle(cost, values, bound, None)
+
+
+def _middle(
+    cost: ProposeTestRelease, values: NDArray[Any], bound: Number, trim: Number | None
+) -> Drawn[float | None]:
     if cost.tries != 1:
         msg = "a second try needs another bound: declare tries=1 and ask again"
         raise PublicError(msg)

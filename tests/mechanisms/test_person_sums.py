@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import Gaussian, guarded
+from dpflow import guarded
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
@@ -152,13 +152,6 @@ def test_one_persons_overflow_is_no_warning(folder: Path) -> None:
         warnings.simplefilter("error")
         huge = np.array([1e308, 1e308, np.inf, -np.inf, 0.5])
         assert customers(0, ["a", "a", "b", "b", "c"], huge) == pytest.approx(0.5)
-
-
-def test_a_table_without_people_is_released_like_any_other(folder: Path) -> None:
-    """An error would tell that nobody came."""
-    with no_noise():
-        assert customers(0, []) == 0
-        assert customers(1, [None]) == 0
 
 
 def test_the_noise_is_the_one_that_was_said(folder: Path) -> None:
@@ -348,26 +341,3 @@ def test_where_one_filter_is_not_all_it_is_refused_before(
         count()
     assert history(current_project().ledger, "shop", limit=10) == []
     forget_projects()
-
-
-def test_a_body_that_draws_by_itself_is_refused_before(folder: Path) -> None:
-    """Only person_sum knows what people have left."""
-
-    @guarded(dataset="shop", cost=PersonBudgets(), release_key="x", noise="own")
-    def count() -> float:
-        return 3.0
-
-    with pytest.raises(ConfigurationError, match="own"):
-        count()
-
-
-def test_another_cost_opens_no_store(folder: Path) -> None:
-    """A step that is charged to everybody asks nobody."""
-
-    @guarded(dataset="shop", cost=Gaussian(sensitivity=1, sigma=20), release_key="x")
-    def count() -> float:
-        return float(person_sum(["a"], sigma=1))
-
-    with pytest.raises(ReleaseError, match="PersonBudgets"):
-        count()
-    assert files(folder) == []

@@ -9,14 +9,12 @@ from functools import cache
 import mpmath
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 
 from dpflow import ExponentialMechanism, Repeated, guarded
 from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import private_bounds
-from dpflow.mechanisms.bounds import numbers_of, quantiles_among, rates
+from dpflow.mechanisms.bounds import numbers_of, rates
 from dpflow.rounding import to_fraction
 
 CUTS = [1.0, 2.0, 3.0]
@@ -96,53 +94,11 @@ def test_a_replaced_person_at_the_price_of_an_added_one_is_caught():
     assert max(max(each) - min(each) for each in found) > EPSILON
 
 
-def test_the_answer_is_near_the_quantile():
-    """Of 1,000 numbers with much epsilon, by whatever the column is made of."""
-    numbers = list(range(1, 1001))
-    for column in (numbers, np.array(numbers), pd.Series(numbers), pl.Series(numbers)):
-        low, high = quantiles_among(
-            column,
-            range(50, 1001, 50),
-            ["0.1", 0.9],
-            epsilon=Fraction(100),
-            max_rows=1,
-            relation="add-or-remove",
-        )
-        assert (low, high) == (100, 900)
-
-
 def test_what_is_no_number_counts_as_zero():
     """As it does when it is clipped; infinities stay, and nothing raises."""
     odd = [1, None, "private", float("nan"), float("inf"), 10**400, pd.NA]
     assert numbers_of(odd).tolist() == [1, 0, 0, 0, np.inf, np.inf, 0]
     assert numbers_of(pd.Series([1, None], dtype="Int64")).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("values", "candidates", "quantiles", "why"),
-    [
-        ("text", [1, 2], [0.5], "numbers, not str"),
-        (np.array(["a"]), [1, 2], [0.5], "numbers, not ndarray"),
-        *(
-            (column(["1.5"]), [1, 2], [0.5], "would count as zero")
-            for column in (pd.Series, pl.Series, pa.array)
-        ),
-        (np.array(["1.5"], object), [1, 2], [0.5], "would count as zero"),
-        ([1], [1], [0.5], "2 to 10000 candidates"),
-        ([1], [1, 2], [0], "between 0 and 1"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(values, candidates, quantiles, why):
-    """By its type or by public numbers."""
-    with pytest.raises(ReleaseError, match=why):
-        quantiles_among(
-            values,
-            candidates,
-            quantiles,
-            epsilon=EPSILON,
-            max_rows=1,
-            relation="add-or-remove",
-        )
 
 
 POLICY = """

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import rows as module
 from dpflow.mechanisms.rows import MOST_PEOPLE, Factors, LayerRows, NormClip
 from dpflow.people.state import PrivateMask
@@ -104,16 +103,6 @@ def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
     assert amiss(OneLayerCharged(right.layers), "0.1") == ["charged less"]
 
 
-def test_layers_of_other_people_are_refused() -> None:
-    """And no layers at all."""
-    one, two = (
-        Factors(np.ones((people, 2))).outer(np.ones(people)) for people in (1, 2)
-    )
-    for layers in ((), (one, two)):
-        with pytest.raises(ReleaseError, match="of the same people"):
-            LayerRows(layers)
-
-
 @pytest.mark.parametrize("columns", [None, 3])
 def test_products_are_the_rows_that_they_stand_for(columns) -> None:
     """Up to the grid: of the rows written down, clipped and summed."""
@@ -198,21 +187,6 @@ def test_a_row_that_is_no_number_is_zeros(bad: float) -> None:
         else:
             assert np.allclose(found.total(), expected, atol=1e-3)
             assert found.squares()[1] == 0
-
-
-@pytest.mark.parametrize("shape", [(3,), (0, 2), (2, 2, 2)])
-def test_features_must_be_people(shape) -> None:
-    """One row for each, and at least one."""
-    with pytest.raises(ReleaseError, match="one row for each"):
-        Factors(np.zeros(shape))
-
-
-@pytest.mark.parametrize("shape", [(2,), (4, 2), (3, 2, 2)])
-def test_both_factors_must_have_the_same_people(shape) -> None:
-    """The message does not say how many there are: that can be private."""
-    with pytest.raises(ReleaseError, match="each of the people") as caught:
-        Factors(np.ones((3, 2))).outer(np.zeros(shape))
-    assert not set("0123456789") & set(caught.value.message)
 
 
 def test_factors_and_rows_are_not_shown() -> None:
