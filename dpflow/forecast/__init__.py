@@ -17,9 +17,8 @@ from typing import Any
 
 from dpflow.forecast.cadence import Every, Schedule
 from dpflow.forecast.check import Check, PolicyCheck, check_policies
-from dpflow.forecast.gates import loads_of
+from dpflow.forecast.counting import Load, load_of, loads_of, runs_left
 from dpflow.forecast.line import BudgetLine, budget_line
-from dpflow.forecast.loads import Load, load_of, runs_left
 from dpflow.forecast.outlook import Outlook, flow_outlooks, outlook_of, outlooks
 from dpflow.forecast.what_if import Forecast, forecast
 

@@ -8,10 +8,8 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import Workload, WorkloadStep
-from dpflow.forecast.gates import loads_of
-from dpflow.forecast.loads import runs_left
-from dpflow.forecast.workload import Fit, fits, length
+from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
+from dpflow.forecast.theorems import Fit, fits
 from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
@@ -293,7 +291,7 @@ def _unsourced(policy: Policy) -> Iterator[Advice]:
 def steps_text(workload: Workload) -> str:
     """Say what a workload is, shortly."""
     kinds = len({step.cost for step in workload})
-    count = length(workload)
+    count = sum(step.times for step in workload)
     if kinds == 1:
         often = "" if count == 1 else f"{count} times "
         return f"{often}{workload[0].cost!r}"

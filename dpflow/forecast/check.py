@@ -19,11 +19,15 @@ from dpflow.forecast.advice import (
     declared_workload,
     suggestion,
 )
-from dpflow.forecast.capacity import FlowGates, flow_gates, is_priced, steps_that_fit
-from dpflow.forecast.counts import Workload, WorkloadStep
-from dpflow.forecast.gates import Pinned
+from dpflow.forecast.counting import (
+    Pinned,
+    Workload,
+    WorkloadStep,
+    merged,
+    steps_that_fit,
+    workload_of,
+)
 from dpflow.forecast.outlook import example_run
-from dpflow.forecast.workload import merged, workload_of
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.announced import announced_gates
@@ -68,7 +72,6 @@ class PolicyCheck:
         unusual: How many steps drew their own noise, failed or were forfeited.
         workload: The steps that were taken into account.
         origin: Where they are from, in words.
-        flows: Which gate ends each flow that has two of its own.
     """
 
     path: Path
@@ -81,7 +84,6 @@ class PolicyCheck:
     origin: str = ""
     warnings: tuple[Advice, ...] = ()
     suggestion: Suggestion | None = None
-    flows: tuple[FlowGates, ...] = ()
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -115,10 +117,7 @@ class PolicyCheck:
             GateCheck(
                 account=account_view(gate),
                 counts={
-                    name: (True, steps_that_fit(gate, cost))
-                    if is_priced(gate, cost)
-                    else (False, None)
-                    for name, cost in STEPS.items()
+                    name: steps_that_fit(gate, cost) for name, cost in STEPS.items()
                 },
             )
             for gate in announced_gates(self.pinned)
@@ -302,16 +301,13 @@ def _judged(
         )
     elif not workload and each.workload:
         workload, origin = each.workload, "the journal: one run of each flow"
-    steps = dict.fromkeys(step.cost for step in workload)
     found = advice(
         policy, people=people, workload=workload, terms=each.terms, strict=strict
     )
-    gates = announced_gates(each.pinned)
     return replace(
         each,
         workload=workload,
         origin=origin if workload else "",
         warnings=tuple(found),
         suggestion=suggestion(policy, workload),
-        flows=tuple(flow_gates(gates, tuple(steps) or tuple(STEPS.values()))),
     )

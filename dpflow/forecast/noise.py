@@ -17,8 +17,9 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
+from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counts import Workload, WorkloadStep
+from dpflow.forecast.counting import Workload, WorkloadStep
 from dpflow.rounding import (
     bound_above,
     number_from_text,
@@ -209,22 +210,11 @@ def enough_noise(
         left = runs_left(scaled_workload(workload, factor))
         return left is None or left >= runs
 
-    low, high = Fraction(1), Fraction(1)
-    while not fits(high):
-        low, high = high, high * 4
-        if high > _FARTHEST:
-            msg = f"no amount of noise lets {runs} runs fit: the budget is used up."
-            raise InvalidCost(msg, name="runs", value=runs)
-    while low == high or (fits(low) and low > 1 / _FARTHEST):
-        low, high = low / 4, low
-    while high / low > _CLOSE:
-        middle = _short((low + high) / 2, _DIGITS + 3)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    short = _short(high, _DIGITS)
+    least = least_noise(fits, low=1 / _FARTHEST, high=1, most=_FARTHEST, close=_CLOSE)
+    if least is None:
+        msg = f"no amount of noise lets {runs} runs fit: the budget is used up."
+        raise InvalidCost(msg, name="runs", value=runs)
+    factor = number_from_text(short_up(least, _DIGITS))
     return EnoughNoise(
-        runs=runs, factor=short, workload=scaled_workload(workload, short)
+        runs=runs, factor=factor, workload=scaled_workload(workload, factor)
     )
-
-
-def _short(number: Fraction, digits: int) -> Fraction:
-    return number_from_text(short_up(number, digits))

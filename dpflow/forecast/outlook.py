@@ -17,8 +17,8 @@ from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
+from dpflow.forecast.counting import Load, runs_left
 from dpflow.forecast.deployment import deployed_schedule
-from dpflow.forecast.loads import Load, runs_left
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.views.runs import (

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from dpflow.config import settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing
-from dpflow.forecast.gates import Pinned
+from dpflow.forecast.counting import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate

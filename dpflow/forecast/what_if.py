@@ -11,9 +11,16 @@ from typing import Any
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule
-from dpflow.forecast.counts import Workload, WorkloadStep
-from dpflow.forecast.gates import Pinned, loads_of
-from dpflow.forecast.loads import Load, runs_left
+from dpflow.forecast.counting import (
+    Load,
+    Pinned,
+    Workload,
+    WorkloadStep,
+    loads_of,
+    merged,
+    runs_left,
+    workload_of,
+)
 from dpflow.forecast.noise import (
     FACTORS,
     EnoughNoise,
@@ -23,7 +30,7 @@ from dpflow.forecast.noise import (
 )
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
-from dpflow.forecast.workload import Fit, fits, length, merged, workload_of
+from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
@@ -230,7 +237,7 @@ def _foreseen(
         run.loads(),
         dataset=run.on.dataset,
         flow=run.flow,
-        steps=length(run.workload),
+        steps=sum(step.times for step in run.workload),
         schedule=schedule,
         closed=run.closed,
         like=example,

@@ -22,6 +22,7 @@ from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     RATIO_HIGH,
@@ -35,6 +36,7 @@ from dpflow.rounding import (
 _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
+_LOWEST = RATIO_LOW * 10**4
 
 #: What a flow is admitted by: each says whether a tally of so many runs fits.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
@@ -131,12 +133,27 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
     admits = _admission(plan)
 
     def noise(scale: Fraction) -> dict[str, Fraction]:
-        return {name: _rounded_up(scale / _root(w)) for name, w in weights.items()}
+        return {
+            name: number_from_text(short_up(scale / _root(w), _DIGITS))
+            for name, w in weights.items()
+        }
 
     runs = int(plan["runs"])
     if not weights and admits({}, runs):
         return ()
-    least = _least(lambda scale: admits(noise(scale), runs), runs)
+    least = least_noise(
+        lambda scale: admits(noise(scale), runs),
+        low=_LOWEST,
+        high=1,
+        most=RATIO_HIGH / 10**4,
+        close=_CLOSE,
+    )
+    if least is None:
+        msg = f"no noise lets {runs} runs fit the budget. Plan fewer, or raise it."
+        raise InvalidCost(msg, name="plan", value=runs)
+    if least <= _LOWEST * 2:
+        msg = f"the budget lasts for {runs} runs without any noise to speak of."
+        raise InvalidCost(msg, name="plan", value=runs)
     found = noise(least)
     if not admits(found, runs) or admits(found, runs + 1):
         msg = f"no noise lets {runs} runs fit and the next one not."
@@ -192,40 +209,9 @@ def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
     return reading != float("inf") and Fraction(reading) <= halt
 
 
-def _least(fits: Callable[[Fraction], bool], runs: int) -> Fraction:
-    """Search the least scale at which the runs fit; what is returned was tried."""
-    high = Fraction(1)
-    while not fits(high):
-        high *= 8
-        if high > RATIO_HIGH / 10**4:
-            msg = f"no noise lets {runs} runs fit the budget. Plan fewer, or raise it."
-            raise InvalidCost(msg, name="plan", value=runs)
-    low = high / 8
-    while fits(low):
-        low, high = low / 8, low
-        if low < RATIO_LOW * 10**4:
-            msg = f"the budget lasts for {runs} runs without any noise to speak of."
-            raise InvalidCost(msg, name="plan", value=runs)
-    while high / low > _CLOSE:
-        middle = _rounded_up((low + high) / 2, _DIGITS + 4)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
 def _root(weight: Fraction) -> Fraction:
     """Return a square root, rounded down."""
     return Fraction(isqrt(weight.numerator * _ROOT**2 // weight.denominator), _ROOT)
-
-
-def _rounded_up(number: Fraction, digits: int = _DIGITS) -> Fraction:
-    """Round a positive number up to so many significant digits."""
-    step = Fraction(10) ** (_magnitude(number) - digits + 1)
-    return -(-number // step) * step
-
-
-def _magnitude(number: Fraction) -> int:
-    found = len(str(number.numerator)) - len(str(number.denominator))
-    return found if number >= Fraction(10) ** found else found - 1
 
 
 def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:

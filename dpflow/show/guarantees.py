@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dpflow.forecast.shares import reach_of_shares
+from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decision.lifetime import Budgets
 from dpflow.ledger.records import (
     TermView,

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
-from dpflow.forecast.workload import epsilon_used
+from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
 from dpflow.ledger.views.parts import partition_of
@@ -149,7 +149,7 @@ class Spent:
     Attributes:
         where: "" for a whole dataset, else the part or population.
         used: The least epsilon, at the same delta, of which a budget would have
-            admitted so much (`workload.epsilon_used`); None if none is known.
+            admitted so much (`theorems.epsilon_used`); None if none is known.
         epsilon: Of the budget.
         fraction: The share of the budget in the currency in which charges add up.
     """

@@ -11,8 +11,7 @@ from pathlib import Path
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
-from dpflow.forecast import loads_of, runs_left
-from dpflow.forecast.counts import WorkloadStep
+from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import (
     make_project_ledger,
     pinned_elsewhere,

@@ -9,8 +9,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast.counts import WorkloadStep
-from dpflow.forecast.workload import rounds_admitted
+from dpflow.forecast.counting import WorkloadStep, runs_of
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
 from tests.cli.support import without_colour as plain
 
@@ -125,7 +124,7 @@ def test_the_policys_own_options_count(shop: Shop) -> None:
     rule = make_filter("rdp", epsilon=3, delta="1e-6", order=40)
     tuned = make_filter("rdp", epsilon=3, delta="1e-6")
     step = (WorkloadStep(cost_from_text(WEEKLY)),)
-    assert runs["rdp"] == rounds_admitted(rule, step) < rounds_admitted(tuned, step)
+    assert runs["rdp"] == runs_of(rule, step) < runs_of(tuned, step)
 
 
 def test_like_takes_the_last_run_of_a_flow(shop: Shop) -> None:

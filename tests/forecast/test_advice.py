@@ -12,8 +12,7 @@ from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyError
 from dpflow.forecast.advice import advice, declared_workload, suggestion
-from dpflow.forecast.counts import WorkloadStep
-from dpflow.forecast.workload import rounds_admitted
+from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.policy import parse_policy
 
 pytestmark = pytest.mark.quick
@@ -127,7 +126,7 @@ def test_the_theorem_that_goes_furthest_is_suggested(filter_name, cost, best):
     found = suggestion(policy, (WorkloadStep(cost),))
     assert found.best.theorem == best
     rule = parse_policy(GOOD.replace("gdp", best)).dataset_filter()
-    assert rounds_admitted(rule, (WorkloadStep(cost),)) == found.best.rounds
+    assert runs_of(rule, (WorkloadStep(cost),)) == found.best.rounds
     assert best in found.text or "No adaptive filter" in found.text
 
 
@@ -143,7 +142,7 @@ def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
         assert "`filter: {theorem: rdp, order: 8}` goes furthest" in found.text
         assert "Fix the order before the first charge." in found.text
     rule = make_filter("rdp", order=8, epsilon=2, delta="1e-5")
-    assert rounds_admitted(rule, (WorkloadStep(sampled),)) == 879
+    assert runs_of(rule, (WorkloadStep(sampled),)) == 879
 
 
 def test_a_sequence_declares_its_workload():

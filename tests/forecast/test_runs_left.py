@@ -15,8 +15,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
-from dpflow.forecast.counts import WorkloadStep
-from dpflow.forecast.gates import loads_of
+from dpflow.forecast.counting import WorkloadStep, loads_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.office import charge_by_hand

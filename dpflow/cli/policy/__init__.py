@@ -149,14 +149,12 @@ def _print_judgement(each: PolicyCheck) -> None:
 
     from dpflow.forecast.advice import steps_text
 
-    for flow in each.flows:
-        say(plain(f"Gates of {flow.text}"))
     for weak in each.warnings:
         say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
     if each.suggestion is not None:
         steps = plain(steps_text(each.workload))
         say(f"Workload ({each.origin}): {steps}. {each.suggestion.text}")
-    if each.flows or each.warnings or each.suggestion is not None:
+    if each.warnings or each.suggestion is not None:
         say("")
 
 
@@ -182,7 +180,7 @@ def _print_json(found: Check) -> None:
 def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from dpflow.forecast.shares import reach_of_shares
+    from dpflow.forecast.counting import reach_of_shares
     from dpflow.policy.planned_noise import planned_noise
 
     return {
@@ -194,7 +192,6 @@ def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
         "shares_reach": reach_of_shares(each.pinned),
         "ledger": _ledger_json(each),
         "warnings": [asdict(weak) for weak in each.warnings],
-        "flow_gates": [flow.as_json() for flow in each.flows],
         "workload": [
             {"cost": repr(step.cost), "times": step.times} for step in each.workload
         ],

@@ -25,6 +25,7 @@ from dpflow.accounting.rules.rule import (
     priced,
 )
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.model import State, rule_of
 from dpflow.ledger.pure_cache import by_identity, by_parts
@@ -453,14 +454,9 @@ def _solved_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
         except (ValueError, UnsupportedCost):
             return False
 
-    low, high = Fraction(1), Fraction(2)
-    while not fits(high):
-        low, high = high, high * 4
-        if high > 10**6:
-            return None
-    while high / low > Fraction(101, 100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
+    high = least_noise(fits, low=1, high=2, most=10**6, close=Fraction(101, 100))
+    if high is None:
+        return None
     # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
     step = Fraction(10) ** (len(str(int(high))) - 3)
     rounded = -(-high // step) * step

@@ -20,8 +20,7 @@ from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.rules.portfolio import default_members
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import WorkloadStep
-from dpflow.forecast.workload import rounds_admitted
+from dpflow.forecast.counting import WorkloadStep, runs_of
 from tests.sizes import SCALE
 
 IN_CAMPAIGN = pytest.mark.skipif(SCALE <= 1, reason="takes a minute")
@@ -42,7 +41,7 @@ def admitted(rule, *costs) -> int:
     """Return how many steps in turn fit; zero if one has no price."""
     steps = tuple(map(WorkloadStep, costs))
     try:
-        rounds = rounds_admitted(rule, steps)
+        rounds = runs_of(rule, steps)
     except UnsupportedCost:
         return 0
     total, count = rule.zero(), 0

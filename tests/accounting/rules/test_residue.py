@@ -39,8 +39,7 @@ from dpflow.accounting.rules.residue_charge import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import GaussianDP, ProposeTestRelease
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import WorkloadStep
-from dpflow.forecast.workload import rounds_admitted
+from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
 
@@ -88,7 +87,7 @@ def admitted(rule, costs):
 )
 def test_known_numbers_of_steps(budget, cost, count):
     """Below the optimum of fixed sequences, by 4 steps of (0.01, 0)-DP at epsilon 1."""
-    assert rounds_admitted(rule_of(*budget), (WorkloadStep(cost),)) == count
+    assert runs_of(rule_of(*budget), (WorkloadStep(cost),)) == count
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_a_mixture_in_turn(budget, count):
     rule = rule_of(*budget)
     assert admitted(rule, MIXED) == count
     rounds = tuple(WorkloadStep(cost) for cost in MIXED)
-    assert rounds_admitted(rule, rounds) == count // 4
+    assert runs_of(rule, rounds) == count // 4
 
 
 def test_counting_many_at_once_is_counting_one_by_one():
@@ -108,8 +107,8 @@ def test_counting_many_at_once_is_counting_one_by_one():
     rule = rule_of("2", "1e-5")
     for cost in (TENTH, LAPLACE_TENTH, G20):
         count = admitted(rule, [cost])
-        assert rounds_admitted(rule, (WorkloadStep(cost),)) == count
-        assert rounds_admitted(rule, (WorkloadStep(cost, 3),)) == count // 3
+        assert runs_of(rule, (WorkloadStep(cost),)) == count
+        assert runs_of(rule, (WorkloadStep(cost, 3),)) == count // 3
 
 
 # A charge is a certificate: 50 digits, by integration, at many epsilons

@@ -146,32 +146,6 @@ def test_the_journal_is_the_workload_where_there_is_one(shop: Shop) -> None:
 HALT = "halt_at_epsilon: 3"
 
 
-@pytest.mark.parametrize(
-    ("halt", "binds", "advice"),
-    [
-        ("1.5", "odometer", "Leave halt_at_epsilon out and lower the share instead"),
-        ("9", "share", "so halt_at_epsilon never does: leave it out"),
-    ],
-)
-def test_check_says_which_of_share_and_odometer_ends_a_flow(
-    shop: Shop, halt: str, binds: str, advice: str
-) -> None:
-    """By counts of the same steps that the ledger would admit, alone by each."""
-    shop.write(CDNOW.replace(HALT, f"halt_at_epsilon: {halt}"))
-    arguments = ("policy", "check", "policies/cdnow.yaml", "--cost", GAUSSIAN)
-    (flow,) = run_json(*arguments)["policies"][0]["flow_gates"]
-    assert (flow["flow"], flow["binds"]) == ("weekly-report", binds)
-    (counts,) = flow["counts"]
-    share = make_filter("gdp", epsilon=2, delta="5e-7")
-    price = share.price(cost_from_text(GAUSSIAN))
-    assert share.admits(price.times(counts["share"]))
-    assert not share.admits(price.times(counts["share"] + 1))
-    assert (counts["odometer"] < counts["share"]) == (binds == "odometer")
-    text = " ".join(run_fine(*arguments).split())
-    assert f"{counts['share']} by its share, {counts['odometer']} by its od" in text
-    assert advice in text
-
-
 # policy check: what it refuses
 
 

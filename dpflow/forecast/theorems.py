@@ -1,31 +1,21 @@
-"""What a list of steps asks of each theorem: how often it fits."""
+"""What other theorems would admit, and the budget that would have been enough."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting import FILTERS, Filter, make_filter
-from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import PoissonSampledGaussian
-from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.searches import NO_END, most_steps
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
-from dpflow.forecast.counts import (
-    NO_END,
-    Workload,
-    WorkloadStep,
-    count_admitted,
-    repeated,
-    round_of,
-)
-from dpflow.ledger.entry import canonical
-from dpflow.ledger.views.runs import RunStep
+from dpflow.forecast.counting import Workload, runs_of
 
 #: Budgets between which a theorem's need is searched, and how closely.
 _MOST, _CLOSE = Fraction(10**4), Fraction(1005, 1000)
@@ -35,9 +25,6 @@ _FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
 _ORDERS = (*range(2, 33), 40, 48, 64)
 #: Steps of a sequence, at most.
 _LONGEST = 10**6
-#: How a count is searched: the least share of the limit that is believed, how many
-#: times farther the next guess is at most, and after how many the interval is halved.
-_LEAST_SHARE, _FARTHER, _HALVE = 1e-6, 16, 3
 _NO_SUM = "it keeps a tally for each person, so a list of steps does not say what fits"
 
 
@@ -75,97 +62,6 @@ class Fit:
         }
 
 
-def merged(steps: Iterable[WorkloadStep]) -> Workload:
-    """Write equal steps in a row as one."""
-    found: list[WorkloadStep] = []
-    for (cost, outcome), group in itertools.groupby(
-        steps, key=lambda step: (step.cost, step.outcome)
-    ):
-        found.append(WorkloadStep(cost, sum(step.times for step in group), outcome))
-    return tuple(found)
-
-
-def length(workload: Workload) -> int:
-    """Count the steps of a workload."""
-    return sum(step.times for step in workload)
-
-
-def priced(
-    rule: Rule, step: WorkloadStep, used: Tally | None = None
-) -> tuple[Tally, Tally]:
-    """Return what a step reserves and what it posts, with nothing beside it.
-
-    Raises:
-        UnsupportedCost: If the theorem has no sound price for it.
-    """
-    cost = step.cost
-    return rule.price(cost, used), rule.price_realised(cost, step.outcome, used)
-
-
-def trace(pairs: Iterable[tuple[Tally, Tally, int]], zero: Tally) -> Iterator[Tally]:
-    """Yield what must be admitted, before each step's last time, then the sum.
-
-    Steps run one after the other, so what is asked at a step is all that was posted
-    before it, and its own worst case.
-    """
-    total = zero
-    for reserved, posted, count in pairs:
-        yield total + posted.times(count - 1) + reserved
-        total = total + posted.times(count)
-    yield total
-
-
-def workload_of(steps: Iterable[RunStep]) -> Workload:
-    """Return the charged steps of a run as a workload, as they came out.
-
-    Raises:
-        InvalidCost: If one has a mechanism that this process does not know.
-    """
-    known: dict[tuple[str, Outcome | None], WorkloadStep] = {}
-    return merged(_journaled(step, known) for step in steps)
-
-
-def _journaled(
-    step: RunStep, known: dict[tuple[str, Outcome | None], WorkloadStep]
-) -> WorkloadStep:
-    """Return a step as it came out; a cost that recurs is made once."""
-    name = canonical(step.description), step.reported
-    if name not in known:
-        cost = step.cost
-        known[name] = WorkloadStep(cost, 1, _settled(step, cost))
-    return known[name]
-
-
-def _settled(step: RunStep, cost: Cost) -> Outcome | None:
-    """Return the outcome by which a step settled; None if it settled in full."""
-    if step.reported is None or not isinstance(cost, Settling):
-        return None
-    try:
-        cost.realised(step.reported)
-    except InvalidCost:
-        return None
-    return step.reported
-
-
-def rounds_admitted(rule: Filter, workload: Workload) -> int | None:
-    """Count how often a whole workload fits an empty tally; None if without end.
-
-    Raises:
-        UnsupportedCost: If the theorem has no sound price for a step.
-    """
-    if not rule.steady:
-        once = round_of(partial(priced, rule), rule.admits, workload)
-        rounds = repeated(once, rule.zero())[1]
-        return rounds if rounds < NO_END else None
-    prices = [(*priced(rule, step), step.times) for step in workload]
-    *peaks, total = trace(prices, rule.zero())
-    return count_admitted(
-        lambda number: all(
-            rule.admits(total.times(number - 1) + peak) for peak in (*peaks, total)
-        )
-    )
-
-
 def fits(
     workload: Workload,
     *,
@@ -187,6 +83,7 @@ def fits(
     """
     options = dict(own or {})
     theorem = options.pop("theorem", None)
+    budget = {"epsilon": epsilon, "delta": delta}
 
     def fit(name: str, options: Mapping[str, Any]) -> Fit:
         try:
@@ -194,9 +91,11 @@ def fits(
                 return Fit(theorem=name, problem=_NO_SUM)
             if name == "sequence":
                 furthest = max(each.rounds or 0 for each in found)
-                return _fit_of_sequence(workload, epsilon, delta, furthest)
-            rule = make_filter(name, **{**options, "epsilon": epsilon, "delta": delta})
-            return Fit(theorem=name, rounds=rounds_admitted(rule, workload))
+                return Fit(
+                    theorem=name, rounds=_in_sequence(workload, budget, furthest)
+                )
+            rule = make_filter(name, **{**options, **budget})
+            return Fit(theorem=name, rounds=runs_of(rule, workload))
         except (UnsupportedCost, InvalidCost, ConfigurationError) as error:
             return Fit(theorem=name, problem=error.message)
 
@@ -225,65 +124,27 @@ def _furthest(fit: Fit) -> tuple[bool, int, bool, str]:
     return bool(fit.problem), -rounds, fit.theorem == "auto", fit.theorem
 
 
-def _fit_of_sequence(
-    workload: Workload, epsilon: Fraction, delta: Fraction, start: int
-) -> Fit:
-    """Return how often a workload fits if it is fixed in advance.
-
-    A sequence of many steps takes a second, so the count is not searched from 1 on: it
-    starts at what a filter admits, and goes on where the line through two needs, in
-    logarithms, meets the budget. Every count that is returned was tried, and so was
-    the next one.
-    """
+def _in_sequence(
+    workload: Workload, budget: Mapping[str, Fraction], start: int
+) -> int | None:
+    """Return how often a workload fits if it is fixed in advance."""
     counts: dict[Cost, int] = {}
     for step in workload:
         counts[step.cost] = counts.get(step.cost, 0) + step.times
 
-    def need(rounds: int) -> Fraction:
+    def admits(rounds: int) -> bool:
+        if rounds * sum(counts.values()) > _LONGEST:
+            return False
         steps = [{"cost": cost, "times": n * rounds} for cost, n in counts.items()]
         try:
-            rule = make_filter("sequence", epsilon=_MOST, delta=delta, steps=steps)
+            make_filter("sequence", **budget, steps=steps)
         except InvalidCost as error:
-            if error.name == "steps" and error.high == _MOST:
-                # It fits no budget at all.
-                return _MOST * 2
-            raise
-        needed: Sequence[Fraction] = rule.epsilons  # type: ignore[attr-defined]
-        return needed[-1]
+            if error.high != budget["epsilon"]:
+                raise
+            return False
+        return True
 
-    most = _LONGEST // length(workload)
-    return Fit(theorem="sequence", rounds=_most_below(need, epsilon, start, most))
-
-
-def _most_below(
-    need: Callable[[int], Fraction], limit: Fraction, start: int, most: int
-) -> int:
-    """Return the largest count, up to `most`, whose need is within a limit."""
-    low, high, of_low, of_high = 0, most + 1, 0.0, 0.0
-    guess, tries = min(max(start, 1), most), 0
-    while high - low > 1:
-        needed = need(guess)
-        share = max(float(needed / limit), _LEAST_SHARE)
-        if needed <= limit:
-            low, of_low = guess, share
-        else:
-            high, of_high = guess, share
-        tries += 1
-        # Needs grow about as a power of the count.
-        power = 0.5
-        if of_low and of_high:
-            power = math.log(of_high / of_low) / math.log(high / low)
-        base, of_base = (low, of_low) if low else (high, of_high)
-        guess = int(min(base * of_base ** (-1 / power), _FARTHER * base))
-        if of_low and of_high and tries % _HALVE == 0:
-            guess = (low + high) // 2
-        guess = min(max(guess, low + 1), high - 1)
-    return low
-
-
-def _rough(number: Fraction) -> Fraction:
-    """Shorten a number between two others that are half a percent apart."""
-    return Fraction(f"{float(number):.5g}")
+    return most_steps(admits, start)
 
 
 @lru_cache(maxsize=512)
@@ -347,7 +208,8 @@ def _least_share(
             power = math.log(of_low / of_high) / math.log(high / low)
         guess = high * Fraction((of_high / _ALMOST) ** (1 / power))
         # What lies next to a budget that was tried tells nothing new.
-        guess = _rough(guess if guess > low * _CLOSE else (low + high) / 2)
+        guess = guess if guess > low * _CLOSE else (low + high) / 2
+        guess = Fraction(f"{float(guess):.5g}")
         of_guess = share(guess)
         if of_guess <= 1:
             power = math.log(of_guess / of_high) / math.log(high / guess)
