@@ -20,6 +20,8 @@ from dpflow.policy import parse_policy
 from dpflow.rounding import UNITS
 from tests.cli.support import ADULT, CDNOW
 
+pytestmark = pytest.mark.quick
+
 GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).pinned())}
 (BASIC,) = announced_gates(parse_policy(ADULT).pinned())
 
