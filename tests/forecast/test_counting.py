@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import NO_END, most_steps
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
 from dpflow.policy import parse_policy
-from dpflow.rounding import UNITS
 from tests.cli.support import ADULT, CDNOW
 
 pytestmark = pytest.mark.quick
@@ -75,12 +73,6 @@ def test_a_gate_without_a_price_says_so() -> None:
     """It is never counted as if the step were free."""
     cost = ApproxDP(epsilon="0.1", delta="1e-9")
     assert steps_that_fit(GATES["dataset"], cost) == (False, None)
-
-
-def test_a_charged_gate_has_room_for_fewer() -> None:
-    """What fits is counted from where the gate stands."""
-    charged = BASIC._replace(used=Tally((UNITS // 2, 0)))
-    assert steps_that_fit(charged, PureDP(epsilon="0.1")) == (True, 5)
 
 
 @pytest.mark.parametrize(
