@@ -21,6 +21,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: the top of a file, inside a function or for types only. A room of rooms stands with
 #: its own, each before what may import it.
 ROOMS = [
+    "removed",
     "exceptions",
     "solving",
     "locks",

@@ -6,20 +6,33 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+import pytest
 import typer
+from typer.testing import CliRunner
 
 import dpflow
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.cli import app
 from dpflow.config import _KEYS, KEY_VARIABLE
-from dpflow.policy import policy_schema
+from dpflow.exceptions import PolicyError
+from dpflow.policy import parse_policy, policy_schema
+from dpflow.removed import COMMANDS, FIELDS
 from tests.projects import ROOT, run_python
 
 FILE = ROOT / "tests" / "surface.txt"
+POLICY = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3}
+filter: basic
+"""
+SHARES = ["costs", "keep", "mechanism", "runs", "steps"]
 MODULES = [
     "accounting",
     "costs",
@@ -128,6 +141,90 @@ def test_every_name_is_resolved_and_documented():
         sentence = text.strip().split("\n\n")[0]
         assert sentence.endswith("."), name
         assert len(sentence) > 15, name
+
+
+OPTIONS = [
+    "--because",
+    "--fresh",
+    "--shortest",
+    "--stop",
+    "--rest",
+    "--workload",
+    "--full",
+    "--author",
+    "--grant",
+    "--parts-from",
+    "--all-parts",
+    "--served",
+    "--durability",
+]
+KEYWORDS = ("guarded(version)", "dp_flow(preflight)")
+NAMES_GONE = [
+    "bound_contributions",
+    "preflight",
+    "refinable",
+    "refined",
+    "RefinedLaplace",
+    "sharded_person_sum",
+]
+RULES = [
+    "best",
+    "concentrated",
+    "gaussian",
+    "linear",
+    "output",
+    "plan",
+    "portfolio",
+    "renyi",
+    "renyi-doubling",
+]
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def uses_of_removed(text: str) -> list[str]:
+    """Return the removed commands, options, names and rules that a text uses."""
+    patterns = [rf"dpflow {name}\b" for name in COMMANDS]
+    patterns += [rf"(?<![\w-]){name}(?![\w-])" for name in OPTIONS]
+    patterns += [rf"\b{name}\(" for name in NAMES_GONE]
+    patterns += [rf"(?:filter|odometer|theorem): {name}\b" for name in RULES]
+    return [each for each in patterns if re.search(each, text)]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_removed_command_names_its_replacement(name):
+    """It is not run, and the error says what to type."""
+    done = CliRunner().invoke(app, name.split())
+    assert done.exit_code == 2
+    assert COMMANDS[name] in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_a_removed_field_names_its_replacement(name):
+    """In a policy, or in the share of a flow."""
+    place = "flows:\n  a:\n    epsilon: 1\n    " if name in SHARES else ""
+    text = f"{POLICY}{place}{name}: 1\n"
+    with pytest.raises(PolicyError, match="this field is unknown") as caught:
+        parse_policy(text)
+    assert FIELDS[name] in str(caught.value)
+
+
+def test_no_removed_name_is_accepted():
+    """Neither an option, a keyword, a public name nor a rule."""
+    lines = FILE.read_text("utf-8").splitlines()
+    words = {word for line in lines for word in line.split()[1:]}
+    assert words & {*OPTIONS, *KEYWORDS, *RULES} == set()
+    public = {line.rpartition(".")[2] for line in lines if line.startswith("name ")}
+    assert public & {*NAMES_GONE} == set()
+    assert {"--reason", "guarded(cost)", "basic"} < words
+
+
+def test_no_block_of_the_documents_uses_a_removed_name():
+    """One page, which has no blocks, lists the removed names."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    blocks = [(p.name, b) for p in pages for b in BLOCK.findall(p.read_text("utf-8"))]
+    assert len(blocks) > 50
+    assert [(n, used) for n, b in blocks if (used := uses_of_removed(b))] == []
+    assert len(uses_of_removed("$ dpflow thaw shop --because x\nfilter: plan")) == 3
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from dpflow.cli import (
 )
 from dpflow.cli.output import fail, survive_closed_pipe, survive_encoding
 from dpflow.exceptions import DpflowError
+from dpflow.removed import COMMANDS
 
 __all__ = ["app", "main"]
 
@@ -44,6 +45,12 @@ class _Commands(TyperGroup):
         except DpflowError as error:
             fail(error.message)
             raise typer.Exit(1) from error
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for name in (args[0], " ".join(args[:2])):
+            if name in COMMANDS and name not in self.commands:
+                ctx.fail(f"There is no command '{name}'. {COMMANDS[name]}")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

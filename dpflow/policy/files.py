@@ -31,6 +31,7 @@ from dpflow.policy.strict_yaml import (
     read_document,
 )
 from dpflow.policy.types import PROBLEM, did_you_mean, shown
+from dpflow.removed import FIELDS
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -292,7 +293,7 @@ def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
         return (
             place,
             "this field is unknown.",
-            did_you_mean(name, fields),
+            FIELDS.get(name) or did_you_mean(name, fields),
         )
     known = fields.get(name)
     example = _example(name, known) if known else ""

@@ -1,0 +1,35 @@
+"""Removed commands and policy fields, and what takes their place."""
+
+COMMANDS = {
+    "calendar": "Use `dpflow status --next N`.",
+    "compare": "Use `dpflow forecast DATASET --theorems`.",
+    "preview": "Use `dpflow policy diff --base COMMIT`.",
+    "thaw": "Use `dpflow unfreeze DATASET`.",
+    "theorems": "Read docs/theorems.md.",
+    "ledger accept-server": "Use `dpflow ledger trust`.",
+    "ledger amend": "Use `dpflow ledger charge DATASET --charge ID`.",
+    "ledger carve": "Set `reserved: true` on a flow's share.",
+    "ledger checkpoint": "Use `dpflow ledger sign`.",
+    "ledger close-reservation": "Use `dpflow ledger reservations --close ID`.",
+    "ledger evidence": "Use `dpflow ledger export` and `dpflow ledger verify FILE`.",
+    "ledger import-prior": "Use `dpflow ledger charge DATASET --cost COST`.",
+    "ledger keygen": "Use `dpflow ledger sign --new-key PATH`.",
+    "ledger migrate": "Make a new ledger: `dpflow ledger init`.",
+    "ledger status": "Use `dpflow ledger info`.",
+    "plot composition": "Use `dpflow plot odometers`.",
+    "plot noise": "Use `dpflow forecast DATASET --runs N`.",
+    "plot theorems": "Use `dpflow forecast DATASET --theorems`.",
+    "releases forget": "Use `dpflow releases withdraw KEY`.",
+}
+FIELDS = {
+    "costs": "Write `plan: {steps: {STEP: {cost: COST}}}`.",
+    "guarantees": "Use `partition` and `lifetime`.",
+    "keep": "Use `reserved: true`.",
+    "mechanism": "Write `plan: {steps: {STEP: {weight: 1, mechanism: NAME}}}`.",
+    "officers": "Drop the field: `--reason` records a decision.",
+    "people": "Write `check: {people: N}`.",
+    "replay": "Drop the field: a step with a release key replays.",
+    "runs": "Write `plan: {runs: N}`.",
+    "steps": "Write `plan: {steps: {STEP: weight}}`.",
+    "version": "Write `data_version`.",
+}
