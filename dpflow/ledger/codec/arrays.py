@@ -37,12 +37,8 @@ def _pack_array(packer: form.Packer, array: Array) -> form.Node:
         raise form.unstorable(array, hint)
     packer.take(array.nbytes * 4 // 3)
     data = array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
-    return {
-        form.TYPE_KEY: "numpy.array",
-        "dtype": dtype.str,
-        "shape": list(array.shape),
-        "data": form.to_base64(data),
-    }
+    shape, text = list(array.shape), form.to_base64(data)
+    return form.node("numpy.array", dtype=dtype.str, shape=shape, data=text)
 
 
 def _unpack_array(node: form.Node, _: form.Unpack) -> Array:

@@ -86,19 +86,18 @@ def packer_of(value: object) -> form.Pack | None:
 
 
 def _pack(packer: form.Packer, value: Any) -> form.Node:
+    name = _names[type(value)]
     if isinstance(value, Enum):
-        name = _names[type(value)]
-        return {form.TYPE_KEY: "declared", "name": name, "member": value.name}
+        return form.node("declared", name=name, member=value.name)
     if isinstance(value, BaseModel):
         if value.model_extra:
-            raise form.unstorable(
-                value, "fields that its class does not declare are lost"
-            )
+            hint = "fields that its class does not declare are lost"
+            raise form.unstorable(value, hint)
         names = list(type(value).model_fields)
     else:
         names = [field.name for field in dataclasses.fields(value)]
     fields = {field: packer.pack(getattr(value, field)) for field in names}
-    return {form.TYPE_KEY: "declared", "name": _names[type(value)], "fields": fields}
+    return form.node("declared", name=name, fields=fields)
 
 
 def _unpack(node: form.Node, unpack: form.Unpack) -> Any:

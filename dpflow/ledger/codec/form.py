@@ -66,9 +66,19 @@ class Packer:
         self._depth -= 1
         return tree
 
+    def text(self, text: str) -> str:
+        """Return a text, accounted for."""
+        self.take(len(text))
+        return text
+
     def pack_all(self, values: Iterable[Any]) -> list[Any]:
         """Return the trees of several values."""
         return [self.pack(value) for value in values]
+
+
+def node(kind: str, **members: Any) -> Node:
+    """Return a typed value."""
+    return {TYPE_KEY: kind, **members}
 
 
 def to_base64(data: bytes) -> str:
@@ -81,9 +91,9 @@ def from_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def member(node: Node, name: str, kind: type) -> Any:
+def member(tree: Node, name: str, kind: type) -> Any:
     """Return a member of a typed node, which must have exactly the given type."""
-    value = node[name]
+    value = tree[name]
     if type(value) is not kind:
         raise TypeError(name)
     return value

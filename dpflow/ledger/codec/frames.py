@@ -5,6 +5,7 @@ The attributes of a frame (`attrs`) are left out: they may say anything of the d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,15 @@ from pandas import arrays
 
 from dpflow.ledger.codec import form
 from dpflow.ledger.codec.arrays import Array
+
+_MASKED: dict[str, Any] = {
+    "b": arrays.BooleanArray,
+    "f": arrays.FloatingArray,
+    "i": arrays.IntegerArray,
+    "u": arrays.IntegerArray,
+}
+#: Names of dtypes of which pandas makes a column from its values.
+_NAMED = re.compile(r"(interval|period)\[.+\]")
 
 
 def packer_of(value: object) -> form.Pack | None:
@@ -27,6 +37,7 @@ def packer_of(value: object) -> form.Pack | None:
 def _pack_column(packer: form.Packer, column: Any) -> form.Node:
     """Return the tree of the values of a Series or an Index."""
     dtype = column.dtype
+    array: Any = column.array
     if isinstance(dtype, np.dtype):
         if dtype.kind == "O":
             return {"kind": "object", "values": packer.pack_all(column)}
@@ -43,108 +54,47 @@ def _pack_column(packer: form.Packer, column: Any) -> form.Node:
             "storage": dtype.storage,
             "missing": "NA" if dtype.na_value is pd.NA else "nan",
         }
-    if isinstance(column.array, _masked_kinds()):
-        return _pack_masked(packer, column.array)
-    special = _COLUMNS.get(type(dtype))
-    if special is None:
+    if isinstance(array, tuple(_MASKED.values())):
+        data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
+        values, mask = packer.pack_all([data, np.asarray(array.isna())])
+        return {"kind": "masked", "values": values, "mask": mask}
+    if isinstance(dtype, pd.CategoricalDtype):
+        return {
+            "kind": "category",
+            "values": packer.pack(array.codes),
+            "categories": _pack_index(packer, array.categories),
+            "ordered": bool(array.ordered),
+        }
+    if not _NAMED.fullmatch(str(dtype)):
         hint = f"turn the dtype {dtype.name} into numbers, text or datetime64"
-        raise form.unstorable(column.array, hint)
-    return special(packer, column.array)
-
-
-def _pack_categories(packer: form.Packer, array: Any) -> form.Node:
-    return {
-        "kind": "category",
-        "values": packer.pack(array.codes),
-        "categories": _pack_index(packer, array.categories),
-        "ordered": bool(array.ordered),
-    }
-
-
-def _pack_intervals(packer: form.Packer, array: Any) -> form.Node:
-    return {
-        "kind": "interval",
-        "values": _pack_column(packer, array.left),
-        "right": _pack_column(packer, array.right),
-        "closed": array.closed,
-    }
-
-
-def _periods(ordinals: Any, freq: str) -> Any:
-    index: Any = pd.PeriodIndex
-    return index.from_ordinals(ordinals, freq=freq)
-
-
-def _pack_periods(packer: form.Packer, array: Any) -> form.Node:
-    values, freq = packer.pack(array.asi8), pd.PeriodIndex(array).freqstr
-    return {"kind": "period", "values": values, "freq": freq}
-
-
-_COLUMNS: dict[type, Callable[[form.Packer, Any], form.Node]] = {
-    pd.CategoricalDtype: _pack_categories,
-    pd.IntervalDtype: _pack_intervals,
-    pd.PeriodDtype: _pack_periods,
-}
-
-
-def _pack_masked(packer: form.Packer, array: Any) -> form.Node:
-    data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
-    mask = np.asarray(array.isna())
-    return {"kind": "masked", "values": packer.pack(data), "mask": packer.pack(mask)}
-
-
-def _masked_kinds() -> tuple[type, ...]:
-    return arrays.BooleanArray, arrays.IntegerArray, arrays.FloatingArray
-
-
-def _unpack_objects(node: form.Node, unpack: form.Unpack) -> Any:
-    packed = node["values"]
-    values = np.empty(len(packed), dtype=object)
-    for position, item in enumerate(packed):
-        values[position] = unpack(item)
-    return values
-
-
-def _unpack_texts(node: form.Node, unpack: form.Unpack) -> Any:
-    missing: Any = pd.NA if node["missing"] == "NA" else np.nan
-    dtype = pd.StringDtype(node["storage"], na_value=missing)
-    return pd.array([unpack(item) for item in node["values"]], dtype=dtype)
-
-
-def _unpack_intervals(node: form.Node, unpack: form.Unpack) -> Any:
-    left, right = (_unpack_column(node[side], unpack) for side in ("values", "right"))
-    return arrays.IntervalArray.from_arrays(left, right, closed=node["closed"])
-
-
-_BY_THEMSELVES: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
-    "object": _unpack_objects,
-    "string": _unpack_texts,
-    "interval": _unpack_intervals,
-}
+        raise form.unstorable(array, hint)
+    return {"kind": "named", "dtype": str(dtype), "values": packer.pack_all(column)}
 
 
 def _unpack_column(node: form.Node, unpack: form.Unpack) -> Any:
     """Return the values that `_pack_column` was given, as an array."""
     kind, packed = form.member(node, "kind", str), node["values"]
-    if kind in _BY_THEMSELVES:
-        return _BY_THEMSELVES[kind](node, unpack)
+    if kind in ("object", "string", "named"):
+        values = np.empty(len(packed), dtype=object)
+        for position, item in enumerate(packed):
+            values[position] = unpack(item)
+        if kind == "object":
+            return values
+        if kind == "named" and _NAMED.fullmatch(node["dtype"]):
+            return pd.array(values, dtype=node["dtype"])
+        missing: Any = pd.NA if node["missing"] == "NA" else np.nan
+        return pd.array(values, dtype=pd.StringDtype(node["storage"], na_value=missing))
     array = _checked_array(unpack(packed))
     if kind == "category":
         names, ordered = _unpack_index(node["categories"], unpack), node["ordered"]
         return pd.Categorical.from_codes(array, names, ordered=ordered)
-    if kind == "period":
-        return _periods(array, form.member(node, "freq", str)).array
-    if kind == "numpy":
-        return array
     if kind == "zoned":
         clock = pd.DatetimeIndex(array).tz_localize("UTC")
         return clock.tz_convert(unpack(node["zone"])).array
     if kind == "masked":
         mask = _checked_array(unpack(node["mask"]))
-        boolean, integer, floating = _masked_kinds()
-        masked: Any = {"b": boolean, "f": floating}.get(array.dtype.kind, integer)
-        return masked(array, mask)
-    raise ValueError(kind)
+        return _MASKED[array.dtype.kind](array, mask)
+    return array if kind == "numpy" else form.not_canonical()
 
 
 def _checked_array(value: object) -> Array:
@@ -165,23 +115,11 @@ def _pack_index(packer: form.Packer, index: Any) -> form.Node:
     if isinstance(index, pd.RangeIndex):
         bounds = [index.start, index.stop, index.step]
         return {"kind": "range", "bounds": bounds, "name": name}
-    if type(index) not in _INDEXES:
-        raise form.unstorable(index, "turn it into text with .map(str)")
     frequency = getattr(index, "freq", None)
     if frequency is not None and not isinstance(index, pd.PeriodIndex):
         hint = "drop the index's frequency: index.freq = None"
         raise form.unstorable(frequency, hint)
     return {"kind": "flat", "column": _pack_column(packer, index), "name": name}
-
-
-_INDEXES = {
-    pd.Index,
-    pd.DatetimeIndex,
-    pd.TimedeltaIndex,
-    pd.CategoricalIndex,
-    pd.IntervalIndex,
-    pd.PeriodIndex,
-}
 
 
 def _unpack_index(node: form.Node, unpack: form.Unpack) -> Any:
@@ -195,8 +133,6 @@ def _unpack_index(node: form.Node, unpack: form.Unpack) -> Any:
     if kind == "range":
         start, stop, step = form.member(node, "bounds", list)
         return pd.RangeIndex(start, stop, step, name=name)
-    if kind != "flat":
-        raise ValueError(kind)
     column = _unpack_column(form.member(node, "column", dict), unpack)
     return pd.Index(column, dtype=column.dtype, name=name, tupleize_cols=False)
 
@@ -205,12 +141,12 @@ def _unpack_index(node: form.Node, unpack: form.Unpack) -> Any:
 
 
 def _pack_series(packer: form.Packer, series: Any) -> form.Node:
-    return {
-        form.TYPE_KEY: "pandas.Series",
-        "column": _pack_column(packer, series),
-        "index": _pack_index(packer, series.index),
-        "name": packer.pack(series.name),
-    }
+    return form.node(
+        "pandas.Series",
+        column=_pack_column(packer, series),
+        index=_pack_index(packer, series.index),
+        name=packer.pack(series.name),
+    )
 
 
 def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
@@ -222,13 +158,12 @@ def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
 
 def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
     places = range(len(frame.columns))
-    columns = [_pack_column(packer, frame.iloc[:, place]) for place in places]
-    return {
-        form.TYPE_KEY: "pandas.DataFrame",
-        "data": columns,
-        "columns": _pack_index(packer, frame.columns),
-        "index": _pack_index(packer, frame.index),
-    }
+    return form.node(
+        "pandas.DataFrame",
+        data=[_pack_column(packer, frame.iloc[:, place]) for place in places],
+        columns=_pack_index(packer, frame.columns),
+        index=_pack_index(packer, frame.index),
+    )
 
 
 def _unpack_frame(node: form.Node, unpack: form.Unpack) -> Any:
@@ -247,8 +182,7 @@ def _pack_timestamp(packer: form.Packer, value: Any) -> form.Node:
     zone = None if value.tz is None else packer.pack(value.tz)
     clock = value if zone is None else value.tz_convert("UTC").tz_localize(None)
     moment = packer.pack(clock.to_datetime64())
-    node = {form.TYPE_KEY: "pandas.Timestamp", "utc": moment, "zone": zone}
-    return {**node, "fold": value.fold}
+    return form.node("pandas.Timestamp", utc=moment, zone=zone, fold=value.fold)
 
 
 def _unpack_timestamp(node: form.Node, unpack: form.Unpack) -> Any:
@@ -262,7 +196,7 @@ def _unpack_timestamp(node: form.Node, unpack: form.Unpack) -> Any:
 
 def _pack_interval(packer: form.Packer, value: Any) -> form.Node:
     ends = packer.pack_all([value.left, value.right])
-    return {form.TYPE_KEY: "pandas.Interval", "ends": ends, "closed": value.closed}
+    return form.node("pandas.Interval", ends=ends, closed=value.closed)
 
 
 def _unpack_interval(node: form.Node, unpack: form.Unpack) -> Any:
@@ -271,13 +205,7 @@ def _unpack_interval(node: form.Node, unpack: form.Unpack) -> Any:
 
 
 def _pack_period(_: form.Packer, value: Any) -> form.Node:
-    freq = value.freqstr
-    return {form.TYPE_KEY: "pandas.Period", "ordinal": value.ordinal, "freq": freq}
-
-
-def _unpack_period(node: form.Node, _: form.Unpack) -> Any:
-    ordinal, freq = form.member(node, "ordinal", int), form.member(node, "freq", str)
-    return _periods([ordinal], freq)[0]
+    return form.node("pandas.Period", ordinal=value.ordinal, freq=value.freqstr)
 
 
 _PACKERS: dict[type, form.Pack] = {
@@ -286,12 +214,14 @@ _PACKERS: dict[type, form.Pack] = {
     pd.Series: _pack_series,
     pd.DataFrame: _pack_frame,
     pd.Timestamp: _pack_timestamp,
-    type(pd.NaT): lambda *_: {form.TYPE_KEY: "pandas.NaT"},
-    type(pd.NA): lambda *_: {form.TYPE_KEY: "pandas.NA"},
+    type(pd.NaT): lambda *_: form.node("pandas.NaT"),
+    type(pd.NA): lambda *_: form.node("pandas.NA"),
 }
 UNPACKERS: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "pandas.Interval": _unpack_interval,
-    "pandas.Period": _unpack_period,
+    "pandas.Period": lambda node, _: pd.Period(
+        ordinal=form.member(node, "ordinal", int), freq=form.member(node, "freq", str)
+    ),
     "pandas.Series": _unpack_series,
     "pandas.DataFrame": _unpack_frame,
     "pandas.Timestamp": _unpack_timestamp,

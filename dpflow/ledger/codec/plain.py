@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -45,26 +45,19 @@ def as_plain_date(value: Any) -> Any:
     return datetime.combine(day, value.timetz()).replace(fold=value.fold)
 
 
-def _pack_itself(_: form.Packer, value: object) -> object:
-    return value
-
-
 def _pack_int(packer: form.Packer, value: int) -> object:
     if value.bit_length() <= _INT_BITS:
         return value
-    packer.take(value.bit_length() // 4)
-    return {form.TYPE_KEY: "int", "hex": format(value, "x")}
+    return form.node("int", hex=packer.text(format(value, "x")))
 
 
 def _pack_float(_: form.Packer, value: float) -> object:
-    return (
-        value if math.isfinite(value) else {form.TYPE_KEY: "float", "text": repr(value)}
-    )
+    return value if math.isfinite(value) else form.node("float", text=repr(value))
 
 
 def _pack_estimate(_: form.Packer, value: Estimate) -> object:
     known = [*value.interval, value.confidence]
-    return {form.TYPE_KEY: "Estimate", "number": float(value), "known": known}
+    return form.node("Estimate", number=float(value), known=known)
 
 
 def _pack_str(packer: form.Packer, value: str) -> object:
@@ -72,26 +65,20 @@ def _pack_str(packer: form.Packer, value: str) -> object:
     if _is_unicode(value):
         return value
     # JSON would join two lone surrogates that meet into one character.
-    data = value.encode("utf-8", "surrogatepass")
-    return {form.TYPE_KEY: "str", "utf8": form.to_base64(data)}
+    return form.node("str", utf8=form.to_base64(value.encode("utf-8", "surrogatepass")))
 
 
 def _is_unicode(value: str) -> bool:
     return value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
-def _pack_bytes(packer: form.Packer, value: bytes) -> object:
-    packer.take(len(value) * 4 // 3)
-    return {form.TYPE_KEY: "bytes", "base64": form.to_base64(value)}
+def _pack_items(packer: form.Packer, value: Any) -> object:
+    items, kind = packer.pack_all(value), type(value).__name__
+    return form.node(kind, items=items if kind == "tuple" else _sorted(items))
 
 
-def _pack_tuple(packer: form.Packer, value: tuple[Any, ...]) -> object:
-    return {form.TYPE_KEY: "tuple", "items": packer.pack_all(value)}
-
-
-def _pack_set(packer: form.Packer, value: set[Any] | frozenset[Any]) -> object:
-    items = sorted(packer.pack_all(value), key=canonical)
-    return {form.TYPE_KEY: type(value).__name__, "items": items}
+def _sorted(trees: list[Any]) -> list[Any]:
+    return sorted(trees, key=canonical)
 
 
 def _pack_dict(packer: form.Packer, value: dict[Any, Any]) -> object:
@@ -100,81 +87,60 @@ def _pack_dict(packer: form.Packer, value: dict[Any, Any]) -> object:
     if plain and form.TYPE_KEY not in value:
         packer.take(sum(map(len, value)))
         return {key: packer.pack(item) for key, item in value.items()}
-    pairs = [[packer.pack(key), packer.pack(item)] for key, item in value.items()]
-    pairs.sort(key=lambda pair: canonical(pair[0]))
-    return {form.TYPE_KEY: "dict", "pairs": pairs}
+    pairs = [packer.pack_all(pair) for pair in value.items()]
+    # No two keys have one text, so that the values decide nothing.
+    return form.node("dict", pairs=_sorted(pairs))
 
 
-def _pack_datetime(packer: form.Packer, value: datetime) -> object:
+def _pack_clock(packer: form.Packer, value: datetime | time) -> object:
     zone = None if value.tzinfo is None else packer.pack(value.tzinfo)
     clock = value.replace(tzinfo=None, fold=0).isoformat()
-    return {form.TYPE_KEY: "datetime", "iso": clock, "fold": value.fold, "zone": zone}
-
-
-def _pack_time(packer: form.Packer, value: time) -> object:
-    zone = None if value.tzinfo is None else packer.pack(value.tzinfo)
-    clock = value.replace(tzinfo=None, fold=0).isoformat()
-    return {form.TYPE_KEY: "time", "iso": clock, "fold": value.fold, "zone": zone}
-
-
-def _pack_timedelta(_: form.Packer, value: timedelta) -> object:
-    parts = [value.days, value.seconds, value.microseconds]
-    return {form.TYPE_KEY: "timedelta", "parts": parts}
-
-
-def _pack_timezone(packer: form.Packer, value: timezone) -> object:
-    # What pickle would keep: the offset and, if one was given, the name.
-    arguments = cast("Any", value).__getinitargs__()
-    return {form.TYPE_KEY: "timezone", "arguments": packer.pack_all(arguments)}
+    return form.node(type(value).__name__, iso=clock, fold=value.fold, zone=zone)
 
 
 def _pack_zone(_: form.Packer, value: ZoneInfo) -> object:
     if value.key is None:
-        raise form.unstorable(
-            value, "use a zone that has a name, such as ZoneInfo('UTC')"
-        )
-    return {form.TYPE_KEY: "ZoneInfo", "key": value.key}
-
-
-def _pack_decimal(packer: form.Packer, value: Decimal) -> object:
-    text = str(value)
-    packer.take(len(text))
-    return {form.TYPE_KEY: "Decimal", "text": text}
-
-
-def _pack_fraction(packer: form.Packer, value: Fraction) -> object:
-    parts = packer.pack_all([value.numerator, value.denominator])
-    return {form.TYPE_KEY: "Fraction", "parts": parts}
+        hint = "use a zone that has a name, such as ZoneInfo('UTC')"
+        raise form.unstorable(value, hint)
+    return form.node("ZoneInfo", key=value.key)
 
 
 _PACKERS: dict[type, form.Pack] = {
-    type(None): _pack_itself,
-    bool: _pack_itself,
+    **dict.fromkeys((type(None), bool), lambda _, value: value),
     int: _pack_int,
     float: _pack_float,
     Estimate: _pack_estimate,
     str: _pack_str,
-    bytes: _pack_bytes,
+    bytes: lambda packer, value: form.node(
+        "bytes", base64=packer.text(form.to_base64(value))
+    ),
     list: form.Packer.pack_all,
-    tuple: _pack_tuple,
-    set: _pack_set,
-    frozenset: _pack_set,
+    **dict.fromkeys((tuple, set, frozenset), _pack_items),
     dict: _pack_dict,
-    date: lambda _, value: {form.TYPE_KEY: "date", "iso": value.isoformat()},
-    datetime: _pack_datetime,
-    time: _pack_time,
-    UUID: lambda _, value: {form.TYPE_KEY: "UUID", "hex": value.hex},
-    timedelta: _pack_timedelta,
-    timezone: _pack_timezone,
+    date: lambda _, value: form.node("date", iso=value.isoformat()),
+    **dict.fromkeys((datetime, time), _pack_clock),
+    UUID: lambda _, value: form.node("UUID", hex=value.hex),
+    timedelta: lambda _, value: form.node(
+        "timedelta", parts=[value.days, value.seconds, value.microseconds]
+    ),
+    # What pickle would keep: the offset and, if one was given, the name.
+    timezone: lambda packer, value: form.node(
+        "timezone", arguments=packer.pack_all(value.__getinitargs__())
+    ),
     ZoneInfo: _pack_zone,
-    Decimal: _pack_decimal,
-    Fraction: _pack_fraction,
+    Decimal: lambda packer, value: form.node("Decimal", text=packer.text(str(value))),
+    Fraction: lambda packer, value: form.node(
+        "Fraction", parts=packer.pack_all([value.numerator, value.denominator])
+    ),
 }
 #: What this part writes.
 TYPES = frozenset(_PACKERS)
 
 
 # Trees to values
+
+
+_ENDLESS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def _unpack_items(kind: Any, node: form.Node, unpack: form.Unpack) -> Any:
@@ -189,22 +155,9 @@ def _unpack_dict(node: form.Node, unpack: form.Unpack) -> dict[Any, Any]:
     return value if len(value) == len(pairs) else form.not_canonical()
 
 
-def _unpack_datetime(node: form.Node, unpack: form.Unpack) -> datetime:
-    clock = datetime.fromisoformat(form.member(node, "iso", str))
-    return clock.replace(
-        tzinfo=unpack(node["zone"]), fold=form.member(node, "fold", int)
-    )
-
-
-def _unpack_time(node: form.Node, unpack: form.Unpack) -> time:
-    clock = time.fromisoformat(form.member(node, "iso", str))
-    return clock.replace(
-        tzinfo=unpack(node["zone"]), fold=form.member(node, "fold", int)
-    )
-
-
-def _unpack_float(node: form.Node, _: form.Unpack) -> float:
-    return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[node["text"]]
+def _unpack_clock(kind: Any, node: form.Node, unpack: form.Unpack) -> Any:
+    clock, fold = (form.member(node, *each) for each in (("iso", str), ("fold", int)))
+    return kind.fromisoformat(clock).replace(tzinfo=unpack(node["zone"]), fold=fold)
 
 
 def _unpack_estimate(node: form.Node, _: form.Unpack) -> Estimate:
@@ -213,25 +166,23 @@ def _unpack_estimate(node: form.Node, _: form.Unpack) -> Estimate:
     return Estimate(number, interval=(low, high), confidence=confidence)
 
 
-def _unpack_str(node: form.Node, _: form.Unpack) -> str:
-    return form.from_base64(form.member(node, "utf8", str)).decode(
-        "utf-8", "surrogatepass"
-    )
+def _bytes(node: form.Node, name: str) -> bytes:
+    return form.from_base64(form.member(node, name, str))
 
 
 UNPACKERS: Mapping[str, Callable[[form.Node, form.Unpack], Any]] = {
     "int": lambda node, _: int(form.member(node, "hex", str), 16),
-    "float": _unpack_float,
+    "float": lambda node, _: _ENDLESS[node["text"]],
     "Estimate": _unpack_estimate,
-    "str": _unpack_str,
-    "bytes": lambda node, _: form.from_base64(form.member(node, "base64", str)),
+    "str": lambda node, _: _bytes(node, "utf8").decode("utf-8", "surrogatepass"),
+    "bytes": lambda node, _: _bytes(node, "base64"),
     "tuple": partial(_unpack_items, tuple),
     "set": partial(_unpack_items, set),
     "frozenset": partial(_unpack_items, frozenset),
     "dict": _unpack_dict,
     "date": lambda node, _: date.fromisoformat(form.member(node, "iso", str)),
-    "datetime": _unpack_datetime,
-    "time": _unpack_time,
+    "datetime": partial(_unpack_clock, datetime),
+    "time": partial(_unpack_clock, time),
     "UUID": lambda node, _: UUID(hex=form.member(node, "hex", str)),
     "timedelta": lambda node, _: timedelta(*form.member(node, "parts", list)),
     "timezone": lambda node, unpack: timezone(*map(unpack, node["arguments"])),

@@ -1,15 +1,13 @@
 """From a value to its text and back, with the parts of the codec that it needs."""
 
-# ruff: noqa: PLC0415 (a part, and with it its library, loads when a value needs it)
-
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from datetime import tzinfo
 from enum import Enum
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from dpflow.exceptions import ReleaseError
@@ -30,7 +28,14 @@ from dpflow.ledger.codec.form import (
 from dpflow.ledger.entry import canonical
 from dpflow.libraries import comes_from
 
-_LIBRARIES = ("numpy", "pandas", "polars", "pyarrow")
+#: A part, and with it its library, loads when a value needs it.
+_PARTS = {
+    "declared": "declared",
+    "numpy": "arrays",
+    "pandas": "frames",
+    "polars": "polars",
+    "pyarrow": "arrow",
+}
 
 
 def encode(value: object) -> str:
@@ -88,36 +93,19 @@ def decode(text: str) -> Any:
 
 def _packer_of(value: object) -> Pack:
     found = plain.packer_of(value)
-    if found is not None:
-        return found
-    for part in _parts_for(value):
-        found = part.packer_of(value)
-        if found is not None:
-            return found
-    raise unstorable(value, _hint(value))
-
-
-def _parts_for(value: object) -> Iterator[Part]:
-    """Yield the parts that may know a value which is not plain."""
-    yield _part("declared")
-    for library in _LIBRARIES:
-        if comes_from(value, library):
-            yield _part(library)
+    for name in _PARTS if found is None else ():
+        if found is None and (name == "declared" or comes_from(value, name)):
+            found = _part(name).packer_of(value)
+    if found is None:
+        raise unstorable(value, _hint(value))
+    return found
 
 
 def _part(name: str) -> Part:
     """Return the part for a library, or for what users declared; else the plain one."""
-    part: Part = plain
-    if name == "declared":
-        from dpflow.ledger.codec import declared as part
-    elif name == "numpy":
-        from dpflow.ledger.codec import arrays as part
-    elif name == "pandas":
-        from dpflow.ledger.codec import frames as part
-    elif name == "polars":
-        from dpflow.ledger.codec import polars as part
-    elif name == "pyarrow":
-        from dpflow.ledger.codec import arrow as part
+    if name not in _PARTS:
+        return plain
+    part: Part = import_module(f"dpflow.ledger.codec.{_PARTS[name]}")
     return part
 
 
