@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema snapshots clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -132,6 +132,9 @@ data: | $(BIN)/python
 
 schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json
+
+snapshots: $(VENV)/dev.installed
+	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py
 
 $(BIN)/python:
 	@echo "== Making a virtual environment in $(VENV)"

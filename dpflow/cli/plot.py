@@ -59,9 +59,8 @@ _Over = Annotated[
     Over | None,
     typer.Option("--over", help="Default: dates after two days of charges."),
 ]
-_Foretell = Annotated[
-    bool,
-    typer.Option("--forecast/--no-forecast", help="What runs to come will use."),
+_NoForecast = Annotated[
+    bool, typer.Option("--no-forecast", help="Leave the runs to come out.")
 ]
 
 
@@ -71,7 +70,7 @@ def burn_down(
     *,
     out: Out,
     over: _Over = None,
-    foretell: _Foretell = True,
+    no_forecast: _NoForecast = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
@@ -83,7 +82,7 @@ def burn_down(
 
     with project_ledger() as (found, ledger):
         alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
-        line = budget_line(outlooks(ledger, dataset)) if foretell else None
+        line = None if no_forecast else budget_line(outlooks(ledger, dataset))
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:
             raise _nothing(found, ledger, dataset)

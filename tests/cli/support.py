@@ -242,20 +242,3 @@ def _environment() -> dict[str, str]:
     root = str(Path(dpflow.__file__).parents[1])
     kept = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
     return kept | {"PYTHONPATH": root}
-
-
-def flow_row(flow: str, dataset: str = "cdnow") -> str:
-    """Return what `dpflow status` says of a flow, with single spaces."""
-    lines = run_fine("status", dataset).splitlines()
-    return next(" ".join(line.split()) for line in lines if line.startswith(flow))
-
-
-def freeze_a_population(shop: Shop) -> None:
-    """Charge a population for what was before, and freeze it."""
-    people = ADULT.replace("dataset: adult", "population: people")
-    shop.write(people, "people.yaml")
-    shop.write(f"{ADULT}population: people\n", "adult.yaml")
-    (shop.root / "proof").touch()
-    how = ("--cost", "PureDP(epsilon=0.1)", "--reason", "before", "--evidence")
-    run_fine("ledger", "charge", "adult", *how, "proof")
-    run_fine("freeze", "population/people", "--reason", "wrong sigma")

@@ -76,14 +76,6 @@ def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
     assert "pyproject.toml" not in data["made"]
 
 
-def test_a_dataset_that_has_a_policy_keeps_it(empty: Shop) -> None:
-    """Whatever its file is called: two would be refused."""
-    empty.write(ADULT, "people.yaml")
-    data = run_json("init", "--yes", "--dataset", "adult", "--filter", "basic")
-    assert "policies/people.yaml" in data["kept"]
-    assert not (empty.policies / "adult.yaml").exists()
-
-
 def test_a_folder_of_another_project_is_warned_of(
     empty: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,47 +76,6 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
     return Report(revenue, drawn)
 
 
-@pytest.mark.usefixtures("report")
-def test_list_names_the_releases_and_shows_no_value() -> None:
-    """Key, step, state and digest."""
-    found = run_json("releases", "list")["releases"]
-    assert sorted(item["key"] for item in found) == ["revenue/w1", "revenue/w2"]
-    assert {item["state"] for item in found} == {"settled"}
-    text = run_fine("releases", "list")
-    assert "revenue/w1" in text
-    assert str(SECRET) not in text + str(found)
-    assert run_json("releases", "list", "shop")["releases"] == found
-    assert run_json("releases", "list", "other")["releases"] == []
-
-
-def test_an_empty_ledger_says_how_releases_come_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And lists none."""
-    make_project(tmp_path, monkeypatch)
-    assert "release_key" in run_fine("releases", "list")
-
-
-@pytest.mark.usefixtures("report")
-def test_show_prints_the_value() -> None:
-    """By key, or by the start of its id."""
-    assert run_fine("releases", "show", "revenue/w1").strip() == str(SECRET)
-    found = run_json("releases", "show", "revenue/w2")
-    assert found["value"] == SECRET
-    assert run_json("releases", "show", found["id"]) == found
-
-
-@pytest.mark.usefixtures("report")
-def test_an_unknown_or_ambiguous_name_is_an_error() -> None:
-    """It says what to do."""
-    result = run("releases", "show", "revenue/w9")
-    assert result.exit_code == 1
-    assert "releases list" in result.stderr
-    result = run("releases", "show", "")
-    assert result.exit_code == 1
-    assert "names 2 releases" in result.stderr
-
-
 def test_withdrawing_keeps_digest_and_charge(report: Report) -> None:
     """The next run draws anew and is charged."""
     before = run_json("status", "shop")
@@ -150,9 +109,6 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
     assert "digest differs" in result.stderr
     with pytest.raises(Exception, match="digest differs"):
         report.revenue("w1")
-
-
-# What was published, with which error
 
 
 @pytest.fixture

@@ -8,27 +8,12 @@ import pytest
 
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.cli.tables import flows_table
-from tests.cli.support import CDNOW, STEP, Shop, flow_row, run, run_fine, run_json
-
-# One word and one epsilon
+from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
 
 
 def overview(dataset: str = "cdnow") -> dict:
     """Return what `dpflow status --json` says of a dataset's newest term."""
     return run_json("status", dataset)["datasets"][-1]
-
-
-def test_a_flow_that_never_ran_has_lost_nothing(shop: Shop) -> None:
-    """What an odometer reads while it idles is no loss."""
-    shop.write(CDNOW.replace("cdnow", "other") + "  ad-hoc: {}\n", "other.yaml")
-    shop.charge(dataset="other")
-    assert flow_row("ad-hoc", "other") == "ad-hoc not started 0 - -"
-    (flow,) = [f for f in overview("other")["by_flow"] if f["flow"] == "ad-hoc"]
-    assert flow["lost"] == {"epsilon": "0", "delta": "0", "by": None}
-    accounts = overview("other")["accounts"]
-    (idle,) = [a for a in accounts if (a["kind"], a["name"]) == ("odometer", "ad-hoc")]
-    assert idle["odometer"]["epsilon"] == 0
 
 
 def test_a_flow_has_lost_the_least_of_the_bounds_that_hold(shop: Shop) -> None:
@@ -55,17 +40,6 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
         assert rule.admits(rule.price(STEP).times(5)) is admitted
     assert (spent["of"], spent["delta"]) == ("3", "0.000001")
     assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
-
-
-def test_a_frozen_dataset_is_frozen_whatever_else(shop: Shop) -> None:
-    """And so are its flows, until it is unfrozen."""
-    shop.charge()
-    run_fine("freeze", "cdnow", "--reason", "look into it")
-    found = overview()
-    words = {found["state"]["word"], *(f["state"]["word"] for f in found["by_flow"])}
-    assert words == {"frozen"}
-    run_fine("unfreeze", "cdnow", "--reason", "fine")
-    assert overview()["state"]["word"] == "running"
 
 
 def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
@@ -114,11 +88,3 @@ def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     assert found["state"]["word"] == "overdrawn"
     (flow,) = found["by_flow"]
     assert flow["lost"] is None
-
-
-def test_a_loss_names_its_unit_where_a_person_has_several() -> None:
-    """A person has lost more than a person-hour."""
-    heads = [
-        flows_table([], unit).columns[2].header for unit in ("person", "person-hour")
-    ]
-    assert heads == ["lost at most", "lost at most, a person-hour"]

@@ -146,7 +146,7 @@ def _say_restored(restored: Restored, path: Path, place: Path) -> None:
 
 _Output = Annotated[
     Path | None,
-    typer.Option("--out", "--output", "-o", help="A new file. Default: stdout."),
+    typer.Option("--out", "-o", help="A new file. Default: stdout."),
 ]
 
 

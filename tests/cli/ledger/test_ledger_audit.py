@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import BudgetRefused, LedgerUnwitnessed
 from dpflow.ledger.keys import key_from_text
-from tests.cli.support import CDNOW, Shop, run, run_fine, run_json, run_terminal
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.columns import show_columns
 from tests.signing import key_file
 
@@ -44,20 +44,6 @@ def witness_of(shop: Shop) -> Path:
     """Return the witness's file."""
     name = (shop.policies / "ledger.lock").read_text().strip()
     return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
-
-
-# verify and sign
-
-
-def test_a_good_ledger_is_said_to_agree(shop: Shop) -> None:
-    """With how much was read."""
-    shop.charge()
-    text = run_fine("ledger", "verify")
-    assert "agrees with its journal: 3 accounts, 3 entries, 1 reservations" in text
-    assert "Checkpoints: none." in text
-    assert "Witness: agrees." in text
-    data = run_json("ledger", "verify")
-    assert (data["fine"], data["bad"], data["entries"]) == (True, [], 3)
 
 
 def test_a_bad_entry_is_named_and_the_exit_code_is_1(shop: Shop) -> None:
@@ -162,15 +148,6 @@ def test_a_new_key_is_written_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     assert run("ledger", "sign", "--new-key", "none/mine").exit_code == 1
 
 
-def test_a_terminal_sees_the_same_result(shop: Shop) -> None:
-    """The bar is gone when it is done."""
-    shop.charge()
-    assert "agrees with its journal" in run_terminal("ledger", "verify", columns=100)
-
-
-# trust
-
-
 def test_a_new_machine_is_shown_the_ledger_before_it_is_trusted(shop: Shop) -> None:
     """Nothing is written without --yes."""
     shop.charge()
@@ -199,31 +176,6 @@ def test_a_bad_ledger_is_not_trusted(shop: Shop) -> None:
     edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
     assert run("ledger", "trust", "--yes").exit_code == 1
     assert not witness_of(shop).exists()
-
-
-def test_an_unused_ledger_can_be_trusted(shop: Shop) -> None:
-    """As on the second machine of a new project."""
-    witness_of(shop).unlink()
-    assert "no step was ever charged" in run_fine("ledger", "trust", "--yes")
-    shop.charge()
-
-
-# reconcile
-
-
-def test_what_a_ledger_forgot_is_shown_first(shop: Shop) -> None:
-    """With the run, what its use would be, and exit code 1; nothing is changed."""
-    roll_back(shop)
-    result = run("ledger", "reconcile")
-    assert result.exit_code == 1
-    assert "Account cdnow#1 lacks 1 witnessed entry" in result.stdout
-    assert "of run" in result.stdout
-    assert "would be" in result.stdout
-    with pytest.raises(LedgerRolledBack):
-        shop.charge()
-    data = run_json("ledger", "verify", exit_code=1)
-    assert data["witness"] == "contradicts"
-    assert "dpflow ledger reconcile" in data["bad"][0]["problem"]
 
 
 def test_whoever_looks_at_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
@@ -282,16 +234,6 @@ def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
     shop.charge()
 
 
-def test_restore_freezes_what_was_frozen_since(shop: Shop) -> None:
-    """As reconcile does, and says so."""
-    shop.charge()
-    run_fine("ledger", "backup", "before.db")
-    run_fine("freeze", "cdnow", "--reason", "wrong sigma")
-    text = run_fine("ledger", "restore", "before.db", *BECAUSE)
-    assert "Dataset 'cdnow' is frozen: repaired: a freeze was lost" in text
-    assert run_json("status", "cdnow")["datasets"][0]["frozen"]
-
-
 def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
     """The lines say so; afterwards nothing is frozen for it."""
     shop.charge()
@@ -313,20 +255,6 @@ def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
     shop.charge()
 
 
-def test_a_reason_of_blanks_is_wrong_usage(shop: Shop) -> None:
-    """The journal keeps it for ever."""
-    assert run("ledger", "reconcile", "--reason", " ").exit_code == 2
-
-
-# Where the witness is
-
-
-def test_init_and_status_say_where_the_witness_is(shop: Shop) -> None:
-    """So that it is backed up apart from the ledger."""
-    assert run_json("ledger", "info")["witness"] == str(witness_of(shop))
-    assert str(witness_of(shop)) in run_fine("ledger", "info")
-
-
 def test_the_place_of_the_witness_can_be_configured(
     empty: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,17 +267,6 @@ def test_the_place_of_the_witness_can_be_configured(
     assert run_json("ledger", "info")["witness"] == "waived"
     result = run("ledger", "reconcile")
     assert (result.exit_code, "is waived" in result.stderr) == (1, True)
-
-
-def test_a_witness_in_an_unknown_place_is_refused(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With what it may be, and without a password."""
-    monkeypatch.setenv("DPFLOW_WITNESS", "mysql://me:secret@host/db")
-    result = run("ledger", "info")
-    assert result.exit_code == 1
-    assert "to a folder" in result.stderr
-    assert "secret" not in result.stderr
 
 
 def test_the_place_of_a_witness_shows_no_password(

@@ -10,30 +10,9 @@ import pytest
 
 from dpflow.guard.project import forget_projects
 from dpflow.ledger import roles_script
-from dpflow.ledger.storage.base import SCHEMA_VERSION
 from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
-
-# ledger init
-
-
-def test_init_makes_and_pins_a_ledger_and_says_what_to_commit(empty: Shop) -> None:
-    """The id in the pin is the ledger's."""
-    text = run_fine("ledger", "init")
-    assert (empty.root / ".dpflow" / "ledger.db").is_file()
-    pinned = (empty.policies / "ledger.lock").read_text().strip()
-    assert f"with id {pinned}." in text
-    assert "Commit policies/ledger.lock" in text
-    assert pinned == run_json("ledger", "info")["ledger"]["id"]
-
-
-def test_init_in_json_names_what_to_commit(empty: Shop) -> None:
-    """A script can commit the pin."""
-    data = run_json("ledger", "init")
-    lock = str(empty.policies / "ledger.lock")
-    assert ([lock], lock) == (data["commit"], data["pin"])
-    assert {"id", "place"} == data["ledger"].keys()
 
 
 def test_init_follows_the_configured_url(
@@ -86,43 +65,6 @@ def test_a_url_that_no_ledger_has_is_refused(
         assert (result.exit_code, result.stdout) == (1, "")
         assert "mysql://" in result.stderr
         assert "secret" not in result.stderr
-
-
-# ledger info
-
-
-def test_info_without_a_ledger_fails(empty: Shop) -> None:
-    """It says how to make one."""
-    result = run("ledger", "info")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "dpflow ledger init" in result.stderr
-
-
-def test_info_says_which_ledger_it_is(shop: Shop) -> None:
-    """Id, place, pin, schema and what it knows."""
-    shop.charge()
-    data = run_json("ledger", "info")
-    assert str(shop.root / ".dpflow" / "ledger.db") == data["ledger"]["place"]
-    assert (data["schema"], data["datasets"]) == (SCHEMA_VERSION, ["cdnow"])
-    text = run_fine("ledger", "info")
-    assert data["ledger"]["id"] in text
-    assert ".dpflow/ledger.db" in text
-
-
-def test_info_counts_open_reservations(shop: Shop) -> None:
-    """Those that run, and those that nobody will settle."""
-    ledger = shop.ledger()
-    shop.reserve(owner=ledger.owners.mine())
-    shop.reserve()
-    counts = run_json("ledger", "info")["open_reservations"]
-    assert counts == {"count": 2, "running": 1, "forfeited": 1}
-    text = run_fine("ledger", "info")
-    assert "open reservations  2 (1 running, 1 forfeited)" in text
-    assert "It stays charged in full" in text
-    ledger.close()
-
-
-# PostgreSQL
 
 
 @pytest.fixture

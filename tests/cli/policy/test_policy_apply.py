@@ -7,9 +7,6 @@ import pytest
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import PolicyChanged
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
-from tests.projects import act_as
-
-TENTH = PureDP(epsilon="0.1")
 
 
 def adult(epsilon: str, *lines: str) -> str:
@@ -21,52 +18,6 @@ def adult(epsilon: str, *lines: str) -> str:
 def charge(shop: Shop, epsilon: str = "0.1") -> None:
     """Charge a step to the adults."""
     shop.charge(PureDP(epsilon=epsilon), dataset="adult", flow=None)
-
-
-# diff
-
-
-def test_diff_says_what_apply_would_do_and_does_nothing(shop: Shop) -> None:
-    """Exit code 1 while something differs, 0 when the ledger has it all."""
-    result = run("policy", "diff")
-    assert result.exit_code == 1
-    assert "adult  apply pins this policy as term 1" in result.stdout
-    assert run_json("ledger", "info")["datasets"] == []
-    run_fine("policy", "apply")
-    text = run_fine("policy", "diff")
-    assert "cdnow  apply does nothing: the ledger has this copy (term 1)" in text
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "verdict", "action", "told"),
-    [
-        ("0.5", "tighter", "tighten", "tightens term 1 in place; its tallies are kept"),
-        ("2", "looser", "new term", "refused, unless --new-term --reason TEXT"),
-    ],
-)
-def test_diff_judges_each_change(
-    shop: Shop, epsilon: str, verdict: str, action: str, told: str
-) -> None:
-    """In a table for people, and by field for programs."""
-    charge(shop)
-    shop.write(adult(epsilon), "adult.yaml")
-    result = run("policy", "diff", "adult")
-    assert (result.exit_code, told in result.stdout) == (1, True)
-    assert f"All in all the file is {verdict}" in result.stdout
-    (found,) = run_json("policy", "diff", "adult", exit_code=1)["datasets"]
-    assert (found["term"], found["verdict"], found["action"]) == (1, verdict, action)
-    assert found["changes"] == [
-        {
-            "field": "budget.epsilon",
-            "ledger": "1",
-            "file": epsilon,
-            "verdict": verdict,
-            "why": None,
-        }
-    ]
-
-
-# apply
 
 
 def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
@@ -128,9 +79,6 @@ def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
     assert "term 2 was opened" in run_fine(*new, "--raise-lifetime")
 
 
-# Workers
-
-
 def test_the_ledgers_copy_wins_over_a_worker_that_has_not_pulled(shop: Shop) -> None:
     """After an application, the old file is the one that is refused."""
     charge(shop)
@@ -142,47 +90,6 @@ def test_the_ledgers_copy_wins_over_a_worker_that_has_not_pulled(shop: Shop) -> 
         charge(shop)
     result = run("status", "adult")
     assert "dpflow policy diff adult" in result.stderr
-
-
-# Four eyes
-
-
-# Freeze and unfreeze
-
-
-def test_freeze_and_unfreeze(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is refused with who and why, until it is unfrozen."""
-    act_as(monkeypatch, "ann")
-    charge(shop)
-    text = run_fine("freeze", "adult", "--reason", "wrong sensitivity")
-    assert "Dataset adult is frozen by ann: 'wrong sensitivity'." in text
-    refusal = shop.refuse(TENTH, dataset="adult", flow=None)
-    assert "frozen by ann: 'wrong sensitivity'" in refusal.message
-    assert "Frozen by ann: 'wrong sensitivity'" in run_fine("status", "adult")
-    (dataset,) = run_json("status", "adult")["datasets"]
-    assert dataset["frozen"]["who"] == "ann"
-    data = run_json("freeze", "adult", "--reason", "again")
-    assert data == {"dataset": "adult", "frozen": True, "accounts": []}
-    assert "adult is open" in run_fine("unfreeze", "adult", "--reason", "it was right")
-    text = run_fine("unfreeze", "adult", "--reason", "again")
-    assert "was not frozen and is open" in text
-    charge(shop)
-    kinds = [each["entry"] for each in run_json("history", "adult")["entries"]]
-    assert kinds[:5] == ["settle", "reserve", "unfreeze", "refuse", "freeze"]
-
-
-@pytest.mark.parametrize("command", ["freeze", "unfreeze"])
-def test_freezing_needs_a_reason_and_a_dataset(shop: Shop, command: str) -> None:
-    """A typo freezes nothing and says so."""
-    assert run(command, "adult").exit_code == 2
-    assert run(command, "adult", "--reason", " ").exit_code == 2
-    result = run(command, "adlut", "--reason", "x")
-    assert (result.exit_code, "Did you mean 'adult'?" in result.stderr) == (1, True)
-    result = run(command, "adult", "--reason", "x")
-    assert (result.exit_code, "dpflow policy apply adult" in result.stderr) == (1, True)
-
-
-# Environment
 
 
 def test_a_ledger_keeps_to_its_environment(

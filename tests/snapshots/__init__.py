@@ -1,0 +1,38 @@
+"""Output of the commands in files, which `make snapshots` writes anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+#: Where it is set, files are written instead of compared.
+WRITE = "WRITE_SNAPSHOTS"
+_DIGITS = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})\b")
+
+
+def settled(text: str, *folders: Path | str) -> str:
+    """Replace what differs from run to run by texts of the same length."""
+    for number, folder in enumerate(folders):
+        text = text.replace(str(folder), f"/{number}")
+    known: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        digits = match[0]
+        return known.setdefault(digits, f"id-{len(known)}-".ljust(len(digits), "0"))
+
+    return _DIGITS.sub(name, text)
+
+
+def differences(found: dict[str, str]) -> list[str]:
+    """Return the names of texts that differ from their files, or write the files."""
+    if WRITE in os.environ:
+        for name, text in found.items():
+            (FOLDER / f"{name}.txt").write_text(text, "utf-8")
+    return [name for name, text in found.items() if text != _on_file(name)]
+
+
+def _on_file(name: str) -> str:
+    path = FOLDER / f"{name}.txt"
+    return path.read_text("utf-8") if path.exists() else ""
