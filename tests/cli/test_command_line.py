@@ -128,17 +128,6 @@ def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
     assert (result.returncode, result.stdout) == (0, "False\n"), result.stderr
 
 
-# Exit codes
-
-
-@pytest.mark.parametrize(
-    "arguments", [("nonsense",), ("status", "--nonsense"), ("history", "--limit"), ()]
-)
-def test_wrong_usage_is_2(empty: Shop, arguments: tuple[str, ...]) -> None:
-    """Told from a refusal, which is 1."""
-    assert run(*arguments).exit_code == 2
-
-
 def test_json_is_only_json(busy: Shop) -> None:
     """Whatever the colours are forced to."""
     for command in ("status", "history"):
