@@ -24,7 +24,6 @@ from dpflow.guard.step import define_step
 from dpflow.noise.draws import sampler_for
 from tests.projects import (
     NOISY,
-    POLICY,
     TENTH,
     journal,
     make_project,
@@ -71,56 +70,6 @@ def test_release_draws_once(shop):
         count()
     assert outcome()["outcome"] == "failed"
     assert spent() == "0.1"
-
-
-@pytest.mark.parametrize("value", ["text", True, None, float("nan"), [], [[1.0]]])
-def test_a_value_that_is_no_number_is_not_released(shop, value):
-    """The refusal tells its type; a corrected value may still be released."""
-
-    @guarded(dataset="shop", cost=NOISY)
-    def count():
-        with pytest.raises(ReleaseError, match=r"release\(\) cannot noise"):
-            release(value)
-        return release(1.0)
-
-    assert isinstance(count(), float)
-    assert outcome()["noise"] == "opendp"
-
-
-def test_a_cost_without_a_mechanism_cannot_be_drawn(shop):
-    """A body that then draws its own noise is journaled as self-declared."""
-
-    @guarded(dataset="shop", cost=PureDP(epsilon="0.1"))
-    def count():
-        with pytest.raises(ReleaseError, match="only a guarantee, not a mechanism"):
-            release(1.0)
-        return 1.0
-
-    assert count() == 1.0
-    assert outcome()["noise"] == "self-declared"
-
-
-def test_release_in_a_thread_of_its_own_is_refused(shop):
-    """A plain thread does not know which step it belongs to."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def count():
-        errors = []
-
-        def work():
-            try:
-                release(1.0)
-            except ReleaseError as error:
-                errors.append(error.message)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        return errors
-
-    (message,) = count()
-    assert "in the same thread" in message
-    assert outcome()["noise"] == "self-declared"
 
 
 def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
@@ -243,16 +192,6 @@ def replayed(step):
     return replace(step, replays=True)
 
 
-def test_within_one_flow_run_the_same_call_is_replayed(shop):
-    """Its key is made of run, step, version, cost and public arguments."""
-    step, body, ran = counting(data_version="1")
-    assert run(step, body, ("x", 1), {}, place()) == 1
-    assert run(step, body, ("y",), {"week": 1}, place()) == 1
-    assert run(step, body, ("x", 2), {}, place()) == 2
-    assert run(step, body, ("x", 1), {}, place(run_id="run-2")) == 3
-    assert ran == [1, 2, 1]
-
-
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
     """The default key knows where a body was written."""
 
@@ -280,16 +219,6 @@ def test_private_data_needs_a_version_to_be_replayed(shop):
         run(step, body, ("x", 1), {}, place())
     assert ran == []
     assert before == rows(shop)
-
-
-def test_the_policy_may_say_the_version(tmp_path, monkeypatch):
-    """A version in the policy is one for every step."""
-    make_project(tmp_path, monkeypatch, POLICY + "data_version: '2026-11'\n")
-    step, body, ran = counting()
-    for frame in ("x", "y"):
-        run(step, body, (frame, 1), {}, place())
-    assert ran == [1]
-    assert journal()[1].body["versions"] == ["2026-11"]
 
 
 def test_an_argument_that_cannot_identify_a_release_is_refused(shop):

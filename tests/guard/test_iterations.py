@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,11 +22,9 @@ from dpflow import (
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
-from dpflow.guard.project import current_project
 from dpflow.guard.request import Place
-from dpflow.ledger.views import history
 from dpflow.rounding import number_from_text
-from tests.projects import POLICY, ROOT, account, make_project
+from tests.projects import POLICY, account, make_project
 
 TENTH = PureDP(epsilon="0.1")
 STOPS = (2, 4, 8)
@@ -71,12 +65,6 @@ def test_the_substeps_that_ran_are_charged(project: Path, number: int) -> None:
     """One tenth each, wherever the loop was left."""
     assert stopped_at(number) == number
     assert used() == Fraction(number, 10)
-
-
-def test_the_loop_ends_by_itself_at_the_last_stop(project: Path) -> None:
-    """However long the body would like to go on."""
-    assert stopped_at(10**6) == STOPS[-1]
-    assert used() == Fraction(8, 10)
 
 
 def test_the_worst_case_is_reserved_while_it_runs(project: Path) -> None:
@@ -135,14 +123,6 @@ def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
     assert used() == Fraction(8, 10)
 
 
-def test_the_journal_says_how_many_ran(project: Path) -> None:
-    """With what was posted, not what was reserved."""
-    stopped_at(3)
-    settled = history(current_project().ledger)[0]
-    assert (settled.kind, settled.body["reported"]) == ("settle", 3)
-    assert settled.amount["epsilon"] == "0.3"
-
-
 def test_a_second_loop_is_refused(project: Path) -> None:
     """The cost covers one."""
     cost = EarlyStopping(TENTH, stops=STOPS)
@@ -175,19 +155,6 @@ def test_a_loop_cannot_go_on_after_its_step_has_ended(project: Path) -> None:
     with pytest.raises(ReleaseError, match="has ended"):
         next(kept["loop"])
     assert used() == Fraction(1, 10)
-
-
-def test_iterations_needs_its_own_cost(project: Path) -> None:
-    """And a step around it."""
-    with pytest.raises(ReleaseError, match="outside the body"):
-        iterations()
-
-    @guarded(dataset="shop", cost=TENTH)
-    def fit() -> None:
-        with pytest.raises(ReleaseError, match="EarlyStopping"):
-            iterations()
-
-    fit()
 
 
 # ---- noise of a sub-step
@@ -324,28 +291,3 @@ def fit():
 
 fit()
 """
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_shows_in_terminals_only(project: Path, terminal: bool) -> None:
-    """With the step's name and how far it is; a log file stays clean."""
-    reader, writer = os.openpty() if terminal else os.pipe()
-    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        stderr=writer,
-        cwd=project,
-        env=environment,
-        check=True,
-        timeout=120,
-    )
-    os.close(writer)
-    shown = b""
-    # A terminal whose other end is closed is an error to read.
-    with contextlib.suppress(OSError):
-        while part := os.read(reader, 65536):
-            shown += part
-    os.close(reader)
-    assert done.returncode == 0
-    for text in (b"fit", b"100%"):
-        assert (text in shown) == terminal

@@ -200,15 +200,6 @@ def test_a_process_tries_once_more_when_it_ends(shop: Path) -> None:
     assert (spent(), held()) == ("0.1", "0")
 
 
-def test_a_process_ends_although_the_ledger_stays_away(shop: Path) -> None:
-    """The last try is one, and its charge is forfeited like a dead process's."""
-    since = time.monotonic()
-    run_python(LAST.replace("bring_ledger_back(folder)", ""), folder=shop)
-    assert time.monotonic() - since < 30
-    bring_ledger_back(shop)
-    assert kinds() == ["reserve"]
-
-
 def test_a_forked_child_does_not_settle_what_its_parent_owes(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

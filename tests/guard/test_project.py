@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
+from dpflow.config import LEDGER_VARIABLE
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
@@ -17,8 +17,8 @@ from dpflow.exceptions import (
     UnknownDataset,
 )
 from dpflow.guard import project
-from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger import create_ledger, pin_ledger
+from dpflow.guard.project import current_project
+from dpflow.ledger import create_ledger
 from tests.ledger.processes import Child
 from tests.projects import (
     POLICY,
@@ -56,15 +56,6 @@ def test_the_ledger_is_opened_once(shop):
     assert str(ledger_file(shop)) == first.ledger.place
 
 
-def test_forgetting_opens_it_again(shop):
-    """Programs that delete a ledger start anew."""
-    first = current_project().ledger
-    forget_projects()
-    second = current_project().ledger
-    assert second is not first
-    assert second.id == first.id
-
-
 def test_every_project_has_its_own_ledger(shop, tmp_path, monkeypatch):
     """The working directory decides, until the first step."""
     other = tmp_path / "two"
@@ -86,17 +77,6 @@ def test_a_ledger_that_the_policies_do_not_pin_is_refused(shop, tmp_path, monkey
     for _ in range(2):
         with pytest.raises(LedgerCorrupt, match="pins"):
             current_project()
-
-
-def test_the_policies_may_lie_elsewhere(shop, tmp_path, monkeypatch):
-    """With a pin of their own."""
-    ledger = current_project().ledger
-    folder = tmp_path / "elsewhere"
-    pin_ledger(ledger, folder)
-    folder.joinpath("site.yaml").write_text(POLICY.replace("shop", "site"), "utf-8")
-    monkeypatch.setenv(POLICIES_VARIABLE, str(folder))
-    assert list(current_project().policies) == ["site"]
-    assert current_project().ledger.id == ledger.id
 
 
 def test_policies_are_read_again_when_a_file_changes(shop):
@@ -150,22 +130,6 @@ def test_a_file_of_the_same_size_and_time_is_seen(shop):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_size == status.st_size
     assert current_project().policies.policy_for("shop").unit == "employee"
-
-
-def test_a_policy_that_points_nowhere_is_told(shop):
-    """A link that should be a policy is one that cannot be read."""
-    (shop / "policies" / "site.yaml").symlink_to("nowhere.yaml")
-    with pytest.raises(PolicyError, match=r"site\.yaml"):
-        current_project()
-
-
-def test_a_missing_folder_of_policies_is_told_also_after_it_was_there(shop):
-    """What was read before does not stand in for what is gone."""
-    current_project()
-    (shop / "policies").rename(shop / "gone")
-    for _ in range(2):
-        with pytest.raises(PolicyError, match="the policies cannot be read"):
-            current_project()
 
 
 def test_a_missing_ledger_is_told_and_found_when_it_is_back(shop):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import InvalidCost, ReleaseError
 from dpflow.noise import draws
-from dpflow.noise.refining import answers
 from tests.projects import POLICY, account, caught, journal, make_project
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
@@ -107,17 +103,6 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
     assert customers(cost, [2970, 528], until=until) == found
 
 
-def test_a_number_with_chosen_spreads_has_the_noise_of_each() -> None:
-    """The errors of the answers fall as the spreads do, whatever the law."""
-    for cost in CHOSEN.values():
-        made = np.array([list(answers(cost, [70, 7])) for _ in range(400)])
-        errors = np.abs(made - [70, 7]).mean(axis=(0, 2))
-        expected = [float(spread) for spread in cost.spreads]
-        if isinstance(cost.finest, Gaussian):
-            expected = [math.sqrt(2 / math.pi) * spread for spread in expected]
-        assert errors == pytest.approx(expected, rel=0.25)
-
-
 def test_the_interval_is_kept_in_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,47 +118,6 @@ def test_the_interval_is_kept_in_the_release(
         assert (each.interval, each.confidence) == (first.interval, 0.9)
     assert json.dumps(first) == json.dumps(float(first))
     assert first.interval[1] - first.interval[0] <= 120.001
-
-
-def test_a_number_that_needs_more_than_the_worst_case_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is drawn beyond the finest noise; the interval is wider than asked."""
-    project(tmp_path, monkeypatch, "gdp")
-    found = customers(COST, 3, within="10%")
-    assert journal()[-1].body["reported"] == len(COST.spreads)
-    assert found.interval[1] - found.interval[0] > 2 * 12 * 1.9
-
-
-@pytest.mark.parametrize(
-    ("cost", "asked", "says"),
-    [
-        (COST, {}, "within="),
-        (Gaussian(sensitivity=1, sigma=20), {"within": 25}, "Refined"),
-        (COST, {"within": "-10%"}, "within"),
-        (COST, {"within": 25, "confidence": 1}, "confidence"),
-        (COST, {"within": "ten"}, "finite number"),
-        (COST, {"until": len}, "whole numbers"),
-    ],
-)
-def test_what_cannot_be_refined_is_refused_before_a_draw(
-    cost: Cost,
-    asked: dict[str, Any],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The text says what to write instead; the body may still draw what fits."""
-    project(tmp_path, monkeypatch, "gdp")
-
-    @guarded(dataset="shop", cost=cost)
-    def step() -> str:
-        refused = caught(lambda: release(528, **asked))
-        assert isinstance(refused, ReleaseError | InvalidCost)
-        release(528, within="10%") if cost is COST else release(528)
-        return str(refused)
-
-    assert says in step()
 
 
 @pytest.mark.parametrize(

@@ -275,18 +275,3 @@ def test_own_noise_and_a_draw_of_dpflows_contradict_each_other(shop: Path) -> No
 
 
 # Errors say what they cost
-
-
-@pytest.mark.parametrize("errors", ["redact", "keep"])
-@pytest.mark.parametrize(
-    "body", [lambda: release("text"), lambda: (release(1), release(1))]
-)
-def test_a_refused_draw_says_that_the_step_was_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body, errors: str
-) -> None:
-    """Once, whoever reads it."""
-    make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
-    with pytest.raises(ReleaseError) as found:
-        guarded(dataset="shop", cost=NOISY, name="count")(body)()
-    assert str(found.value).count("charged in full") == 1
-    assert found.value.message == str(found.value)

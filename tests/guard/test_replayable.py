@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpflow import dp_task, guarded
+from dpflow import guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
@@ -79,14 +78,6 @@ def test_what_cannot_be_stored_is_named(annotation: Any, bad: type) -> None:
     assert unstorable_type(annotation) is bad
 
 
-@pytest.mark.parametrize(
-    "annotation", [Any, object, list, dict[str, Any], Base, Iterator[int], pd.Index]
-)
-def test_what_only_the_value_tells_is_neither(annotation: Any) -> None:
-    """It is not refused where replay is optional."""
-    assert unstorable_type(annotation) is None
-
-
 def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
     optional: Path,
 ) -> None:
@@ -110,14 +101,3 @@ def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
         return Plain()
 
     assert isinstance(unkeyed(), Plain)
-
-
-def test_a_task_is_refused_alike(optional: Path) -> None:
-    """Its function is asked, whatever stands around it."""
-
-    @dp_task(dataset="shop", cost=TENTH, release_key="d")
-    def task() -> Plain:
-        return Plain()
-
-    with pytest.raises(ConfigurationError, match="Plain, which cannot be stored"):
-        task.fn()

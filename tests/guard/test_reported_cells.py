@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -73,15 +72,6 @@ def test_without_a_known_cell_the_step_is_charged_in_full(
     assert "4711" not in "".join(str(each.message) for each in told)
 
 
-def test_warnings_as_errors_leave_nothing_held(shop: Path) -> None:
-    """The charge is posted before anybody is warned."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="charged in full"):
-            ask(1, raising)
-    assert spent() == "0.5"
-
-
 def test_two_answers_that_differ_are_none(shop: Path) -> None:
     """What the body reported and what the cell function says must agree."""
 
@@ -138,15 +128,6 @@ def test_sparse_vector_is_charged_by_its_positives(
     assert above() == [True] * positives + [False] * (positives < 5)
     assert spent() == epsilon
     assert journal()[-1].body["noise"] == "opendp"
-
-
-def test_sparse_vector_draws_once_and_not_after_release(shop: Path) -> None:
-    """The cost covers one run of it."""
-    with spend(dataset="shop", cost=SPARSE, step="ask"):
-        sparse_vector([FAR])
-        with pytest.raises(ReleaseError, match="noise twice"):
-            sparse_vector([FAR])
-    assert spent() == "0.2"
 
 
 def test_sparse_vector_that_fails_is_charged_in_full(shop: Path) -> None:

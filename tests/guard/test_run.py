@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
-
 import pytest
 
-from dpflow import BudgetRefused, Laplace, guarded, reserve_run, spend
-from dpflow.costs import RunCosts
+from dpflow import BudgetRefused, guarded, reserve_run, spend
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
@@ -87,25 +83,6 @@ def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
     assert (held(), spent()) == ("0", "0.6")
 
 
-def test_a_late_thread_of_a_block_that_did_not_fit_draws_nothing(shop):
-    """The ledger remembers of its run that it holds nothing."""
-    with reserve_run(costs={"shop": [TENTH] * 11}):
-        context = contextvars.copy_context()
-    with pytest.raises(BudgetRefused, match="draws nothing"):
-        context.run(count)
-    assert count() is not None
-
-
-def test_a_thread_that_took_the_context_along_comes_too_late(shop):
-    """After the block its steps are refused; a plain thread was never in the run."""
-    with reserve_run(costs={"shop": [TENTH]}):
-        context = contextvars.copy_context()
-    with pytest.raises(BudgetRefused, match="sealed"):
-        context.run(count)
-    threading.Thread(target=count).run()
-    assert spent() == "0.1"
-
-
 def test_blocks_inside_draw_from_the_one_around(shop):
     """A run within a run is held once."""
     with reserve_run(costs={"shop": [TENTH] * 8}):
@@ -173,11 +150,3 @@ def test_bad_declarations_charge_nothing(shop, costs, partitions, error):
     with reserve_run(costs={"shop": [TENTH]}):
         pass
     assert kinds() == ["reserve", "seal"]
-
-
-def test_a_declaration_is_checked_where_it_is_made():
-    """Costs of several datasets are keyed by all their names."""
-    cost = Laplace(sensitivity=1, epsilon=1)
-    assert RunCosts(costs={("a", "b"): [cost]}, partitions={"b": ["w"]})
-    with pytest.raises(ConfigurationError, match="list of costs"):
-        RunCosts(costs={"a": {cost}})
