@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
-from prefect.utilities.visualization import TaskVizTracker
 
-from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
@@ -44,19 +42,6 @@ def stored(run_id):
     """Return the state of a flow run as Prefect's database has it."""
     with get_client(sync_client=True) as client:
         return client.read_flow_run(run_id)
-
-
-def test_a_flow_whose_steps_fit_completes_with_its_value(project):
-    """Without a refusal, `dp_flow` is a plain flow."""
-
-    @dp_flow(name="report", retries=1)
-    def report(weeks: int) -> list[int]:
-        """Report."""
-        return publish([customers(week) for week in range(weeks)])
-
-    assert report(2) == [0, 1]
-    assert (report.name, report.retries, report.description) == ("report", 1, "Report.")
-    assert list(report.parameters.properties) == ["weeks"]
 
 
 def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
@@ -119,19 +104,6 @@ flows: {parent: {epsilon: 0.5}}
     assert {v.name: v.spent["epsilon"] for v in views if v.kind == "flow"} == {
         "parent": "0.5"
     }
-
-
-def test_a_flow_that_the_policy_does_not_name_is_refused(project):
-    """`other_flows: refuse` keeps a flow without a share out."""
-
-    @dp_flow(name="somebody-elses")
-    def report():
-        return customers(1)
-
-    state = report(return_state=True)
-    assert state.name == "BudgetRefused"
-    assert "is not one of them" in state.message
-    assert charges(project) == 0
 
 
 def test_the_refusal_survives_a_second_process(project, tmp_path):
@@ -252,86 +224,12 @@ filter: basic
 """
 
 
-def test_a_plain_function_inside_a_flow_forgets_no_step(project):
-    """The flow around it still waits for what it has submitted before."""
-
-    @task
-    def sleepy():
-        time.sleep(1)
-
-    @dp_flow(name="report")
-    def report():
-        customers.with_options(name="late").submit(7, wait_for=[sleepy.submit()])
-        return inner.fn(2)
-
-    assert report(return_state=True).name == "BudgetExhausted"
-    assert charges(project) == 2
-
-
-def test_drawing_a_flow_needs_no_ledger(tmp_path, monkeypatch):
-    """Prefect calls its function, outside of any run, and the steps are not run."""
-    monkeypatch.chdir(tmp_path)
-    with TaskVizTracker() as tracker:
-        inner.fn(2)
-    assert [each.name for each in tracker.tasks] == ["customers-0", "customers-1"]
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_callback_may_be_async(project, kind):
-    """It is run to its end, in a flow of either kind."""
-    heard = []
-
-    async def tell(refusal):
-        await asyncio.sleep(0)
-        heard.append(refusal)
-
-    @dp_flow(name="report", on_exhausted=tell)
-    def report():
-        return [customers(week) for week in range(3)]
-
-    @dp_flow(name="report", on_exhausted=tell)
-    async def report_async():
-        return [customers(week) for week in range(3)]
-
-    if kind == "sync":
-        state = report(return_state=True)
-    else:
-        state = asyncio.run(report_async(return_state=True))
-    assert state.name == "BudgetExhausted"
-    assert [type(each) for each in heard] == [BudgetExhausted]
-
-
-@pytest.mark.parametrize("wrong", ["skip", "pause", 5])
-def test_a_callback_is_a_function(wrong):
-    """What the flow does when exhausted is said in the policy, not here."""
-    with pytest.raises(ConfigurationError, match=r"on_exhausted= .* policy"):
-        dp_flow(name="report", on_exhausted=wrong)(lambda: 1)
-
-
 def _streamed():
     yield customers(1)
 
 
 async def _streamed_later():
     yield customers(1)
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (_streamed, "cannot be a generator"),
-        (_streamed_later, "cannot be a generator"),
-        (flow(lambda: 1, name="inside"), "goes directly on the function"),
-        (task(lambda: 1, name="inside"), "goes directly on the function"),
-        (customers, "goes directly on the function"),
-        ("report", "made of a function"),
-        (staticmethod(lambda: 1), "made of a function"),
-    ],
-)
-def test_what_cannot_be_halted_is_refused_when_defined(function, reason):
-    """A generator's steps would run behind the end of its flow."""
-    with pytest.raises(ConfigurationError, match=reason):
-        dp_flow(name="report")(function)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from prefect import flow, task
 
 from dpflow import Laplace, dp_flow, dp_task, release
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ReleaseError
 from tests.pages import run_forked
 from tests.prefect.support import charges, kinds, spent
 from tests.projects import caught
@@ -97,12 +97,3 @@ async def test_an_async_task_may_draw_its_own_noise(project):
     assert await report() == [1, 2]
     assert count.with_options(name="other").step.noise == "own"
     assert spent(project) == {"epsilon": "0.3", "delta": "0"}
-
-
-def test_the_noise_stays_as_it_was_declared(project):
-    """What a body does is no option; a wrong word is refused at once."""
-    step = dp_task(dataset="shop", cost=TENTH)(lambda: release(1))
-    with pytest.raises(ConfigurationError, match="make another step"):
-        step.with_options(noise="own")
-    with pytest.raises(ConfigurationError, match='noise="own"'):
-        dp_task(dataset="shop", cost=TENTH, noise="mine")(lambda: 1)

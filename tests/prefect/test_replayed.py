@@ -33,13 +33,6 @@ def count(week: str) -> int:
     return RAN[week]
 
 
-@dp_task(dataset="shop", cost=TENTH, release_key="later/{week}")
-async def count_later(week: str) -> int:
-    """As `count`, and async."""
-    RAN[week] += 1
-    return RAN[week]
-
-
 @task
 def add_one(value: int) -> int:
     """Stand for a step downstream."""
@@ -96,52 +89,6 @@ def test_every_way_to_ask_gets_the_value(project):
     assert (RAN["a"], charges(project)) == (1, 1)
 
 
-async def test_an_async_step_is_replayed_as_its_value_too(project):
-    """Awaited, submitted, mapped, and as a state."""
-
-    @flow(name="report")
-    async def report():
-        values = [await count_later("a"), await count_later("a")]
-        values += [count_later.submit("a").result()]
-        values += count_later.map(["a", "a"]).result()
-        state = await count_later("a", return_state=True)
-        return [*values, await state.aresult()], state.name
-
-    assert await report() == ([1] * 6, "Replayed")
-    assert charges(project) == 1
-
-
-def test_a_flow_may_return_what_was_replayed(project):
-    """Its value, its state or its future: the flow is Completed."""
-
-    @flow(name="report")
-    def report(how):
-        if how == "state":
-            return count("a", return_state=True)
-        return count.submit("a") if how == "future" else count("a")
-
-    for how in ("value", "state", "future", "value"):
-        state = report(how, return_state=True)
-        assert told(state) == ("COMPLETED", "Completed")
-        value = state.result()
-        # Prefect's own way with the state of a run, or its future, that is returned.
-        assert (value if how == "value" else value.result()) == 1
-
-
-def test_a_step_outside_of_flows_is_replayed_too(make_project):
-    """By the engine, and by a plain call of `.fn`, which Prefect knows nothing of."""
-    make_project(POLICY)
-    assert [count("a"), count("a"), count.fn("a")] == [1, 1, 1]
-    assert count("a", return_state=True).name == "Replayed"
-
-    @task
-    def plain():
-        return count.fn("a")
-
-    assert plain(return_state=True).name == "Completed"
-    assert plain() == 1
-
-
 def test_a_background_step_is_replayed_as_its_value(make_project):
     """A task worker stores it, and the caller reads it back."""
     make_project(POLICY)
@@ -164,19 +111,3 @@ def test_a_background_step_is_replayed_as_its_value(make_project):
     state = wait_until(ended, "the end of the task run")
     assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
     assert RAN["a"] == 1
-
-
-def test_a_failing_listener_hides_no_replay(project, monkeypatch):
-    """What the state is called does not depend on events that can be sent."""
-    from dpflow.prefect import run_context
-
-    def fail(notice):
-        raise RuntimeError(notice.kind)
-
-    monkeypatch.setattr(run_context, "send", fail)
-
-    @flow(name="report")
-    def report():
-        return [count("a", return_state=True).name for _ in range(2)]
-
-    assert report() == ["Completed", "Replayed"]

@@ -6,15 +6,12 @@ import inspect
 import time
 from typing import get_type_hints
 
-import cloudpickle
 import pytest
 from prefect import Task, flow, task
 from prefect.cache_policies import INPUTS
-from prefect.client.schemas.objects import State
 
 from dpflow import (
     BudgetExhausted,
-    BudgetRefused,
     Laplace,
     PureDP,
     dp_task,
@@ -46,22 +43,6 @@ def test_a_step_that_is_called_is_charged_once_and_returns_its_value(project):
     assert ran == [7]
     assert kinds(project) == ["open", "reserve", "settle"]
     assert spent(project) == {"epsilon": "0.1", "delta": "0"}
-
-
-def test_submit_and_map_charge_each_execution(project):
-    """One charge for a submitted step and one for each mapped item."""
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers(week: int) -> int:
-        return week
-
-    @flow(name="report")
-    def report():
-        one = customers.submit(0).result()
-        return [one, *(f.result() for f in customers.map([1, 2, 3]))]
-
-    assert report() == [0, 1, 2, 3]
-    assert charges(project) == 4
 
 
 def test_a_release_key_replays_over_flow_runs(project):
@@ -175,33 +156,6 @@ def test_with_options_takes_no_option_that_it_would_ignore(options):
     assert customers.with_options(["dpflow://shop/n"]).assets[0].key.endswith("/n")
 
 
-@pytest.mark.parametrize("options", [{"fresh": True}, {"name": "n"}])
-def test_with_options_keeps_the_instance_of_a_method(project, options):
-    """And the class of a class method."""
-
-    class Shop:
-        def __init__(self, customers: int) -> None:
-            self._customers = customers
-
-        @dp_task(dataset="shop", cost=TENTH)
-        def customers(self, week: int) -> int:
-            return self._customers + week
-
-        @classmethod
-        @dp_task(dataset="shop", cost=TENTH)
-        def named(cls, week: int) -> str:
-            return f"{cls.__name__}{week}"
-
-    @flow(name="report")
-    def report():
-        customers = [Shop(each).customers.with_options(**options) for each in (10, 20)]
-        return customers[0](1), Shop.named.with_options(**options)(3)
-
-    assert report()[1] == "Shop3"
-    assert report()[0] in (11, 21)
-    assert charges(project) == 4
-
-
 def test_fn_cannot_be_called_around_the_guard(project):
     """The usual unit-test bypass is charged, inside a task and outside any flow."""
 
@@ -216,23 +170,6 @@ def test_fn_cannot_be_called_around_the_guard(project):
     @flow(name="report")
     def report():
         return plain()
-
-    assert report() == 1
-    assert charges(project) == 1
-
-
-def test_a_step_survives_cloudpickle(project):
-    """Process pools send the task as bytes; the guard goes with it."""
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers() -> int:
-        return 1
-
-    copy = cloudpickle.loads(cloudpickle.dumps(customers))
-
-    @flow(name="report")
-    def report():
-        return copy()
 
     assert report() == 1
     assert charges(project) == 1
@@ -267,28 +204,6 @@ def test_ten_tenths_fit_and_the_eleventh_is_refused(project):
     assert caught.value.left == {"epsilon": "0", "delta": "0"}
 
 
-def test_calling_a_refused_step_raises_and_return_state_does_not(project):
-    """`__call__` raises the refusal; with return_state the caller gets the state."""
-    big, _ = exhausting(PureDP(epsilon=2))
-    seen = []
-
-    @flow(name="report")
-    def report():
-        state = big(1, return_state=True)
-        assert isinstance(state, State)
-        with pytest.raises(BudgetRefused):
-            big.submit(2).result()
-        try:
-            big(3)
-        except BudgetRefused as refusal:
-            seen.append(refusal)
-        return state.name
-
-    assert report() == "BudgetRefused"
-    assert [type(error) for error in seen] == [BudgetRefused]
-    assert seen[0].asked == {"epsilon": "2", "delta": "0"}
-
-
 def test_a_refusal_is_not_served_from_the_cache(project):
     """With persisted results a refusal must not be remembered as an answer."""
     costs = [PureDP(epsilon=2), TENTH]
@@ -311,34 +226,6 @@ def test_a_refusal_is_not_served_from_the_cache(project):
     assert first.name == "BudgetRefused"
     costs.pop(0)
     assert report().result() == 42
-
-
-def test_declarations_that_cannot_work_are_refused_when_defined():
-    """Generators, stacked tasks, unknown private names and bad templates."""
-    with pytest.raises(ConfigurationError, match="generator"):
-
-        @dp_task(dataset="shop", cost=TENTH)
-        def stream():
-            yield 1
-
-    with pytest.raises(ConfigurationError, match="goes directly on the function"):
-
-        @dp_task(dataset="shop", cost=TENTH)
-        @task
-        def stacked():
-            return 1
-
-    with pytest.raises(ConfigurationError, match="no parameter 'frme'"):
-
-        @dp_task(dataset="shop", cost=TENTH, private=("frme",))
-        def typo(frame):
-            return 1
-
-    with pytest.raises(ConfigurationError, match="speaks of 'frame'"):
-
-        @dp_task(dataset="shop", cost=TENTH, private=("frame",), release_key="{frame}")
-        def leaky(frame):
-            return 1
 
 
 def test_a_task_made_of_a_step_is_refused_when_it_runs(project):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from prefect import flow, task
+from prefect import task
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 from prefect.testing.utilities import prefect_test_harness
 
 from dpflow import BudgetExhausted, Gaussian, dp_flow, dp_task, release
-from dpflow.exceptions import ConfigurationError
 from dpflow.noise.sources import TEST_NOISE
-from dpflow.prefect.blocks import DpflowLedger
 from dpflow.testing import dpflow_ledger  # noqa: F401 (a fixture)
 
 VISITS = """\
@@ -78,17 +76,3 @@ def test_a_flow_meets_an_exhausted_budget(ledger):
     assert (state.name, published) == ("BudgetExhausted", [])
     with pytest.raises(BudgetExhausted):
         report(published)
-
-
-def test_a_block_that_holds_a_real_ledger_is_refused(ledger, monkeypatch):
-    """A block's URL is stopped at the fence."""
-    DpflowLedger(url="postgresql://me:secret-word@real/db").save("real-ledger")
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", "prefect-block:real-ledger")
-
-    @flow
-    def outside():
-        count("mon")
-
-    with pytest.raises(ConfigurationError, match="keeps every ledger") as caught:
-        outside()
-    assert "secret-word" not in str(caught.value)

@@ -7,10 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from prefect import flow
-from prefect.task_runners import ProcessPoolTaskRunner
 
-from dpflow import BudgetRefused, PureDP, dp_flow, dp_task, guarded, status
+from dpflow import BudgetRefused, PureDP, dp_flow, dp_task, status
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import Project, current_project
 from dpflow.ledger.views import accounts
@@ -148,28 +146,6 @@ def test_later_steps_are_charged_in_the_same_ledger(project, other, elsewhere):
     assert len(seen) == 2
 
 
-def test_a_plain_flow_takes_the_project_of_the_first_step(project, other, elsewhere):
-    """So do later steps of the process, outside of flows too."""
-    count, _ = steps()
-    second, _ = steps()
-
-    @flow(name="report")
-    def report():
-        count()
-        go(elsewhere)
-        second()
-        return inner()
-
-    @dp_flow(name="inner")
-    def inner():
-        return count()
-
-    assert report() == 1
-    assert guarded(dataset="shop", cost=TENTH)(lambda: 1)() == 1
-    assert spent(project)["epsilon"] == "0.4"
-    assert kinds(other) == []
-
-
 def test_a_step_of_another_project_is_refused(project, other):
     """Before anything is charged, and with both roots."""
     count, _ = steps()
@@ -186,34 +162,5 @@ def test_a_step_of_another_project_is_refused(project, other):
         asyncio.run(state.result())
     assert str(project.settings.root) in caught.value.message
     assert str(other.settings.root) in caught.value.message
-    assert spent(project)["epsilon"] == "0.1"
-    assert kinds(other) == []
-
-
-def test_a_flow_of_another_project_is_charged_there(project, other):
-    """A flow that starts in a project is of that one, whatever ran before."""
-    count, _ = steps()
-    second, _ = steps()
-    count()
-    os.chdir(other.settings.root)
-
-    @dp_flow(name="report")
-    def report():
-        return second()
-
-    assert report() == 1
-    assert spent(project)["epsilon"] == spent(other)["epsilon"] == "0.1"
-
-
-def test_a_worker_process_charges_in_the_ledger_of_the_flow(project, other):
-    """A process that is spawned in another folder gets the step with its project."""
-    count, folder = steps()[0], str(other.settings.root)
-
-    @dp_flow(name="report", task_runner=ProcessPoolTaskRunner(max_workers=1))
-    def report():
-        os.chdir(folder)
-        return count.submit().result()
-
-    assert report() == 1
     assert spent(project)["epsilon"] == "0.1"
     assert kinds(other) == []

@@ -1,9 +1,8 @@
-"""What type checkers must see of steps and loaders; `test_types.py` has them look.
+"""What type checkers must see of steps and loaders.
 
 Nothing here runs. A line that must be an error says so to the checker, which complains
 if it is none.
 """
-# pyright: basic, reportUnnecessaryTypeIgnoreComment=error
 
 from __future__ import annotations
 
@@ -53,27 +52,27 @@ def report(week: str) -> float:
     assert_type(count.fn(week), int)
     assert_type(load(week), list[float])
     assert_type(load.submit(week), PrefectFuture[list[float]])
-    count(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    count()  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
-    count(week, sacle=2.0)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
-    load(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    count(7)  # type: ignore[call-overload]
+    count()  # type: ignore[call-overload]
+    count(week, sacle=2.0)  # type: ignore[call-overload]
+    load(7)  # type: ignore[call-overload]
     return count(week)
 
 
-assert_type(count, DPTask[[str, float], int])  # type: ignore[assert-type] # pyright: ignore[reportAssertTypeFailure]
-assert_type(load, PrivateTask[[str], list[float]])  # type: ignore[assert-type] # pyright: ignore[reportAssertTypeFailure]
+assert_type(count, DPTask[[str, float], int])  # type: ignore[assert-type]
+assert_type(load, PrivateTask[[str], list[float]])  # type: ignore[assert-type]
 assert_type(count.step.name, str)
 assert_type(report("1997-01"), float)
 assert_type(report.with_options(retries=1)("1997-01"), float)
 report.to_deployment("nightly", cron="0 6 * * 1", paused=True)
-report.to_deployment("nightly", crn="0")  # type: ignore[call-overload,call-arg,unused-ignore] # pyright: ignore[reportCallIssue]
+report.to_deployment("nightly", crn="0")  # type: ignore[call-overload,call-arg,unused-ignore]
 flow_of: Flow[..., float] = report
 awaited: Callable[[list[float]], Coroutine[Any, Any, float]] = mean.fn
 
 renamed = count.with_options(name="renamed", fresh=True, retries=1)
 assert_type(renamed("1997-01"), int)
 assert_type(renamed.step.fresh, bool)
-count.with_options(frsh=True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+count.with_options(frsh=True)  # type: ignore[call-arg]
 
 
 @private_task
@@ -87,15 +86,15 @@ def report_bare(week: str) -> float:
     """Stand for a flow without options."""
     assert_type(load_bare(week), list[float])
     assert_type(load_bare.submit(week), PrefectFuture[list[float]])
-    load_bare(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    load_bare(7)  # type: ignore[call-overload]
     return 1.0
 
 
 assert_type(report_bare("1997-01"), float)
-report_bare(7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+report_bare(7)  # type: ignore[call-overload]
 
 
-@dp_task  # type: ignore[call-arg,arg-type] # pyright: ignore[reportCallIssue]
+@dp_task  # type: ignore[call-arg,arg-type]
 def count_bare(week: str) -> int:
     """Lack a dataset and a cost."""
     return 1
@@ -137,7 +136,7 @@ all_options = dp_task(
     viz_return_value=1,
     asset_deps=[],
 )
-dp_task(dataset="shop")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-private_task(persist=True)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+dp_task(dataset="shop")  # type: ignore[call-arg]
+dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg]
+dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type]
+private_task(persist=True)  # type: ignore[call-overload]

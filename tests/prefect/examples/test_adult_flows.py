@@ -7,9 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpflow import Laplace
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.costs import ProposeTestRelease
 from dpflow.guard.charge import current_execution
 from dpflow.guard.project import current_project
@@ -82,41 +79,6 @@ def test_training_stops_early_and_the_rest_pays_for_the_report(people):
     assert errors.max() < 40 * scale
 
 
-def test_the_table_says_what_cells_give_back():
-    """Without them the last stop is charged, whatever ran."""
-    (_, spent_with, left_with, with_cells), (_, last, left, without) = (
-        train_until_good.table(20)
-    )
-    assert isinstance(train_until_good.FIT, EarlyStopping)
-    assert spent_with == pytest.approx(float(train_until_good.FIT.epsilons()[1]))
-    # One stop has all of delta, so it is cheaper than the last one of many.
-    assert spent_with < last < float(train_until_good.FIT.epsilons()[-1])
-    assert spent_with + left_with == pytest.approx(3)
-    assert last + left == pytest.approx(3)
-    assert with_cells < without
-
-
-def test_adaptive_filters_leave_less_than_cells():
-    """For this flow; each number fits its filter and the next thousandth does not."""
-    for steps in (10, 70):
-        left_with_cells = float(train_until_good.table(steps)[0][2])
-        rows = train_until_good.under_filters(steps)
-        assert [row[0] for row in rows] == [
-            "rdp",
-            "auto",
-            "zcdp",
-            "gdp",
-        ]
-        for theorem, left, scale in rows:
-            rule = make_filter(theorem, epsilon=3, delta="1e-5")
-            spent = rule.price(train_until_good.FIT.realised(steps))
-            for more, fits in ((0, True), (0.001, False)):
-                cost = Laplace(sensitivity=2, epsilon=f"{left + more:.3f}")
-                assert rule.admits(spent + rule.price(cost)) == fits
-            assert scale == 2 / left
-            assert left < left_with_cells
-
-
 def test_individual_training_reserves_the_whole_bound_once(people):
     """However many steps there are; a second run replays."""
     weights = individual_training.individual_training(300, 3)
@@ -157,16 +119,6 @@ def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, c
     assert found.median == pytest.approx(38, abs=80)
     assert spent() == 1
     assert spent("delta") == (found.tries + 1) * Fraction("1e-6")
-
-
-def test_a_second_run_replays_the_coin_and_spends_no_more(aged):
-    """By the mechanisms themselves: one of the two discretizations answers."""
-    found = typical_age.typical_age()
-    assert found.range == pytest.approx(1.349 * 13, rel=1)
-    assert found.median == pytest.approx(38, abs=80)
-    assert spent() == 1
-    assert typical_age.typical_age() == found
-    assert spent() == 1
 
 
 def interquartile_range_of(answer, asked, shift):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -84,22 +81,3 @@ def test_the_demo_shows_everything_and_again_spends_nothing(folder, demo):
     assert "It needs mu_squared" in data["refusal"]
     assert data["forfeited"] == "mu_squared 0.002268"
     assert used(folder) == before
-
-
-def test_an_empty_folder_gets_an_example_project(tmp_path, demo):
-    """Outside a checkout the demo makes its own folder, and says where."""
-    wrong = demo(tmp_path, "--nonsense")
-    assert wrong.returncode == 2
-    from dpflow.starter.demo import enter_project
-
-    before, paths = Path.cwd(), list(sys.path)
-    try:
-        os.chdir(tmp_path)
-        root = enter_project()
-    finally:
-        os.chdir(before)
-        sys.path[:] = paths
-    assert root == tmp_path / "dpflow-demo"
-    names = ("flows/weekly_report.py", "policies/cdnow.yaml", "pyproject.toml")
-    assert all((root / name).is_file() for name in names)
-    assert not (root / "policies" / "ledger.lock").exists()

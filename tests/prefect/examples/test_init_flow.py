@@ -60,18 +60,3 @@ def test_what_init_makes_passes_the_check_and_runs(
     assert spent[theorem].items() <= dict(dataset.spent).items()
     assert dpflow(monkeypatch, "status", "sales") == 0
     assert re.search(r"daily-report +running.* (21|9) ", capsys.readouterr().out)
-
-
-def test_the_flow_says_when_the_budget_is_gone(folder, monkeypatch, capsys):
-    """In one line and with exit code 1, and what was released before was published."""
-    assert dpflow(monkeypatch, "init", "--yes") == 0
-    flow = folder / "flows" / "daily_report.py"
-    code = flow.read_text("utf-8")
-    flow.write_text(code.replace("noise_multiplier=20", "noise_multiplier=5"), "utf-8")
-    capsys.readouterr()
-    monkeypatch.setattr("sys.argv", [str(flow), "2026-01-05", "2026-01-06"])
-    with pytest.raises(SystemExit, match=r"^BudgetExhausted: Step 'count' of flow"):
-        runpy.run_path(str(flow), run_name="__main__")
-    printed = capsys.readouterr().out
-    assert "2026-01-05: " in printed
-    assert "2026-01-06: " not in printed

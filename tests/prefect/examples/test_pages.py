@@ -25,6 +25,8 @@ def to_be_run(page: Path) -> bool:
     )
 
 
+#: Pages that each push runs.
+AT_EACH_PUSH = {"quickstart", "concepts"}
 PAGES = [
     page
     for page in sorted(DOCS.rglob("*.md"))
@@ -45,7 +47,14 @@ def test_the_pages_are_found() -> None:
     assert consoles == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=() if p.stem in AT_EACH_PUSH else pytest.mark.slow)
+        for p in PAGES
+    ],
+    ids=[page.stem for page in PAGES],
+)
 def test_a_page_is_true(
     page: Path,
     tmp_path: Path,

@@ -39,12 +39,3 @@ def test_busy_weeks_cost_their_cell_and_the_rest_pays_for_counts(examples) -> No
     before = len(history(current_project().ledger, limit=1000))
     assert sparse_report.sparse_report() == report
     assert len(history(current_project().ledger, limit=1000)) == before
-
-
-def test_no_busy_week_costs_the_threshold_only(examples) -> None:
-    """A threshold far above every week: the cell 0, and nothing to count."""
-    assert sparse_report.sparse_report(100_000) == {}
-    (view,) = accounts(current_project().ledger, "cdnow-weeks")[:1]
-    assert number_from_text(view.spent["epsilon"]) == (
-        sparse_report.FIND.epsilon_threshold
-    )

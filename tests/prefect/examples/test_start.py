@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import start, weekly_report
+from flows import start
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,24 +39,3 @@ def test_a_lost_ledger_is_not_replaced(folder):
     (folder / "policies" / "ledger.lock").write_text("an id\n", "utf-8")
     start.make_first_ledger()
     assert not (folder / ".dpflow").exists()
-
-
-def test_a_ledger_elsewhere_is_left_alone(folder, monkeypatch):
-    """Whoever named one looks after it."""
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:////nowhere/ledger.db")
-    start.make_first_ledger()
-    assert not (folder / ".dpflow").exists()
-
-
-def test_the_weekly_report_runs_in_a_fresh_clone(folder, monkeypatch):
-    """Its command makes the ledger before the first week."""
-    nothing = weekly_report.Season(published=(), halted=None, refusal=None)
-    monkeypatch.setattr(weekly_report, "run_weeks", lambda *_: _returned(nothing))
-    monkeypatch.setattr(weekly_report, "draw_burn_down", lambda: folder)
-    weekly_report.main()
-    assert (folder / ".dpflow" / "ledger.db").exists()
-
-
-async def _returned(value):
-    """Return a value."""
-    return value

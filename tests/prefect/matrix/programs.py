@@ -12,17 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, serve, task
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ProcessPoolTaskRunner
-from prefect.task_worker import serve as serve_tasks
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.prefect import flow as ends
-from tests.prefect.matrix.support import execute, mark, run_again, wait_until
+from tests.prefect.matrix.support import execute, mark, run_again
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -72,33 +71,6 @@ endless_week = dp_task(
 def keyed_week(week: str = "w1") -> list[str]:
     """Make a release, and be killed in the middle of the next."""
     return [kept_week(week), endless_week(week)]
-
-
-@dp_task(dataset="shop", cost=TENTH, release_key="weekly/{week}")
-def weekly(week: str) -> str:
-    """Make one release of a week, and wait for the test to end it."""
-    turn = mark("weekly")
-    end = time.monotonic() + 120
-    while not Path("go").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    return f"weekly {turn}"
-
-
-@dp_flow(name="report")
-def tick(week: str) -> str:
-    """Report a week, as every tick of a schedule does."""
-    mark("tick")
-    return weekly(week)
-
-
-def first_tick() -> dict[str, Any]:
-    """Report the week."""
-    return {"value": tick("w1")}
-
-
-def second_tick() -> dict[str, Any]:
-    """Report the same week, from another process."""
-    return {"value": tick("w1")}
 
 
 @dp_task(dataset="shop", cost=TENTH)
@@ -205,26 +177,11 @@ def _until_exhausted() -> None:
         mark(f"left {error.left['epsilon']}")
 
 
-@flow(name="pool")
-def broken_pool() -> str:
-    """Lose a process of the pool in the middle of a body."""
-    future = suicide.submit(1)
-    future.wait()
-    return str(future.state.type.value)
-
-
 def process_pool() -> dict[str, Any]:
     """Exhaust the budget in a pool of processes, then lose one of them."""
     runner: Any = ProcessPoolTaskRunner(max_workers=2)
     report = until_exhausted.with_options(task_runner=runner)
     return {"ended": report(return_state=True).name, "pid": os.getpid()}
-
-
-def broken_process_pool() -> dict[str, Any]:
-    """Lose a process of the pool in the middle of a body."""
-    runner: Any = ProcessPoolTaskRunner(max_workers=1)
-    state = broken_pool.with_options(task_runner=runner)(return_state=True)
-    return {"type": state.type.value, "pid": os.getpid()}
 
 
 #: The cluster that the flows below run on; a flow that names it would be pickled
@@ -289,45 +246,6 @@ def dask() -> dict[str, Any]:
                 return_state=True
             ).name,
         }
-
-
-def worker() -> None:
-    """Serve the steps to background callers."""
-    serve_tasks(first, endless)
-
-
-def from_background(number: int) -> Any:
-    """Have a worker run a step, and return what it returned.
-
-    The server names a run's new state before it has written it, so that a future that
-    asks between the two meets a run without a state, and raises.
-    """
-    future = first.delay(number)
-    with get_client(sync_client=True) as client:
-
-        def is_over() -> bool:
-            state = client.read_task_run(future.task_run_id).state
-            return state is not None and state.is_final()
-
-        wait_until(is_over, "the worker")
-    return future.result()
-
-
-def delay() -> dict[str, Any]:
-    """Have one background step run to its end, and start one to be killed."""
-    value = from_background(1)
-    return {"value": value, "task_run": str(endless.delay(1).task_run_id)}
-
-
-def delay_again() -> dict[str, Any]:
-    """Have another one run by the next worker."""
-    return {"value": from_background(2)}
-
-
-def deployments(name: str) -> None:
-    """Serve the flows as deployments of this name."""
-    flows = {"called": called, "submitted": submitted}
-    serve(*(made.to_deployment(f"{name}-{key}") for key, made in flows.items()))
 
 
 def automated(block: str) -> dict[str, Any]:

@@ -93,12 +93,4 @@ def test_the_example_automations_notify_and_pause(found):
     assert "It needs epsilon 0.1" in gone
 
 
-def test_installing_the_automations_again_replaces_them(found):
-    """There is one of each name."""
-    assert found(automated).names == {
-        "dpflow: pause when exhausted (patients)": 1,
-        "dpflow: tell at 0.8 (patients)": 1,
-    }
-
-
 EXPERIMENTS = [automated]

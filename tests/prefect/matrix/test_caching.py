@@ -75,25 +75,6 @@ def test_another_run_is_charged_unless_prefect_has_the_value(
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"cache_policy": INPUTS, "persist_result": True}, "Cached"),
-        (
-            {"cache_policy": INPUTS, "persist_result": True, "refresh_cache": True},
-            "Replayed",
-        ),
-    ],
-    ids=["inputs", "refreshed"],
-)
-def test_the_same_call_in_one_run_is_one_charge(project, week, options, name):
-    """Where Prefect runs the body again, the ledger replays; refreshing is no draw."""
-    run = report.with_options(validate_parameters=False)
-    assert run(options, week, times=2) == [("Completed", 1), (name, 1)]
-    assert marks() == {"count": 1}
-    assert books() == settled(1, "0.1")
-
-
-@pytest.mark.parametrize(
     "options",
     [
         {},
@@ -113,16 +94,3 @@ def test_three_identical_submits_are_one_charge(project, week, options):
     assert thrice() == [1, 1, 1]
     assert marks() == {"count": 1}
     assert books() == settled(1, "0.1")
-
-
-def test_three_identical_submits_of_a_fresh_step_are_three_charges(project, week):
-    """Duplicates that are wanted are paid for."""
-    step = count_slowly.with_options(fresh=True)
-
-    @flow(name="report")
-    def thrice():
-        futures = [step.submit(week) for _ in range(3)]
-        return sorted(future.result() for future in futures)
-
-    assert thrice() == [1, 2, 3]
-    assert books() == settled(3, "0.3")

@@ -6,7 +6,7 @@ import re
 import signal
 from types import SimpleNamespace
 
-from tests.prefect.matrix.support import books, marked, marks, settled, wait_until
+from tests.prefect.matrix.support import books, marks, settled, wait_until
 
 
 def _run_of(folder):
@@ -111,80 +111,4 @@ def test_a_submitted_step_runs_to_its_end_behind_the_crash(found):
     assert seen.at_last == settled(2, "0.2")
 
 
-def served(laboratory):
-    """Cancel runs of served deployments in a body, and retry the first."""
-    folder = laboratory.project("served")
-    with laboratory.running(folder, "deployments", "served"):
-        called = _start(laboratory, "served-called")
-        _body(folder, "endless", 1)
-        laboratory.ask(f"flow_runs/{called}/set_state", state=CANCEL)
-        laboratory.reaches("flow", called, "CANCELLED")
-        wait_until(lambda: books(folder).open == 0, "the settlement")
-        cancelled = books(folder, called), marks(folder)
-        laboratory.ask(f"flow_runs/{called}/set_state", state=RETRY)
-        submitted = _start(laboratory, "served-submitted")
-        _body(folder, "lasting", 1)
-        laboratory.ask(f"flow_runs/{submitted}/set_state", state=CANCEL)
-        laboratory.reaches("flow", submitted, "CANCELLED")
-        laboratory.reaches("flow", called, "COMPLETED")
-        wait_until(lambda: books(folder).open == 0, "the settlements")
-    return SimpleNamespace(
-        cancelled=cancelled,
-        retried=books(folder, called),
-        submitted=books(folder, submitted),
-        marks=marks(folder),
-    )
-
-
-RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
-CANCEL = {"type": "CANCELLING"}
-
-
-def _start(laboratory, name):
-    """Start a run of a deployment, once it is there."""
-
-    def deployment():
-        only = {"name": {"any_": [name]}}
-        found = laboratory.ask("deployments/filter", deployments=only)
-        return [each["id"] for each in found]
-
-    identity = wait_until(deployment, f"deployment {name}")[-1]
-    made = laboratory.ask(
-        f"deployments/{identity}/create_flow_run", state={"type": "SCHEDULED"}
-    )
-    return made["id"]
-
-
-def _body(folder, name, turn):
-    """Wait until a body runs for so many times; return its process."""
-
-    def process():
-        found = [each for text, each in marked(folder) if text == name]
-        return found[turn - 1] if len(found) >= turn else None
-
-    return wait_until(process, f"body {name}", 90)
-
-
-def test_a_cancelled_called_step_is_charged_in_full(found):
-    """The body sees a TerminationSignal."""
-    told, ran = found(served).cancelled
-    assert told == settled(2, "0.2", outcomes=("completed", "failed"))
-    assert ran["endless"] == 1
-
-
-def test_a_retried_run_of_a_deployment_replays_across_processes(found):
-    """The runner loads the flow's file under a name of its own in each process."""
-    seen = found(served)
-    assert seen.marks["first"] == 2
-    outcomes = ("completed", "failed", "completed")
-    assert seen.retried == settled(3, "0.3", outcomes=outcomes)
-
-
-def test_a_cancelled_submitted_step_runs_to_its_end(found):
-    """It is settled behind the cancellation."""
-    seen = found(served)
-    assert seen.marks["lasting ended"] == 1
-    assert seen.submitted == settled(2, "0.2")
-
-
-EXPERIMENTS = [served, killed_script, terminated, interrupted]
+EXPERIMENTS = [killed_script, terminated, interrupted]

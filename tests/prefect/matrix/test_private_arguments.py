@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from prefect import allow_failure, flow, task, unmapped
-from prefect.cache_policies import DEFAULT, INPUTS, NO_CACHE, RUN_ID
+from prefect.cache_policies import DEFAULT, INPUTS, RUN_ID
 from prefect.exceptions import PrefectException
 from prefect.filesystems import LocalFileSystem
 from prefect.settings import PREFECT_TASKS_DEFAULT_PERSIST_RESULT, temporary_settings
 from prefect.task_runners import PrefectTaskRunner
 from pydantic import BaseModel, SecretStr
 
-from dpflow import DPStepFailed, PureDP, dp_flow, dp_task, private_task
+from dpflow import DPStepFailed, PureDP, dp_task, private_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.prefect import privacy
 from tests.prefect.matrix.support import mark, marks
@@ -152,58 +152,6 @@ def test_a_private_argument_from_the_flows_parameters_is_refused(project, how):
     assert charges(project) == 1
 
 
-@pytest.mark.parametrize("how", ["call", "submit", "fn"])
-def test_private_arguments_of_any_number_are_looked_at_one_by_one(project, how):
-    """Python packs them into a tuple or a dict that is no parameter of the flow."""
-    declared = {**PRIVATE, "private": ("frames", "others")}
-
-    @dp_task(**declared)
-    def many(week: int, *frames: Any, **others: Any) -> int:
-        return week + len(frames) + len(others)
-
-    def ask(*args, **kwargs):
-        if how == "submit":
-            return many.submit(*args, **kwargs).result()
-        return {"call": many, "fn": many.fn}[how](*args, **kwargs)
-
-    @flow(name="report", validate_parameters=False)
-    def report(data, text):
-        for given, name in ((data, "data"), (text, "text")):
-            for refused in (
-                lambda g=given: ask(1, "x", g),
-                lambda g=given: ask(1, o=g),
-            ):
-                with pytest.raises(ConfigurationError, match=KEPT) as caught:
-                    refused()
-                assert f"is in the parameter '{name}'" in str(caught.value)
-        return ask(1, "x", o="y")
-
-    assert report(FRAME, "rows of Ann") == 3
-
-
-def test_the_same_name_tells_small_values_apart(project):
-    """A parameter that is passed on under its name is refused though it is small."""
-
-    @dp_flow(name="report")
-    def report(frame: int):
-        count(frame)
-
-    state = report(7, return_state=True)
-    with pytest.raises(ConfigurationError, match=KEPT):
-        state.result()
-    assert marks() == {}
-
-
-def test_public_arguments_may_be_parameters(project):
-    """Only those that are private are looked at."""
-
-    @dp_flow(name="report")
-    def report(week: int):
-        return count(FRAME, week)
-
-    assert report(123456) == 1
-
-
 @pytest.mark.parametrize("name", ["count-{frame}", "{week}-{frame.shape}", "{nobody}"])
 def test_a_run_is_not_named_after_private_arguments(name):
     """The template is checked when the step is defined, and when it is renamed."""
@@ -232,29 +180,6 @@ def test_options_that_keep_private_arguments_are_refused(options, reason):
         dp_task(**PRIVATE, **options)(count.fn.__wrapped__)
     with pytest.raises(ConfigurationError, match=reason):
         count.with_options(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"task_run_name": "count-{week}"},
-        {"cache_policy": NO_CACHE, "persist_result": True},
-        {"result_storage_key": "{flow_run.id}-{parameters[week]}"},
-    ],
-)
-def test_options_that_keep_public_arguments_are_not_refused(options):
-    """The release is public, and so are the other arguments."""
-    assert dp_task(**PRIVATE, **options)(count.fn.__wrapped__).step.private == {"frame"}
-
-
-def test_steps_without_private_arguments_keep_all_options():
-    """A function that names the run, and Prefect's caches."""
-
-    @dp_task(dataset="shop", cost=PRIVATE["cost"], task_run_name=lambda: "x")
-    def plain(week: int) -> int:
-        return week
-
-    assert plain.with_options(cache_policy=INPUTS).cache_policy == INPUTS
 
 
 class Shop:
@@ -354,55 +279,6 @@ def test_a_loaders_error_is_told_by_its_type(project, caplog):
         report(keep=True)
 
 
-def test_a_loader_keeps_its_word_under_other_options():
-    """Renamed it is still private; what stores its result is refused."""
-
-    @private_task()
-    def load() -> int:
-        return 1
-
-    renamed = load.with_options(name="renamed", retries=2)
-    assert (renamed.persist_result, renamed.log_prints) == (False, False)
-    assert (renamed.name, renamed.retries) == ("renamed", 2)
-    for change in [load.with_options, renamed.with_options, private_task]:
-        with pytest.raises(ConfigurationError, match="persist_result"):
-            change(persist_result=True)
-    with pytest.raises(ConfigurationError, match="cannot run in the background"):
-        renamed.delay()
-    with pytest.raises(ConfigurationError, match="'redact' or 'keep'"):
-        private_task(errors="show")
-    with pytest.raises(ConfigurationError, match="generator"):
-
-        @private_task()
-        def rows():
-            yield 1
-
-
-def test_methods_of_each_kind_can_be_steps(project):
-    """The descriptor goes on top, as Prefect has it."""
-
-    class Shop:
-        @staticmethod
-        @dp_task(dataset="shop", cost=PRIVATE["cost"])
-        def static(week: int) -> int:
-            return week
-
-        @classmethod
-        @dp_task(dataset="shop", cost=PRIVATE["cost"])
-        def of_class(cls, week: int) -> tuple[str, int]:
-            return cls.__name__, week
-
-    @flow(name="report")
-    def report():
-        return Shop.static(1), Shop().static(2), Shop.of_class(3), Shop().of_class(4)
-
-    assert report() == (1, 2, ("Shop", 3), ("Shop", 4))
-    assert charges(project) == 4
-    for kind in (classmethod, staticmethod):
-        with pytest.raises(ConfigurationError, match="on top of @dp_task"):
-            dp_task(dataset="shop", cost=PRIVATE["cost"])(kind(lambda week: week))
-
-
 @pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
 def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, load):
     """Prefect's own error quotes all of them, and ends up in the flow's state."""
@@ -428,20 +304,6 @@ def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, load):
     if load:
         with pytest.raises(ConfigurationError, match="in the background"):
             step.delay(FRAME)
-
-
-@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
-def test_a_call_that_does_not_fit_does_not_tell_defaults(project, load):
-    """A default can be private data, too; the names of the parameters are told."""
-
-    def body(week: int, frame: object = ("canary-31415",), *, scale: float = 1) -> int:
-        return week
-
-    step = private_task()(body) if load else dp_task(**PRIVATE)(body)
-    with pytest.raises(TypeError, match=r"takes \(week, frame=\.\.\., ") as caught:
-        step()
-    assert "missing a required argument: 'week'" in str(caught.value)
-    assert "canary" not in str(caught.value)
 
 
 @dp_task(dataset="shop", cost=PRIVATE["cost"])

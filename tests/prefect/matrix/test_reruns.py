@@ -10,10 +10,9 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_runs import pause_flow_run, resume_flow_run, suspend_flow_run
-from prefect.states import Cancelled, Crashed
 from typer.testing import CliRunner
 
-from dpflow import BudgetRefused, DPStepFailed, PureDP, dp_flow, dp_task
+from dpflow import PureDP, dp_flow, dp_task
 from dpflow.cli import app
 from tests.prefect.matrix.support import (
     books,
@@ -61,25 +60,6 @@ def test_each_retry_of_a_task_is_a_charge(project):
     assert [body["attempt"] for body in charged] == ["1", "2", "3"]
 
 
-def test_a_retry_condition_keeps_a_step_from_a_second_charge(project):
-    """`retry_condition_fn` is asked about the redacted error."""
-    asked = []
-
-    def never(task, run, state):
-        asked.append(state.message)
-        return False
-
-    @flow(name="report")
-    def report():
-        return shaky.with_options(retries=2, retry_condition_fn=never)(2)
-
-    with pytest.raises(DPStepFailed):
-        report()
-    assert len(asked) == 1
-    assert "text withheld" in asked[0]
-    assert books() == settled(1, "0.1", outcomes=("failed",))
-
-
 @pytest.mark.parametrize("make_flow", [flow, dp_flow])
 def test_a_flow_retry_replays_completed_steps(project, make_flow):
     """The second execution makes new task runs; the release is served again."""
@@ -98,26 +78,6 @@ def test_a_flow_retry_replays_completed_steps(project, make_flow):
     run = state.state_details.flow_run_id
     assert flow_run(run).run_count == 2
     assert len({each.id for each in task_runs(run, 2)}) == 2
-
-
-def test_a_flow_retry_repeats_a_step_that_cannot_be_told_by_its_arguments(project):
-    """What a closure holds is no argument, so each execution is a charge."""
-    column = "spend"
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def total(week: int) -> str:
-        mark("total")
-        return column
-
-    @flow(name="report", retries=1)
-    def report():
-        total(1)
-        if mark("flow") == 1:
-            raise RuntimeError
-
-    report()
-    assert marks() == {"total": 2, "flow": 2}
-    assert books() == settled(2, "0.2")
 
 
 def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):
@@ -142,23 +102,6 @@ def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):
     assert marks() == {"large": 1}
     (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
     assert charge.amount["epsilon"] == "2"
-
-
-@pytest.mark.parametrize("kind", [Cancelled, Crashed], ids=["cancelled", "crashed"])
-def test_a_retry_from_the_ui_after_another_end_replays_too(project, kind):
-    """The button is there for every run that did not complete."""
-
-    @dp_flow(name="report")
-    def report():
-        value = steady(1)
-        return value if mark("flow") > 1 else kind()
-
-    first = report(return_state=True)
-    assert first.type == kind().type
-    second = run_again(report, first.state_details.flow_run_id)
-    assert second.result() == "1: execution 1"
-    assert marks() == {"steady": 1, "flow": 2}
-    assert books() == settled(1, "0.1")
 
 
 LIFETIME = """
@@ -268,48 +211,3 @@ def test_suspend_and_resume_replays_what_was_released(project):
     assert marks() == {"flow": 2, "steady": 2}
     assert books() == settled(2, "0.2")
     assert flow_run(run).run_count == 1
-
-
-def test_pause_and_resume_go_on_where_they_stopped(project):
-    """The same process; the run count goes up though nothing ran twice."""
-    seen = []
-
-    def resume():
-        with get_client(sync_client=True) as client:
-            (run,) = wait_until(
-                lambda: [
-                    r for r in client.read_flow_runs() if r.state_name == "Paused"
-                ],
-                "a paused flow run",
-            )
-        seen.append(run.id)
-        resume_flow_run(run.id)
-
-    helper = threading.Thread(target=contextvars.copy_context().run, args=(resume,))
-    helper.start()
-    assert pausing("pause") == ["1: execution 1", "2: execution 2"]
-    helper.join()
-    assert marks() == {"flow": 1, "steady": 2}
-    assert books() == settled(2, "0.2")
-    assert flow_run(seen[0]).run_count == 2
-
-
-def test_a_run_is_not_finished_by_a_caught_refusal(project):
-    """A flow that goes on without its refused step still ends as refused."""
-
-    @dp_task(dataset="shop", cost=PureDP(epsilon=2))
-    def large() -> int:
-        return mark("large")
-
-    @dp_flow(name="report", retries=1)
-    def report():
-        try:
-            large()
-        except BudgetRefused:
-            steady(1)
-            raise RuntimeError from None
-
-    state = report(return_state=True)
-    assert (state.name, marks()) == ("BudgetRefused", {"steady": 1})
-    assert flow_run(state.state_details.flow_run_id).run_count == 1
-    assert books() == settled(1, "0.1", refused=1)

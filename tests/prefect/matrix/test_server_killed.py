@@ -126,28 +126,3 @@ def test_a_server_that_does_not_answer_is_given_up(
         artifacts.publish_budget(current_project())
     assert 0.4 < time.monotonic() - begun < SOON
     assert "the budget artifact could not be published" in caplog.text
-
-
-def test_progress_is_not_told_again_soon_after_it_was_not_taken(monkeypatch):
-    """A body would wait at every second; later it is told again."""
-    monkeypatch.setattr(time_limit, "_refused_at", [])
-    asked = []
-
-    def fail():
-        asked.append(1)
-        raise ConnectionError
-
-    with pytest.raises(ConnectionError):
-        time_limit.tell_progress(fail)
-    time_limit.tell_progress(fail)
-    assert len(asked) == 1
-    monkeypatch.setattr(time_limit, "_QUIET_SECONDS", 0.0)
-    time_limit.tell_progress(lambda: asked.append(2))
-    assert asked == [1, 2]
-
-
-def test_what_a_call_returns_or_raises_comes_through():
-    """In the caller's context."""
-    assert time_limit.ask_briefly(PREFECT_API_URL.value) == PREFECT_API_URL.value()
-    with pytest.raises(ZeroDivisionError):
-        time_limit.ask_briefly(lambda: 1 / 0)

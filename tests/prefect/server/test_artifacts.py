@@ -7,7 +7,6 @@ import re
 from prefect.artifacts import Artifact
 
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
-from dpflow.forecast import outlooks
 from dpflow.guard.project import current_project
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.office_records import Wish
@@ -88,72 +87,6 @@ def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     assert "the step x # Spent: 0" in text
     assert not set("<[\x1b") & set(bare)
     assert not any(line.startswith("# Spent") for line in text.splitlines())
-
-
-ALERTS = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-flows: {report: {}}
-alerts: [0.5, 0.95]
-"""
-
-
-def test_the_budget_artifact_tells_the_alerts(make_project):
-    """The thresholds that were reached, each once, and not the others."""
-    make_project(ALERTS)
-
-    @dp_flow(name="report")
-    def report(week):
-        return customers(week)
-
-    report(1)
-    told = Artifact.get("dpflow-budget-shop").data.split("## Alerts\n\n")[1]
-    reached = [line for line in told.splitlines() if line.startswith("- ")]
-    assert len([line for line in reached if "50% of the budget" in line]) == 1
-    assert "95%" not in told
-    report(2)
-    told = Artifact.get("dpflow-budget-shop").data
-    assert told.count("- 50% of the budget of shop#1 is used, since ") == 1
-    assert told.count("- 95% of the budget of shop#1 is used, since ") == 1
-
-
-def test_without_an_alert_the_budget_artifact_tells_none(project):
-    """A third of the budget is no alert."""
-    third = dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))(lambda: 1)
-
-    @dp_flow(name="report")
-    def report():
-        third()
-
-    report()
-    assert "Alerts" not in Artifact.get("dpflow-budget-shop").data
-
-
-def test_the_budget_artifact_tells_the_runs_left(project, monkeypatch, caplog):
-    """As `dpflow status` does; where they cannot be counted, the rest is published."""
-
-    @dp_flow(name="report")
-    def report(week):
-        return customers(week)
-
-    report(1)
-    left = outlooks(project.ledger)[0]
-    assert left.runs_left is not None
-    assert f"- {left.sentence}" in Artifact.get("dpflow-budget-shop").data
-
-    def broken(*args, **kwargs):
-        msg = "no forecast"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr("dpflow.prefect.artifacts.outlooks", broken)
-    assert report(2) == 2
-    artifact = Artifact.get("dpflow-budget-shop")
-    assert "Runs left" not in artifact.data
-    assert "| spent | epsilon" in artifact.data
-    assert "could not be counted" in caplog.text
 
 
 def test_prefect_out_of_reach_never_touches_the_charge(project, monkeypatch, caplog):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextvars import ContextVar
 from types import SimpleNamespace
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.events.worker import EventsWorker, ProcessPoolForwardingEventsClient
 
 import dpflow.prefect.events
 from dpflow import dp_flow, dp_task
@@ -20,7 +18,7 @@ from dpflow.prefect.delivery import Delivery
 from tests.pages import run_forked
 from tests.prefect.matrix.support import wait_until
 from tests.prefect.support import charges
-from tests.projects import POLICY, TENTH, run_python
+from tests.projects import POLICY, TENTH
 
 #: Longer than any test: nothing is delivered unless it is flushed.
 NEVER = 3600.0
@@ -59,65 +57,6 @@ def test_notices_are_delivered_in_their_order():
         made.put(notice(number))
     assert made.flush(60)
     assert prefect.got == list(range(500))
-
-
-def test_nothing_is_delivered_before_the_pause_is_over():
-    """The step goes on undisturbed; a flush ends the pause."""
-    prefect = Prefect()
-    made = Delivery(prefect, pause=NEVER)
-    made.put(notice(1))
-    made.put(notice(2))
-    assert not prefect.began.wait(0.2)
-    assert made.flush(60)
-    assert prefect.got == [1, 2]
-
-
-def test_a_failure_is_logged_and_stops_nothing(caplog):
-    """The next notice is delivered."""
-    prefect = Prefect()
-    made = Delivery(prefect)
-    made.put(notice(7))
-    made.put(notice(8))
-    assert made.flush(60)
-    assert prefect.got == [7, 8]
-    assert "a notice of step 's7' was not delivered" in caplog.text
-    assert "'s8'" not in caplog.text
-
-
-def test_the_contexts_and_the_time_are_those_of_the_step():
-    """Prefect finds the run in them, and orders events by their time."""
-    run = ContextVar("run")
-    seen = []
-    made = Delivery(
-        lambda _, occurred: seen.append((run.get(), occurred.timestamp())),
-        pause=0.2,
-    )
-    token = run.set("first")
-    before = time.time()
-    made.put(notice(1))
-    after = time.time()
-    run.reset(token)
-    run.set("second")
-    assert made.flush(60)
-    ((found, occurred),) = seen
-    assert found == "first"
-    assert before <= occurred <= after
-
-
-def test_a_full_queue_is_waited_for(caplog):
-    """While Prefect takes events, however slowly, none is lost."""
-    prefect = Prefect()
-    prefect.open.clear()
-    made = Delivery(prefect, pause=NEVER, most=2, patience=60)
-    for number in (1, 2):
-        made.put(notice(number))
-    opened = threading.Timer(0.2, prefect.open.set)
-    opened.start()
-    # No flush: the full queue itself ends the pause.
-    made.put(notice(3))
-    assert made.flush(60)
-    assert prefect.got == [1, 2, 3]
-    assert "dropped" not in caplog.text
 
 
 def test_a_queue_that_stays_full_drops_and_says_so(caplog):
@@ -163,39 +102,6 @@ def test_a_thread_that_died_is_replaced():
     made.put(notice(2))
     assert made.flush(60)
     assert got == [1, 2]
-
-
-FORKED = """
-import json, os, threading, time
-from types import SimpleNamespace as N
-from dpflow.prefect import delivery
-
-got = []
-delivery.announce = lambda notice, occurred: got.append(notice.number)
-delivery.should_emit_events = lambda: False
-delivery._delivery._pause = 3600.0
-
-def notice(number):
-    return N(number=number, request=N(step="s"))
-
-delivery.send(notice(1))
-with delivery._delivery._changed:  # as if another thread were in it
-    reading, writing = os.pipe()
-    child = os.fork()
-if child == 0:
-    delivery.send(notice(2))
-    flushed = delivery.flush(20)
-    os.write(writing, json.dumps([flushed, got]).encode())
-    os._exit(0)
-os.waitpid(child, 0)
-delivery.send(notice(3))
-print(json.dumps([json.loads(os.read(reading, 1000)), delivery.flush(20), got]))
-"""
-
-
-def test_a_forked_child_has_a_delivery_of_its_own():
-    """It delivers what it sends, by a thread of its own, and nothing of its parent."""
-    assert run_python(FORKED) == [[True, [2]], True, [1, 3]]
 
 
 ENDING = """
@@ -250,23 +156,6 @@ def test_a_process_that_ends_sends_what_waits(make_project, forked, how, expecte
     found = [event.removeprefix("dpflow.budget.") for _, event in _events(name)]
     first = ["reserved", "term-opened", "settled"]
     assert found == ([*first, *["reserved", "settled"] * 2] if expected else [])
-
-
-def test_in_a_process_of_a_pool_notices_are_sent_at_once(monkeypatch):
-    """It hands its events to its parent after each task, and may end then."""
-    sent = []
-    monkeypatch.setattr(delivery, "announce", lambda told, _: sent.append(told.number))
-    monkeypatch.setattr(delivery, "_delivery", Delivery(Prefect(), pause=NEVER))
-    delivery.send(notice(1))
-    assert sent == []
-    # As Prefect says it, in a process that it made.
-    EventsWorker.set_client_override(ProcessPoolForwardingEventsClient)
-    try:
-        delivery.send(notice(2))
-    finally:
-        EventsWorker.set_client_override(None)
-    assert sent == [2]
-    assert delivery.flush(60)
 
 
 @pytest.mark.parametrize("ending", ["value", "error"])

@@ -12,7 +12,6 @@ from dpflow import PureDP, dp_flow, dp_task
 from dpflow.prefect import keyless_steps
 from dpflow.prefect.deployments import DPFlow, steps_in_code
 from tests.prefect.matrix.support import execute
-from tests.prefect.support import charges
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -89,15 +88,6 @@ def test_deploying_warns_of_steps_without_a_key(report, how):
         made.to_deployment("nightly")
 
 
-async def test_serving_and_deploying_come_by_the_same_way():
-    """Both make their deployment by `ato_deployment`."""
-    with pytest.warns(UserWarning, match="nameless name no release_key"):
-        made = await mixed.ato_deployment("nightly")
-    with pytest.warns(UserWarning, match="nameless name no release_key") as told:
-        assert (await mixed.to_deployment("nightly")).name == made.name
-    assert len(told) == 1
-
-
 def test_deploying_is_silent_where_every_step_says_what_it_means():
     """A key, or `fresh=True`; and it is a plain flow otherwise."""
     with warnings.catch_warnings():
@@ -136,34 +126,3 @@ def test_a_deployed_run_tells_of_each_step_that_it_charged(
         assert _deployed(report).is_completed()
     assert len(_told(caplog)) == steps
     assert all("'nameless'" in text for text in _told(caplog))
-
-
-@flow(name="parent")
-def parent():
-    """Call the step in a subflow, whose own run is of no deployment."""
-    return child()
-
-
-@dp_flow(name="report")
-def child():
-    """Call the step."""
-    return nameless()
-
-
-def test_a_subflow_of_a_deployed_run_is_deployed_too(project, caplog):
-    """And its events name the deployment."""
-    assert _deployed(parent).is_completed()
-    assert len(_told(caplog)) == 1
-    from tests.prefect.matrix.support import charged_bodies
-
-    (body,) = charged_bodies(project)
-    with get_client(sync_client=True) as client:
-        found = client.read_deployment_by_name("parent/nightly")
-    assert body["deployment"] == str(found.id)
-
-
-def test_a_run_by_hand_tells_nothing(project, caplog):
-    """Whoever calls a flow sees that it runs again."""
-    assert mixed() == (1, 1, 1)
-    assert _told(caplog) == []
-    assert charges(project) == 3

@@ -20,7 +20,7 @@ from prefect.utilities import services
 from typer.testing import CliRunner
 
 import dpflow
-from dpflow import PureDP, dp_task, guarded
+from dpflow import PureDP, dp_task
 from dpflow.cli import app
 from tests.projects import TENTH
 
@@ -119,13 +119,3 @@ def test_spans_and_gauges_tell_names_and_numbers_and_no_data(
         assert printed.exit_code == 0
         shown.append(printed.stdout)
     assert all(SECRET not in text for text in shown)
-
-
-def test_a_step_that_is_no_task_has_gauges_too(
-    make_project: Any, endpoint: Any
-) -> None:
-    """They are of the project, and not of tasks."""
-    make_project()
-    step = guarded(dataset="shop", cost=TENTH)(lambda: 1.0)
-    flow(step, name="report")()
-    assert 'dpflow_stopped{dataset="shop"} 0.0' in endpoint()

@@ -45,16 +45,3 @@ def test_whoever_says_how_long_is_heeded(waited):
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
         nothing()
     assert waited == [7, 20]
-
-
-async def test_an_async_flow_waits_while_it_runs(monkeypatch):
-    """It starts when it is awaited."""
-    found = []
-
-    async def run():
-        found.append(PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
-
-    monkeypatch.setattr(Flow, "__call__", lambda *_, **__: run())
-    with temporary_settings(restore_defaults={PREFECT_API_URL}):
-        await nothing()
-    assert found == [180]
