@@ -10,7 +10,6 @@ import pytest
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
-    LedgerError,
     LedgerMissing,
 )
 from tests.bad.refusals import refusal, step_at
@@ -39,16 +38,6 @@ def test_a_missing_ledger_is_an_error_and_never_made(tmp_path, monkeypatch):
             assert "DPFLOW_LEDGER_URL" in error.message
             assert not ledger_file(tmp_path).exists()
     assert rows(tmp_path)["entry"] == []
-
-
-def test_a_ledger_that_goes_missing_between_steps_is_an_error(shop):
-    """Also for a process that has it open."""
-    before = rows(shop)
-    with ledger_away(shop):
-        for _ in range(2):
-            assert isinstance(caught(step_at(TENTH)), LedgerError)
-            assert not ledger_file(shop).exists()
-    assert before == rows(shop)
 
 
 def test_a_ledger_without_its_pin_is_refused(tmp_path, monkeypatch):
@@ -195,18 +184,3 @@ def test_a_full_disk_refuses_the_next_step_and_keeps_a_running_one_charged(
         "settle",
     ]
     assert (spent(), held()) == ("0.2", "0")
-
-
-def test_a_disk_that_is_full_from_the_start_refuses_the_first_step(
-    tmp_path, monkeypatch
-):
-    """The ledger is as it was made."""
-    make_project(tmp_path, monkeypatch)
-    before = rows(tmp_path)
-    script = FULL.replace("value = step(False)", "fill(); value = 0").replace(
-        "step(True)", "0"
-    )
-    ran, _, found = run_python(script, folder=tmp_path)
-    assert ran == []
-    assert [kind for kind, *_ in found[1:]] == ["LedgerUnavailable"] * 2
-    assert before == rows(tmp_path)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -18,10 +16,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.storage import loading, sqlite_transaction
-from dpflow.ledger.storage.memory import Memory, forget_memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.machinery.hooks import HookedStorage
 from tests.hunts.machinery.machine import MOST, QUANTUM, LedgerMachine
@@ -32,17 +28,14 @@ from tests.hunts.machinery.support import (
     memory_folder,
 )
 from tests.hunts.machinery.tampers import TAMPERS
-from tests.ledger.auditor import Ask
 from tests.ledger.columns import show_columns
-from tests.ledger.faults import faulty
-from tests.ledger.support import UNIT, ledger_on, make_ledger, read
-from tests.postgres import server
+from tests.ledger.support import UNIT
 from tests.sizes import SCALE, scaled
 
 STEPS = 40
 
 
-def play(machine: type[LedgerMachine], examples: int, *, shrink: bool = True) -> None:
+def play(machine: type[LedgerMachine], examples: int) -> None:
     """Play random histories, from a seed that is printed."""
     number = first_seed()
     print(f"seed {number}")
@@ -55,7 +48,7 @@ def play(machine: type[LedgerMachine], examples: int, *, shrink: bool = True) ->
             database=None,
             suppress_health_check=list(HealthCheck),
             # A small hunt asks only whether there is anything to find.
-            phases=[Phase.generate, *([Phase.shrink] if shrink and SCALE >= 1 else [])],
+            phases=[Phase.generate, *([Phase.shrink] if SCALE >= 1 else [])],
         ),
     )
 
@@ -84,81 +77,14 @@ class FileMachine(LedgerMachine):
         shutil.rmtree(self.folder)
 
 
-class RowsMachine(LedgerMachine):
-    """The same on the ledger in memory that users have."""
-
-    def open(self) -> None:
-        """Make a ledger in memory."""
-        self.memory = Memory.create(uuid.uuid4().hex, IDENTITY, SECRET)
-        self.raw = show_columns(self.memory.kept.connection)
-
-    def storage(self) -> Any:
-        """Open it."""
-        return HookedStorage(Memory(self.memory.name))
-
-    def teardown(self) -> None:
-        """Audit the journal, and forget it."""
-        super().teardown()
-        forget_memory(self.memory.place)
-
-
-class PostgresMachine(LedgerMachine):
-    """The same on a server, with its sessions as owners; its statements fail."""
-
-    fault = psycopg.OperationalError("the server failed")
-    # These edit tables in SQLite's words.
-    tamper = reopen = rob = None
-
-    def open(self) -> None:
-        """Make a database."""
-        self.place = server().new_database()
-        make_ledger(self.place).close()
-
-    def storage(self) -> Any:
-        """Connect to it."""
-        return faulty(self.place)
-
-    def worker(self) -> Ledger:
-        """Start a worker, who lives as long as a session of its own."""
-        return ledger_on(self.storage())
-
-    def hooks(self, worker: int) -> Any:
-        """Return the hooks around a worker's statements."""
-        return self.workers[worker].storage
-
-    def ask(self) -> Ask:
-        """Return what asks the database's tables."""
-        return lambda sql: read(self.place, sql)
-
-    def teardown(self) -> None:
-        """Audit the journal, and drop the database."""
-        super().teardown()
-        for ledger in self.workers:
-            ledger.close()
-        self.reader.close()
-        server().drop(self.place)
-
-
 def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, repeats, exact boundaries, bad inputs and edits by hand included."""
     LedgerMachine.counts.clear()
-    sizes = {
-        LedgerMachine: scaled(60, 30),
-        FileMachine: scaled(12, 6),
-        RowsMachine: scaled(20, 10),
-    }
+    sizes = {LedgerMachine: scaled(60, 30), FileMachine: scaled(12, 6)}
     for machine, examples in sizes.items():
         play(machine, examples)
     steps = LedgerMachine.counts["steps"]
     figure("model", violations=0, examples=sum(sizes.values()), steps=steps)
-
-
-def test_a_ledger_on_postgres_does_what_the_model_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Statements that fail and sessions that end are its own; the rest is the same."""
-    monkeypatch.setenv("DPFLOW_WITNESS", "none")
-    play(PostgresMachine, scaled(8, push=3), shrink=False)
 
 
 #: A call of a rule of the machine: its name and values.
@@ -195,23 +121,13 @@ def perform(machine: LedgerMachine, calls: list[Call]) -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("machine", [LedgerMachine, FileMachine, RowsMachine])
+@pytest.mark.parametrize("machine", [LedgerMachine, FileMachine])
 def test_an_event_agrees_with_the_model(
     machine: type[LedgerMachine], event: str
 ) -> None:
     """The searches above assert nothing about events that they may not meet."""
     perform(machine(), EVENTS[event])
     assert machine.counts[event] > 0
-
-
-@pytest.mark.parametrize("event", sorted(EVENTS.keys() - {"reopened", "robbed"}))
-def test_an_event_on_postgres_agrees_with_the_model(
-    event: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, without edits by hand."""
-    monkeypatch.setenv("DPFLOW_WITNESS", "none")
-    perform(PostgresMachine(), EVENTS[event])
-    assert PostgresMachine.counts[event] > 0
 
 
 @pytest.mark.parametrize("at", range(MOST))

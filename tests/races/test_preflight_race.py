@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import ledger as shell
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.preflights import drawn, held_run
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     Place,
     audit,
     granted,
-    kinds,
     make_ledger,
-    make_policy,
     read,
     request,
     sums,
@@ -121,59 +117,3 @@ def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None
         assert verify(ledger).bad == []
         ledger.close()
     audit(path)
-
-
-def test_two_executions_of_one_run_hold_it_once(path: Place) -> None:
-    """Prefect may run a flow run twice at once; it is one run for the ledger."""
-    make_ledger(path).close()
-
-    def work(say: Callable[[str], None]) -> None:
-        say(held_run(open_ledger(url(path)), [TEXT] * 3))
-
-    said = together(work, lambda: None)
-    assert len(set(said)) == 1
-    assert sums(path) == (0, 3 * SMALL)
-    audit(path)
-
-
-def test_joins_of_one_run_draw_from_their_own_accounts_at_once(path: Place) -> None:
-    """Steps on different datasets do not lock each other, and lose no draw."""
-    policies = [make_policy(name) for name in ("a", "b")]
-    ledger = make_ledger(path)
-    held_run(ledger, [TEXT] * 20, policies=policies)
-
-    def work(say: Callable[[str], None]) -> None:
-        here = open_ledger(url(path))
-        for policy in policies * 2:
-            step = drawn(here, TEXT, policies=[policy])
-            assert not step.beyond
-            here.settle(step.reservation)
-
-    together(work, lambda: None)
-    assert ledger.seal(RUN, outcome="completed")
-    for account in ("a#1", "b#1"):
-        assert sums(path, account) == (2 * PROCESSES * SMALL, 0)
-    ledger.close()
-    audit(path)
-
-
-def test_a_tail_that_grows_while_it_is_checked_is_no_damage(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker's first step locks its own datasets; others charge theirs meanwhile."""
-    make_ledger(postgres_url).close()
-    other = open_ledger(postgres_url)
-    b = [make_policy("b")]
-    granted(other, policies=b)
-    ledger = open_ledger(postgres_url)
-    real = shell.check_tail
-
-    def check(*values: Any) -> None:
-        granted(other, policies=b)
-        real(*values)
-
-    monkeypatch.setattr(shell, "check_tail", check)
-    granted(ledger)
-    for each in (ledger, other):
-        each.close()
-    assert kinds(postgres_url, "b#1") == ["open", "reserve", "reserve"]

@@ -10,6 +10,7 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
+from dpflow.ledger.decision import gates as decision
 from dpflow.ledger.records import Granted, Replayed
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
@@ -106,11 +107,11 @@ def test_one_process_makes_the_release_and_the_others_replay_it(
     audit(path)
 
 
-def test_first_decisions_open_one_term(path: Place) -> None:
-    """Eight processes that all find an empty ledger open one account together."""
+def test_a_check_outside_the_transaction_is_found(
+    path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that were all told of room before exceed the budget."""
     make_ledger(path).close()
-    racers(lambda _, say: say(granted(open_ledger(url(path)), "0.125")))
-    assert sums(path) == (0, 1)
-    assert read(path, "SELECT book, number FROM term") == [("a", 1)]
-    assert kinds(path) == ["open"] + ["reserve"] * 8
-    audit(path)
+    monkeypatch.setattr(decision.Gate, "admits", lambda *_: True)
+    racers(lambda _, say: say(granted(open_ledger(url(path)), "1")))
+    assert sum(sums(path)) == PROCESSES
