@@ -107,7 +107,7 @@ def own_counts(notices: list[str]) -> list[Row]:
 
 
 def further_counts() -> list[Further]:
-    """Count for the portfolio and the best single filter on the further workloads."""
+    """Count for `auto` and the best single filter on the further workloads."""
     found = []
     for workload, epsilon, delta in FURTHER:
         counts: dict[str, int] = {}
@@ -117,10 +117,10 @@ def further_counts() -> list[Further]:
                 counts[own.name] = admitted(rule, workload)
             except (UnsupportedCost, InvalidCost):
                 continue  # it has no price for a step
-        portfolio = counts.pop("auto", 0)
+        union = counts.pop("auto", 0)
         best = max(counts, key=lambda name: counts[name])
         found.append(
-            Further(workload.meaning, epsilon, delta, portfolio, counts[best], best)
+            Further(workload.meaning, epsilon, delta, union, counts[best], best)
         )
     return found
 

@@ -12,7 +12,7 @@ from workloads import BUDGETS, WORKLOADS
 
 import dpflow
 
-#: Portfolio against a fixed sequence: this share, where so many steps fit.
+#: `auto` against a fixed sequence: this share, where so many steps fit.
 SHARE, MANY = 0.94, 200
 
 #: What a sequence is held against; the other rows beside it assume more, or less.
@@ -26,7 +26,7 @@ _VALID = ("adaptive", "gaussian", "order")
 _LEGEND = """\
 No mark: a filter, valid when the analyst chooses costs adaptively (for Gaussians only,
 loss distributions and ComposeGaussian are that too). \\*: the library takes the best of
-many Renyi orders after the fact, which is no filter (derivations/renyi.md#some-order);
+many Renyi orders after the fact, which is no filter (derivations/rdp.md#some-order);
 the same number is reached by one of its orders fixed in advance, which is one, and so
 it counts as valid below. †: right only if the sequence of steps is fixed in advance.
 -: the library has no such step; `sequence` by loss distributions composes no
@@ -45,9 +45,9 @@ them. dp-accounting's PLDAccountant composes a randomized response once whatever
 count is (0.6.0), so its distributions are composed directly."""
 
 _FURTHER = """\
-## Portfolio on further workloads
+## `auto` on further workloads
 
-The portfolio's defaults were chosen on the workloads above. These took no part in that,
+The defaults of `auto` were chosen on the workloads above. These took no part in that,
 and are no goal: near says whether it admits 0.94 of the best single filter, order tuned
 included, or one step fewer. The defaults leave least for sampled Gaussians, and for
 steps that only a Renyi divergence describes."""
@@ -95,21 +95,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Further:
-    """What the portfolio admits of a workload that no default was chosen for."""
+    """What `auto` admits of a workload that no default was chosen for."""
 
     meaning: str
     epsilon: str
     delta: str
-    portfolio: int
+    union: int
     best: int
     name: str
 
     @property
     def entries(self) -> list[str]:
         """The row of the table."""
-        near = _is_near(self.portfolio, self.best)
-        ratio = f"{self.portfolio / self.best:.3f}" if self.best else "-"
-        count = f"{self.portfolio} of {self.best} (dpflow {self.name}): {ratio}"
+        near = _is_near(self.union, self.best)
+        ratio = f"{self.union / self.best:.3f}" if self.best else "-"
+        count = f"{self.union} of {self.best} (dpflow {self.name}): {ratio}"
         budget = f"{self.epsilon}, {self.delta}"
         return [self.meaning, budget, count, "yes" if near else "no"]
 
@@ -149,8 +149,8 @@ def best_against_peers(own: list[Row], peers: list[Row]) -> list[Verdict]:
     return verdicts
 
 
-def portfolio_against_optimum(own: list[Row], optimum: list[Row]) -> list[Verdict]:
-    """Say where the portfolio is below its share of what a fixed sequence could have.
+def auto_against_optimum(own: list[Row], optimum: list[Row]) -> list[Verdict]:
+    """Say where `auto` is below its share of what a fixed sequence could have.
 
     Where so many steps fit that one more or fewer is nothing. Sampled Gaussians have
     what the others leave.
@@ -257,8 +257,8 @@ def report(
         "Best single filter is never below the best valid peer": best_against_peers(
             own, peers
         ),
-        f"Portfolio admits {SHARE} of the optimum of {MANY} steps or more, not SGD": (
-            portfolio_against_optimum(own, optimum)
+        f"`auto` admits {SHARE} of the optimum of {MANY} steps or more, not SGD": (
+            auto_against_optimum(own, optimum)
         ),
         "Sequence equals the optimum of a fixed sequence": sequence_against_optimum(
             sequences, optimum

@@ -5,7 +5,7 @@
 
 Targets: a decision after 1,000,000 charges takes at most 1.2 times one after 10; 50
 microseconds for scalar filters, 200 for 64 orders; a price of `residue` that is not
-remembered at most 0.2 s; a portfolio's tally under 2 kB;
+remembered at most 0.2 s; a tally of `auto` under 2 kB;
 dpflow.accounting imported in less than 0.3 s. Times are processor time of this thread,
 the best of several rounds.
 """
@@ -154,10 +154,10 @@ def new_prices() -> bool:
 
 
 def tally_size() -> bool:
-    """Print the size of a portfolio's tally after a million steps."""
+    """Print the size of the tally of `auto` after a million steps."""
     rule = make_filter("auto", epsilon=5, delta="1e-6")
     text = charged(rule, GAUSSIAN, MANY).to_text()
-    print(f"portfolio tally: {len(text)} bytes (target {TALLY_BYTES_MOST})")
+    print(f"tally of auto: {len(text)} bytes (target {TALLY_BYTES_MOST})")
     return len(text) < TALLY_BYTES_MOST
 
 

@@ -83,8 +83,8 @@ ROOMS = [
 EXCEPTIONS = {
     # The cells of a step that may end early are composed where sequences are.
     ("dpflow.accounting.costs.early_stopping", "dpflow.accounting.fixed.stops"),
-    # A portfolio, and what tightens a filter, make rules by their names.
-    ("dpflow.accounting.rules.portfolio", "dpflow.accounting"),
+    # `auto`, and what tightens a filter, make rules by their names.
+    ("dpflow.accounting.rules.auto", "dpflow.accounting"),
     ("dpflow.accounting.rules.tightening", "dpflow.accounting"),
 }
 

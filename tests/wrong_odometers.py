@@ -52,7 +52,7 @@ def advanced(epsilon: float, delta: float, steps: int) -> list[float]:
 
 
 def windows(step: Cost, delta: Number, halt: Number, steps: int) -> list[float]:
-    """Return the windows of Renyi filters, converted at the number that was read.
+    """Return the windows of RDP filters, converted at the number that was read.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 2 and Cor. 2.3; a number of
     windows that is read out was not fixed in advance

@@ -116,7 +116,7 @@ def _count(
     return {"steps": steps, "checked": checked is not None}
 
 
-def concentrated_epsilon(rho: float, delta: float) -> float:
+def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return the epsilon of rho-zCDP at delta (Canonne, Kamath, Steinke 2020)."""
     low, high = -12.0, 16.0  # log(order - 1): the expression has one minimum
 
@@ -146,6 +146,4 @@ def largest_within(
 
 def rho_by_hand(epsilon: float, delta: float) -> float:
     """Return the rho that a user would put for (epsilon, delta)."""
-    return largest_within(
-        lambda rho: concentrated_epsilon(rho, delta), epsilon, 0.0, 1000.0
-    )
+    return largest_within(lambda rho: zcdp_epsilon(rho, delta), epsilon, 0.0, 1000.0)

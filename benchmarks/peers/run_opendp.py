@@ -1,4 +1,4 @@
-"""OpenDP: its privacy filters add up pure, approximate and concentrated costs.
+"""OpenDP: its privacy filters add up pure, approximate and zCDP costs.
 
 A filter takes time proportional to the queries so far. So their costs are read off its
 measurements and added here with its rounding, upward at each addition; the outcome is
@@ -29,7 +29,7 @@ from answers import (
 dp.enable_features("contrib", "honest-but-curious")
 
 NUMBER = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-PURE, ZCDP = dp.max_divergence(), dp.zero_concentrated_divergence()
+PURE, ZCDP = dp.max_divergence(), dp.zero_zcdp_divergence()
 APPROX = dp.approximate(dp.max_divergence())
 
 #: A split of delta over n steps whose sum, rounded up, is still at most delta.

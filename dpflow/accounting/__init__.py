@@ -25,12 +25,12 @@ from dpflow.rounding import Number, exact_epsilon
 #: Names in policies, and where the theorem lives. Modules load when first used.
 FILTERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicFilter",
-    "zcdp": "dpflow.accounting.rules.concentrated:ConcentratedFilter",
-    "gdp": "dpflow.accounting.rules.gaussian:GaussianFilter",
+    "zcdp": "dpflow.accounting.rules.zcdp:ZcdpFilter",
+    "gdp": "dpflow.accounting.rules.gdp:GdpFilter",
     "individual": "dpflow.accounting.rules.individual:IndividualFilter",
-    "output-dp": "dpflow.accounting.rules.output:OutputFilter",
-    "auto": "dpflow.accounting.rules.portfolio:PortfolioFilter",
-    "rdp": "dpflow.accounting.rules.renyi_mixture:make_renyi_filter",
+    "output-dp": "dpflow.accounting.rules.output_dp:OutputDpFilter",
+    "auto": "dpflow.accounting.rules.auto:AutoFilter",
+    "rdp": "dpflow.accounting.rules.rdp_mixture:make_rdp_filter",
     "residue": "dpflow.accounting.rules.residue:ResidueFilter",
     "rogers": "dpflow.accounting.published.rogers:RogersFilter",
     "sequence": "dpflow.accounting.fixed.sequence:SequenceFilter",
@@ -40,8 +40,8 @@ ODOMETERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicOdometer",
     "individual": "dpflow.accounting.rules.individual:IndividualOdometer",
     "mixture": "dpflow.accounting.rules.time_uniform:MixtureOdometer",
-    "rdp": "dpflow.accounting.rules.renyi_mixture:make_renyi_odometer",
-    "rdp-doubling": "dpflow.accounting.rules.renyi_doubling:RenyiDoublingOdometer",
+    "rdp": "dpflow.accounting.rules.rdp_mixture:make_rdp_odometer",
+    "rdp-doubling": "dpflow.accounting.rules.rdp_doubling:RdpDoublingOdometer",
     "rogers": "dpflow.accounting.published.rogers:RogersOdometer",
     "stitched": "dpflow.accounting.published.stitched:StitchedOdometer",
 }

@@ -36,7 +36,7 @@ from dpflow.rounding import number_text
 LAST_RUNS = 5
 #: A line of a picture needs no more points.
 _MOST_POINTS = 200
-#: Of more amounts, as a portfolio has, only the share of the budget is told.
+#: Of more amounts, as `auto` has, only the share of the budget is told.
 _FEW_AMOUNTS = 2
 _BUDGETS = ("dataset", "others", "population", "partition", "flow")
 

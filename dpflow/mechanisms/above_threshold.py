@@ -45,7 +45,7 @@ def sparse_vector(
 
     Source: Lyu, Su, Li 2017, Alg. 1 (with discrete instead of continuous Laplace noise,
     whose tails have the same ratios); cells: Hartmann et al. 2022, Lemma 8. Proof:
-    docs/derivations/output.md#sparse-vector.
+    docs/derivations/output-dp.md#sparse-vector.
 
     Assumes: a privacy unit changes each query, as it is computed, by at most the
     sensitivity of the cost (sums of floats may be off by 1e-6 of that), and all in the

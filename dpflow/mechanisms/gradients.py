@@ -65,7 +65,7 @@ def gradient_descent(
             the step's number and the model so far, and nothing private, that returns
             it.
         steps: For `IndividualBound`: how many steps there are.
-        sampling_rate: For `IndividualBound` in the Renyi measure: the chance with which
+        sampling_rate: For `IndividualBound` in the RDP measure: the chance with which
             each person is drawn into a step, secretly and anew. Everyone pays for every
             step, drawn or not. Elsewhere the cost says it: `PoissonSampledGaussian`.
 

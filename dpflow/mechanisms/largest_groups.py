@@ -34,7 +34,7 @@ def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[lis
     The log repeats it where fewer than `most` names come out.
 
     Source: Durfee, Rogers 2019 (arXiv 1905.04273) Alg. 1;
-    docs/derivations/output.md#largest-groups.
+    docs/derivations/output-dp.md#largest-groups.
 
     Assumes: add-or-remove. How long it takes depends on the counts, as `choose` says.
 

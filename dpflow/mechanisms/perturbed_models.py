@@ -92,7 +92,7 @@ def recoverable_model(*, model: Number, test: Number) -> OutputDP:
     Without a model it costs the test alone, with one the larger of both epsilons; the
     model's noise makes use of the larger one.
 
-    Source: Hartmann et al. 2022, Thm 17; docs/derivations/output.md#released-or-not.
+    Source: Hartmann et al. 2022, Thm 17; docs/derivations/output-dp.md#released-or-not.
 
     Args:
         model: Epsilon of the model's noise.
@@ -125,7 +125,7 @@ def output_perturbation(
 
     Source: noise: Chaudhuri, Monteleoni, Sarwate 2011, Alg. 1 (their sensitivity 2 / (n
     Lambda)); test: Hartmann et al. 2022, Alg. 5 and Thm 17, with the smaller scale of
-    docs/derivations/output.md#released-or-not.
+    docs/derivations/output-dp.md#released-or-not.
 
     Assumes: neighbours differ in one person's row and label (replace-one; how many
     people there are is public); who comes first is independent of the data. Rows are

@@ -148,8 +148,8 @@ def interquartile_range(
     relation is replace-one. With `tries=2` the second try has its bins shifted by one
     half; two steps with `tries=1`, the second after None with `shift=0.5`, do the same.
 
-    Source: Dwork, Lei 2009, Alg. S; guarantee: docs/derivations/output.md#two-tries
-    and docs/derivations/output.md#propose-test-release.
+    Source: Dwork, Lei 2009, Alg. S; guarantee: docs/derivations/output-dp.md#two-tries
+    and docs/derivations/output-dp.md#propose-test-release.
 
     Assumes: neighbours differ in one person's value (replace-one); how many people
     there are is public.

@@ -95,7 +95,7 @@ def distance(ordered: Whole, window: Window, width: int) -> int:
 
     Source: Dwork, Lei 2009, Sec. 5 (median, trimmed mean); the differences are those
     of Nissim, Raskhodnikova, Smith 2007, Sec. 3.1. Proof:
-    docs/derivations/output.md#trimmed-means.
+    docs/derivations/output-dp.md#trimmed-means.
 
     Checked by: tests/mechanisms/test_trimmed_mean.py, against all replacements.
 
@@ -130,8 +130,8 @@ def trimmed_mean(
     person could move the mean farther is tested.
 
     Source: Dwork, Lei 2009, Sec. 5, with a bound that is proposed from outside, say
-    from the interquartile range; guarantee: docs/derivations/output.md#trimmed-means
-    and docs/derivations/output.md#propose-test-release.
+    from the interquartile range; guarantee: docs/derivations/output-dp.md#trimmed-means
+    and docs/derivations/output-dp.md#propose-test-release.
 
     Assumes: neighbours differ in one person's value (replace-one); how many people
     there are is public; the bound is public or made of released outputs.

@@ -113,7 +113,7 @@ def answers(cost: Cost, values: Any) -> Iterator[Answer]:
     Everything is checked here, and nothing is drawn before the first is taken.
 
     Source: Ligett, Neel, Roth, Waggoner, Wu 2017 (arXiv 1705.10829) Alg. 1, with
-    discrete Laplace noise; docs/derivations/output.md#noise-reduction.
+    discrete Laplace noise; docs/derivations/output-dp.md#noise-reduction.
 
     Assumes: a privacy unit moves the numbers together by at most the sensitivity, in L1
     norm for a Laplace and in L2 norm for a Gaussian; how many there are is public.

@@ -119,7 +119,7 @@ def sampled_gaussian_costs(
     Checked by: tests/people/test_costs.py.
 
     Args:
-        bound: In the Renyi measure.
+        bound: In the RDP measure.
         squares: float64[people] from `clip_rows` or `squared_norms`.
         sigma: Standard deviation of the noise, public.
         rate: Sampling probability, in (0, 1), public.

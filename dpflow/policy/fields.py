@@ -178,7 +178,7 @@ class TheoremChoice(BaseModel):
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
-        # The members of a portfolio are pinned, and not for a policy to choose.
+        # The members of `auto` are pinned, and not for a policy to choose.
         own = names - self.given.keys() - {"delta", "members"}
         problems = []
         for option, value in self.options.items():

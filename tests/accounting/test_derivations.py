@@ -65,7 +65,7 @@ def missing_documents(name: str, text: str) -> list[str]:
 
 def test_there_are_derivations():
     """The pages were found, so the tests below look at something."""
-    assert {"README.md", "renyi.md", "ledger.md"} <= ANCHORS.keys()
+    assert {"README.md", "rdp.md", "ledger.md"} <= ANCHORS.keys()
     assert sum(map(len, ANCHORS.values())) > 40
 
 

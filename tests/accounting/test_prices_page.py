@@ -56,7 +56,7 @@ def test_traps_are_refused(rows, cell):
 
 
 def test_everything_has_a_price_somewhere(rows):
-    """The portfolio takes every cost but those that people pay."""
+    """`auto` takes every cost but those that people pay."""
     priced = {r.mechanism for r in rows if r.theorem == "auto" and r.priced}
     by_people = {cost.mechanism for cost in EXAMPLES if cost.paid_by_people}
     assert priced == {cost.mechanism for cost in EXAMPLES} - by_people

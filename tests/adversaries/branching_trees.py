@@ -19,10 +19,10 @@ import mpmath
 
 from dpflow.accounting import Filter
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.accounting.rules.gaussian import GaussianFilter
-from dpflow.accounting.rules.portfolio import PortfolioFilter
-from dpflow.accounting.rules.renyi import RenyiFilter
-from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.rules.auto import AutoFilter
+from dpflow.accounting.rules.gdp import GdpFilter
+from dpflow.accounting.rules.rdp import RdpFilter
+from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
@@ -127,7 +127,7 @@ def true_delta(tree: Tree, admits: Admits, epsilon) -> object:
 @cache
 def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
     """Return a mechanism's exact price under a rule, rounded up; None: refused."""
-    if isinstance(rule, PortfolioFilter):
+    if isinstance(rule, AutoFilter):
         amounts: list[int] = []
         for member in rule.members:
             own = price(member, mechanism)
@@ -139,12 +139,12 @@ def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
             return rule.price(mechanism.cost).amounts
         except UnsupportedCost:
             return None
-    if isinstance(rule, RenyiFilter):
+    if isinstance(rule, RdpFilter):
         spent = to_units(mechanism.divergence(rule.order))
         return (spent, *(0,) * rule.keeps_delta)
-    if isinstance(rule, RenyiMixtureFilter):
+    if isinstance(rule, RdpMixtureFilter):
         return tuple(to_units(mechanism.divergence(a)) for a in rule.orders)
-    if isinstance(rule, GaussianFilter):
+    if isinstance(rule, GdpFilter):
         return (to_units(mechanism.mu() ** 2), *(0,) * rule.keeps_delta)
     if rule.theorem == "basic":
         return (to_units(mechanism.epsilon()), 0)

@@ -150,7 +150,7 @@ def test_a_filter_that_looks_after_running_fails_the_audit():
 def test_a_filter_that_refunds_delta_fails_the_audit():
     """A step's delta is paid whatever its output was.
 
-    See docs/derivations/output.md#delta-stays-spent.
+    See docs/derivations/output-dp.md#delta-stays-spent.
     """
     wrong = RefundsDelta(epsilon=2, delta="0.05", delta_loss="0.02")
     assert true_delta(wrong, Fraction("0.25"), "0.01") > 0.05

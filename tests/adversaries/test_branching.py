@@ -1,8 +1,8 @@
 """Adversaries that branch: what may run next depends on what came out before.
 
-"Some order still has room" (docs/derivations/renyi.md#some-order) and unions without a
+"Some order still has room" (docs/derivations/rdp.md#some-order) and unions without a
 split of delta fail the audit; single orders, unions with a split, the mixture and the
-portfolio pass it.
+`auto` pass it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.curves.conversions import (
-    gaussian_budget,
     gaussian_delta,
-    renyi_epsilon_allowed,
+    gdp_budget,
+    rdp_epsilon_allowed,
 )
 from dpflow.accounting.curves.prices import approx_zcdp, renyi
-from dpflow.accounting.rules.portfolio import CONCENTRATED_SHARE, RENYI_SHARE
+from dpflow.accounting.rules.auto import RDP_SHARE, ZCDP_SHARE
 from dpflow.rounding import UNITS
 from tests.adversaries.branching_trees import (
     MP,
@@ -39,7 +39,7 @@ from tests.adversaries.branching_trees import (
 
 def some_order_has_room(epsilon, delta, orders) -> Admits:
     """Return a mistake: each order at the whole delta, any will do."""
-    budgets = {a: real(renyi_epsilon_allowed(epsilon, delta, a)) for a in orders}
+    budgets = {a: real(rdp_epsilon_allowed(epsilon, delta, a)) for a in orders}
 
     def admits(path: Sequence[Mechanism]) -> bool:
         return any(
@@ -115,7 +115,7 @@ def test_the_same_adversary_breaks_the_wrong_rule():
 def test_the_public_coin_breaks_some_order_has_room():
     """A Gaussian or a randomized response by a coin: both orders are exceeded."""
     epsilon, delta, orders = Fraction(8), Fraction("1e-3"), (Fraction(2), Fraction(20))
-    budgets = [renyi_epsilon_allowed(epsilon, delta, a) for a in orders]
+    budgets = [rdp_epsilon_allowed(epsilon, delta, a) for a in orders]
     assert [float(b) for b in budgets] == pytest.approx([2.478539082, 7.845397347])
     branches = (
         Gaussian(sensitivity=1, sigma=Fraction(1 / (2 * 1.2392694) ** 0.5)),
@@ -147,7 +147,7 @@ def union_admits(members: list[Filter]) -> Admits:
 
 
 def members_of(epsilon, delta, shares) -> list[Filter]:
-    """Return a gaussian and two renyi members at shares of delta."""
+    """Return a gdp and two rdp members at shares of delta."""
     gaussian, low, high = (delta * Fraction(share) for share in shares)
     return [
         make_filter("gdp", epsilon=epsilon, delta=gaussian),
@@ -164,14 +164,14 @@ def test_a_union_needs_a_split_of_delta():
     assert realised(parts, ONE, MILLIONTH, FIRSTS[1:2], LOSSES) <= 1
 
 
-def test_the_default_portfolio_stays_below_delta():
+def test_the_default_auto_stays_below_delta():
     """These pairs have no price under `residue`, whose adversaries are its own.
 
     So they come near the share of delta that `rdp` has, and not above.
     """
     rule = make_filter("auto", epsilon=1, delta=MILLIONTH)
     share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
-    assert 0.95 * RENYI_SHARE < share <= RENYI_SHARE + CONCENTRATED_SHARE
+    assert 0.95 * RDP_SHARE < share <= RDP_SHARE + ZCDP_SHARE
 
 
 @pytest.mark.parametrize("epsilon", [1, 5])
@@ -197,7 +197,7 @@ def test_pairs_are_priced_exactly():
     rho, _ = approx_zcdp(made.cost)
     assert real(rho) >= bare.divergence(Fraction("1.0001")) / MP.mpf("1.0001")
     # A pair as wide as mu allows has the Gaussian's own delta at its kink.
-    mu = MP.sqrt(real(gaussian_budget(ONE, MILLIONTH)))
+    mu = MP.sqrt(real(gdp_budget(ONE, MILLIONTH)))
     p = MP.ncdf(mu / 2 - 1 / mu)
     q = MP.ncdf(-mu / 2 - 1 / mu)
     assert abs(pair(p, q).mu() - mu) < MP.mpf("1e-25")

@@ -1,4 +1,4 @@
-"""Exact audits of cells under Renyi rules: mechanisms of two outputs, at their worst.
+"""Exact audits of cells under RDP rules: mechanisms of two outputs, at their worst.
 
 A mechanism whose outputs fall into cells of its own epsilons has, at its worst, one
 output with P/Q = e^epsilon of one cell and one with e^-epsilon of another, or of the
@@ -19,26 +19,26 @@ import pytest
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.outcomes import OutputDP
-from dpflow.accounting.rules.renyi import RenyiFilter
+from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 
-Charge = Callable[[RenyiFilter, OutputDP, str], Tally]
+Charge = Callable[[RdpFilter, OutputDP, str], Tally]
 Atom = tuple[float, Fraction, str]  # P of an output, its loss and its cell
 
 
-def settled(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+def settled(rule: RdpFilter, cost: OutputDP, cell: str) -> Tally:
     """Charge as the filter does."""
     return rule.price_realised(cost, cell)
 
 
-def as_if_alone(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+def as_if_alone(rule: RdpFilter, cost: OutputDP, cell: str) -> Tally:
     """Charge the divergence of a pure step of the cell's epsilon: no common slope."""
     epsilon = dict(cost.cells)[cell]
     return rule.price(PureDP(epsilon=epsilon)) if epsilon else rule.zero()
 
 
-def small_is_free(rule: RenyiFilter, cost: OutputDP, cell: str) -> Tally:
+def small_is_free(rule: RdpFilter, cost: OutputDP, cell: str) -> Tally:
     """Charge nothing for a cell whose outputs tell something."""
     return rule.zero() if cell == "small" else rule.price(cost)
 
@@ -56,7 +56,7 @@ def worst_mechanisms(cost: OutputDP) -> list[list[Atom]]:
 
 
 def game(
-    rule: RenyiFilter, costs: Sequence[OutputDP], rounds: int, charge: Charge = settled
+    rule: RdpFilter, costs: Sequence[OutputDP], rounds: int, charge: Charge = settled
 ) -> float:
     """Return the largest delta at the rule's epsilon that an adversary reaches."""
     menu = [
@@ -98,7 +98,7 @@ def test_delta_is_kept(name: str) -> None:
     """Whatever the adversary picks by the cells it saw, and it comes near."""
     epsilon, delta, order, cost, rounds, share = CASES[name]
     rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
-    assert isinstance(rule, RenyiFilter)
+    assert isinstance(rule, RdpFilter)
     found = game(rule, [cost], rounds)
     assert found <= float(delta)
     assert found == pytest.approx(share * float(delta), rel=2e-3)
@@ -109,7 +109,7 @@ def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
     """Each cell at the divergence of its own epsilon is too little, and so is none."""
     epsilon, delta, order, cost, rounds, _ = CASES["far apart"]
     rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
-    assert isinstance(rule, RenyiFilter)
+    assert isinstance(rule, RdpFilter)
     assert game(rule, [cost], rounds, wrong) > 1.4 * float(delta)
 
 
@@ -158,7 +158,7 @@ def two(up: str, down: str) -> tuple[tuple[float, Fraction], ...]:
 
 
 def interleaved(
-    rule: RenyiFilter, cost: OutputDP, other: PureDP, rounds: int, charge: Charge
+    rule: RdpFilter, cost: OutputDP, other: PureDP, rounds: int, charge: Charge
 ) -> float:
     """Return what an adversary reaches who runs others between two answers.
 
@@ -204,7 +204,7 @@ def interleaved(
 def test_others_between_the_answers_gain_nothing(other: str, share: float) -> None:
     """Nor does leaving the mechanism open; cells that are too cheap are caught."""
     rule = make_filter("rdp", epsilon=1, delta="0.05", order=6)
-    assert isinstance(rule, RenyiFilter)
+    assert isinstance(rule, RdpFilter)
     cost, between = cells("0.1", "0.5"), PureDP(epsilon=other)
     kept = interleaved(rule, cost, between, 24, settled)
     assert kept == pytest.approx(share * 0.05, rel=2e-3)

@@ -55,7 +55,7 @@ def crossing_probability(
 
 
 def odometer_readings(epsilon: Fraction, delta: str, order: str) -> Callable:
-    """Return what dpflow's Renyi odometer reads after so many equal steps."""
+    """Return what dpflow's RDP odometer reads after so many equal steps."""
     rule = make_odometer("rdp", delta=delta, order=order)
     renyi, uncovered = rule.charge(PureDP(epsilon=epsilon)).amounts
     return lambda taken: rule.read(Tally((renyi * taken, uncovered * taken)))
@@ -75,7 +75,7 @@ def odometer_readings(epsilon: Fraction, delta: str, order: str) -> Callable:
         ("3", 300, "0.01", "1.3"),
     ],
 )
-def test_the_loss_stays_below_the_renyi_reading(epsilon, rounds, delta, order):
+def test_the_loss_stays_below_the_rdp_reading(epsilon, rounds, delta, order):
     """An adversary that stops at the first crossing succeeds with at most delta."""
     eps = Fraction(epsilon)
     probability = crossing_probability(
@@ -84,7 +84,7 @@ def test_the_loss_stays_below_the_renyi_reading(epsilon, rounds, delta, order):
     assert 0 < probability <= float(delta)
 
 
-def test_the_renyi_reading_has_little_to_give():
+def test_the_rdp_reading_has_little_to_give():
     """The audit is sharp: at a low order the adversary reaches nine tenths of delta."""
     eps = Fraction(1, 2)
     probability = crossing_probability(eps, 2000, odometer_readings(eps, "0.05", "1.5"))
@@ -111,7 +111,7 @@ def test_advanced_composition_is_caught_as_an_odometer(delta, expected):
 
 
 @pytest.mark.parametrize("forgotten", ["the idle term", "the order of the price"])
-def test_a_wrong_renyi_odometer_is_caught(forgotten):
+def test_a_wrong_rdp_odometer_is_caught(forgotten):
     """Without log(1/delta), or with prices of another order, the audit fails."""
     eps, delta = Fraction(1, 2), "0.05"
     rule = make_odometer("rdp", delta=delta, order=2)
@@ -223,7 +223,7 @@ sigma_lists = st.lists(st.integers(2, 300), max_size=30)
 @targets
 @settings(max_examples=scaled(5))
 @given(sigmas=sigma_lists)
-def test_gaussians_that_fill_the_gaussian_filter_keep_delta(epsilon, delta, sigmas):
+def test_gaussians_that_fill_the_gdp_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is at most the budget, and nearly all of it."""
     rule = make_filter("gdp", epsilon=epsilon, delta=delta)
     leaked = true_delta(rule.epsilon, gaussian_filled_up(rule, sigmas, UNITS))
@@ -232,7 +232,7 @@ def test_gaussians_that_fill_the_gaussian_filter_keep_delta(epsilon, delta, sigm
 
 
 @targets
-def test_a_gaussian_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
+def test_a_gdp_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
     """With 0.1 % more mu**2 the same audit finds more than delta."""
     rule = make_filter("gdp", epsilon=epsilon, delta=delta)
     loosened(rule, Fraction(1001, 1000))
@@ -244,7 +244,7 @@ def test_a_gaussian_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
 @targets
 @settings(max_examples=scaled(5))
 @given(sigmas=sigma_lists)
-def test_gaussians_that_fill_the_concentrated_filter_keep_delta(epsilon, delta, sigmas):
+def test_gaussians_that_fill_the_zcdp_filter_keep_delta(epsilon, delta, sigmas):
     """The exact delta of a full filter is below the budget, which zCDP never fills."""
     rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     leaked = true_delta(rule.epsilon, gaussian_filled_up(rule, sigmas, UNITS // 2))
@@ -252,7 +252,7 @@ def test_gaussians_that_fill_the_concentrated_filter_keep_delta(epsilon, delta, 
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), TARGETS[:3])
-def test_a_concentrated_threshold_that_gaussians_break_is_caught(epsilon, delta):
+def test_a_zcdp_threshold_that_gaussians_break_is_caught(epsilon, delta):
     """Charging Gaussians half of their rho is found by their exact delta."""
     rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     loosened(rule, Fraction(2))
@@ -261,7 +261,7 @@ def test_a_concentrated_threshold_that_gaussians_break_is_caught(epsilon, delta)
     )
 
 
-def concentrated_delta(epsilon: Fraction, rho: Fraction) -> Any:
+def zcdp_delta(epsilon: Fraction, rho: Fraction) -> Any:
     """Return the least delta that any order of CKS Prop. 12 proves for rho-zCDP."""
     eps, r = real(epsilon), real(rho)
 
@@ -282,17 +282,17 @@ def concentrated_delta(epsilon: Fraction, rho: Fraction) -> Any:
 
 
 @targets
-def test_a_concentrated_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
+def test_a_zcdp_threshold_a_thousandth_too_large_is_caught(epsilon, delta):
     """A full filter proves delta at its best order; with 0.1 % more no order does."""
     rule = make_filter("zcdp", epsilon=epsilon, delta=delta)
     spent = sum(
         (rule.price(c) for c in gaussian_filled_up(rule, [20, 30], UNITS // 2)),
         rule.zero(),
     )
-    proved = concentrated_delta(rule.epsilon, from_units(spent.amounts[0]))
+    proved = zcdp_delta(rule.epsilon, from_units(spent.amounts[0]))
     assert real(rule.delta) * (1 - MP.mpf(10) ** -12) < proved <= real(rule.delta)
     more = from_units(spent.amounts[0]) * Fraction(1001, 1000)
-    assert concentrated_delta(rule.epsilon, more) > real(rule.delta)
+    assert zcdp_delta(rule.epsilon, more) > real(rule.delta)
 
 
 @pytest.mark.parametrize("theorem", ["basic", "gdp", "zcdp"])

@@ -337,7 +337,7 @@ def hockey_stick(p: dict, q: dict, epsilon: float) -> float:
     return math.fsum(max(w - factor * q.get(seen, 0.0), 0.0) for seen, w in p.items())
 
 
-def test_gaussian_measure_keeps_its_delta_at_every_epsilon(record_property):
+def test_gdp_measure_keeps_its_delta_at_every_epsilon(record_property):
     """Adaptive randomized responses, charged mu**2, stay below the Gaussian curve."""
     rule = make_filter("individual", epsilon=1, delta="0.05", measure="gdp")
     opening, mu = rule.opening(), float(rule.bound) ** 0.5

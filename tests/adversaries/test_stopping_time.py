@@ -213,7 +213,7 @@ def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     assert max(realised.values()) > 0.35
 
 
-def test_the_stated_values_of_the_concentrated_form():
+def test_the_stated_values_of_the_zcdp_form():
     """Mixture and stitched at epsilon = 1/2 and delta = 0.05."""
     step, found = PureDP(epsilon="0.5"), []
     for name, options in (("mixture", {"rho": 1}), ("stitched", {"v0": "0.25"})):

@@ -129,7 +129,7 @@ FIRST_RULES = {
     "basic": make_filter("basic", epsilon=1, delta=DELTA),
     "gdp": make_filter("gdp", epsilon=1, delta=DELTA),
     **{
-        f"concentrated {conversion} {part}0%": make_filter(
+        f"zcdp {conversion} {part}0%": make_filter(
             "zcdp",
             epsilon=1,
             delta=DELTA,

@@ -3,7 +3,7 @@
 It spends a budget by small Gaussian steps and watches the loss. At any moment it may
 take the best pair that `rdp` still has room for, which ends it, or go on to the end
 of `residue`. What it gets is an optimal stopping problem of the loss, solved backwards
-on a grid (docs/derivations/portfolio.md#what-the-union-leaves).
+on a grid (docs/derivations/auto.md#what-the-union-leaves).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy import special, stats
 
 from dpflow.accounting import make_filter
 from dpflow.accounting.curves.conversions import gaussian_delta
-from dpflow.accounting.rules.portfolio import PortfolioFilter
+from dpflow.accounting.rules.auto import AutoFilter
 from dpflow.rounding import UNITS
 
 Floats = NDArray[np.float64]
@@ -78,8 +78,8 @@ def moment(p: Floats, q: Floats, order: float) -> Floats:
     return np.logaddexp(top, rest)
 
 
-def union_of(rule: PortfolioFilter) -> Union:
-    """Return the budgets of a portfolio's `residue` and `rdp`."""
+def union_of(rule: AutoFilter) -> Union:
+    """Return the budgets of the `residue` and `rdp` in `auto`."""
     gaussian = next(m for m in rule.members if m.theorem == "residue")
     renyi = next(m for m in rule.members if m.theorem == "rdp")
     return Union(

@@ -131,9 +131,9 @@ def test_a_sequence_counts_what_its_filter_accepts(workload, epsilon, delta, rou
 @pytest.mark.parametrize("theorem", ADAPTIVE)
 @pytest.mark.parametrize("count", [1, 7, 40, 400])
 def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, count):
-    """A smaller budget of the same constants refuses; of a portfolio, each member's."""
+    """A smaller budget of the same constants refuses; of auto, each member's."""
     rule = make_filter(theorem, epsilon=EPSILON, delta=DELTA)
-    # Enough for the gaussian member of a portfolio, which covers no pure step well.
+    # Enough for the gdp member of auto, which covers no pure step well.
     cost = GAUSSIAN if theorem in ("gdp", "zcdp", "auto") else TENTH
     used = rule.price(cost).times(count)
     found = epsilon_used(rule, used)

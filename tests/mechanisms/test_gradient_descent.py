@@ -202,7 +202,7 @@ def test_everybody_may_have_a_budget_of_their_own(
 # ---- everybody's budget, with a sample
 
 
-def renyi_bound(steps: float, sigma: float, rate: float) -> IndividualBound:
+def rdp_bound(steps: float, sigma: float, rate: float) -> IndividualBound:
     """Return a bound of order 8 that so many sampled steps of norm 1 fill."""
     one = IndividualBound(measure="rdp", order=8, bound=1)
     (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=sigma, rate=rate)
@@ -213,7 +213,7 @@ def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever is never drawn runs out like everybody else."""
-    bound = renyi_bound(2.5, 2, 0.5)
+    bound = rdp_bound(2.5, 2, 0.5)
     tally, seen = PrivateTally(bound, people=3), []
     low, high = 0, 2**64 - 1
     drawings = [(low, high, low), (low, high, high), (low, low, low)]

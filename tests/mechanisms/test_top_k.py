@@ -18,13 +18,13 @@ import mpmath
 import pytest
 
 from dpflow import OutputDP, guarded
-from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.costs import TopK
 from dpflow.exceptions import BudgetRefused, ReleaseError
 from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.largest_groups import largest
-from tests.adversaries.test_output import Finite, value
+from tests.adversaries.test_output_dp import Finite, value
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread
 from tests.walks import Walk, law_of
@@ -227,7 +227,7 @@ def test_choices_one_after_the_other_keep_the_budget(delta, reached) -> None:
     """
     one, other = law(largest, PAIR, (1, 1)), law(largest, PAIR, (0, 0))
     outputs = [(one.get(o, 0.0), other.get(o, 0.0), str(o[1])) for o in {*one, *other}]
-    rule = OutputFilter(epsilon="6.24", delta=delta)
+    rule = OutputDpFilter(epsilon="6.24", delta=delta)
     priced = PAIR.output_dp()
     kept = value(rule, [Finite(priced, tuple(outputs))], 4)
     assert kept == pytest.approx(reached, abs=1e-6)

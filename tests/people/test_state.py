@@ -25,7 +25,7 @@ UGLY = [float("nan"), -float("nan"), float("inf"), -float("inf"), -1.0, -1e-320,
 
 
 def tally_of(people: int, bound=1) -> PrivateTally:
-    """Make a tally of the Renyi measure."""
+    """Make a tally of the RDP measure."""
     return PrivateTally(
         IndividualBound(measure="rdp", order=8, bound=bound), people=people
     )
@@ -194,7 +194,7 @@ def test_own_reading_is_the_bound_on_one_persons_loss():
             tally.own_reading(0, other)
 
 
-def test_own_reading_in_the_gaussian_measure():
+def test_own_reading_in_the_gdp_measure():
     """mu**2 of one person is order * mu**2 / 2 of divergence at any order."""
     tally = PrivateTally(IndividualBound(measure="gdp", bound=1), people=1)
     tally.admit(np.array([0.25]))

@@ -11,7 +11,7 @@ import pytest
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.accounting.rules.basic import BasicFilter
-from dpflow.accounting.rules.renyi import RenyiOdometer
+from dpflow.accounting.rules.rdp import RdpOdometer
 from dpflow.policy import parse_policy, policy_schema
 from dpflow.rounding import Number, exact, number_text
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused
@@ -53,7 +53,7 @@ class OpenFilter(BasicFilter):
         self.others = others
 
 
-class FixedOdometer(RenyiOdometer):
+class FixedOdometer(RdpOdometer):
     """An odometer without constants to tune."""
 
     theorem = "fixed"

@@ -44,8 +44,9 @@ class EarlyStopping(Cost):
     with an accountant: then the stop is a cell with an epsilon of its own, and
     `delta` is spent whatever the stop.
 
-    Source: Hartmann et al. 2022, Sec 5; docs/derivations/output.md#early-stopping and
-    docs/derivations/output.md#optimal-delta-of-stops. The outcome is the number of
+    Source: Hartmann et al. 2022, Sec 5;
+    docs/derivations/output-dp.md#early-stopping and
+    docs/derivations/output-dp.md#optimal-delta-of-stops. The outcome is the number of
     sub-steps that ran; between two stops it counts as the later one.
 
     Assumes: each sub-step is as declared, given the outputs before it; nothing outside

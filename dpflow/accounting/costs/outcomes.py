@@ -3,7 +3,7 @@
 The worst cell is reserved before a step runs; the cell of its output is reported when
 it settles. Which part of the worst case comes back is the theorem's business
 (`Rule.price_realised`). Delta never comes back with a cell
-(docs/derivations/output.md#delta-stays-spent).
+(docs/derivations/output-dp.md#delta-stays-spent).
 
 The cell must be read from the mechanism's own output, before any post-processing, and
 that output counts as released.
@@ -82,7 +82,7 @@ class OutputDP(OutcomeCost):
     For all neighbours and all sets S of outputs: P(M(D) in S) <= delta + sum over cells
     p of e^epsilon(p) P(M(D') in S and p). There is one delta for the whole mechanism.
 
-    Source: Hartmann et al. 2022, Def 2; docs/derivations/output.md#output-dp.
+    Source: Hartmann et al. 2022, Def 2; docs/derivations/output-dp.md#output-dp.
 
     Args:
         cells: The epsilon of each cell, by name; zero where the outputs of a cell
@@ -206,9 +206,9 @@ class ProposeTestRelease(OutcomeCost):
 
     Source: Dwork, Lei 2009; Hartmann et al. 2022, Def 9 and Lemma 10. Two tries lose up
     to 2 delta - delta^2; the single delta of the lemma is wrong:
-    docs/derivations/output.md#two-tries.
+    docs/derivations/output-dp.md#two-tries.
 
-    Assumes: the conditions of docs/derivations/output.md#propose-test-release at
+    Assumes: the conditions of docs/derivations/output-dp.md#propose-test-release at
     (epsilon, delta); a proposal depends on data through released outputs only.
 
     Args:

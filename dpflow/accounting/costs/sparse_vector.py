@@ -41,7 +41,7 @@ class SparseVector(OutcomeCost):
     with k of them costs epsilon_threshold + (k / positives) epsilon_answers.
 
     Source: Lyu, Su, Li 2017, Alg 1; cells: Hartmann et al. 2022, Lemma 8;
-    docs/derivations/output.md#sparse-vector. The outcome is the number of positive
+    docs/derivations/output-dp.md#sparse-vector. The outcome is the number of positive
     answers.
 
     Assumes: the threshold's noise is never drawn again; answers are yes or no, numeric

@@ -28,7 +28,7 @@ class TopK(OutcomeCost):
     came, costs t / `most` of epsilon. Delta is lost either way.
 
     Source: Durfee, Rogers 2019 (arXiv 1905.04273) Alg. 1, whose composition "pay what
-    you get" follows from the cells; docs/derivations/output.md#largest-groups. The
+    you get" follows from the cells; docs/derivations/output-dp.md#largest-groups. The
     outcome is the number of picks, the end included.
 
     Assumes: one privacy unit is in each group once, and in however many groups.

@@ -24,13 +24,13 @@ def cell_renyi(cost: OutcomeCost, outcome: Outcome, order: Fraction) -> Fraction
     x^order e^(-(order - 1) r) <= 1 + slope (x - 1) there, with one slope for all cells
     of the mechanism. The right side has the mean 1 under Q, so the left side, summed
     over the cells, has at most that: the realised r keep the supermartingale of the
-    Renyi filter and of the Ville odometer (docs/derivations/renyi.md#cells).
+    RDP filter and of the Ville odometer (docs/derivations/rdp.md#cells).
 
     The slope is that of the randomized response of the largest epsilon: for its cell, r
     is the worst case's divergence, which a rule reserves. Where that is no less than
     the epsilon itself, the slope is 1 and r each cell's epsilon.
 
-    Source: docs/derivations/renyi.md#cells. It answers the question of Hartmann et al.
+    Source: docs/derivations/rdp.md#cells. It answers the question of Hartmann et al.
     2022, App. A, in the manner of Rogers, Samorodnitsky, Wu, Ramdas 2023 (arXiv
     2306.13824).
 

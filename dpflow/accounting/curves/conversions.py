@@ -55,7 +55,7 @@ def _gaussian_delta(mp: Any, epsilon: Fraction, mu: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def gaussian_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
+def gdp_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest mu**2 that is (epsilon, delta)-DP, rounded down.
 
     Source: docs/derivations/notions.md#budget-of-a-target; the root of
@@ -87,14 +87,14 @@ def gaussian_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
     return mu**2
 
 
-def renyi_epsilon_allowed(
+def rdp_epsilon_allowed(
     epsilon: Fraction, delta: Fraction, order: Fraction, *, tight: bool = True
 ) -> Fraction:
     """Return how much Renyi divergence of one order (epsilon, delta)-DP allows.
 
     Source: tight: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Prop. 12, solved
     for the divergence; classic: Mironov 2017 Prop. 3.
-    docs/derivations/notions.md#renyi-to-dp.
+    docs/derivations/notions.md#rdp-to-dp.
 
     Assumes: order > 1, delta > 0; the divergence bounds the whole transcript.
 
@@ -117,9 +117,7 @@ def _allowed(
 
 
 @lru_cache(maxsize=256)
-def concentrated_budget(
-    epsilon: Fraction, delta: Fraction, *, tight: bool = True
-) -> Fraction:
+def zcdp_budget(epsilon: Fraction, delta: Fraction, *, tight: bool = True) -> Fraction:
     """Return a rho such that rho-zCDP implies (epsilon, delta)-DP, rounded down.
 
     Source: tight: the best order of Canonne, Kamath, Steinke 2020 (arXiv
@@ -149,7 +147,7 @@ def concentrated_budget(
         return _allowed(mp, epsilon, delta, alpha, tight=True) / alpha
 
     order = 1 + maximiser(per_rho)
-    return max(renyi_epsilon_allowed(epsilon, delta, order) / order, Fraction(0))
+    return max(rdp_epsilon_allowed(epsilon, delta, order) / order, Fraction(0))
 
 
 def maximiser(objective: Callable[[Any, Any], Any]) -> Fraction:

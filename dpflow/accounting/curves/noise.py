@@ -56,13 +56,13 @@ def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
 
 @approx_zcdp.register
 def _(cost: DiscreteLaplace) -> tuple[Fraction, Fraction]:
-    """Its mean loss: derivations/notions.md#discrete-laplace-to-concentrated."""
+    """Its mean loss: derivations/notions.md#discrete-laplace-to-zcdp."""
     return discrete_laplace_rho(cost.sensitivity, cost.scale), Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
-    """Its worst order: derivations/notions.md#response-to-concentrated."""
+    """Its worst order: derivations/notions.md#response-to-zcdp."""
     return response_rho(cost.epsilon, cost.categories), Fraction(0)
 
 
@@ -86,13 +86,13 @@ def _(cost: PoissonSampledGaussian) -> tuple[Fraction, Fraction]:
 
 @gdp_mu_squared.register
 def _(cost: DiscreteLaplace) -> Fraction:
-    """The middle test: derivations/notions.md#discrete-laplace-to-gaussian."""
+    """The middle test: derivations/notions.md#discrete-laplace-to-gdp."""
     return discrete_laplace_mu_squared(cost.sensitivity, cost.scale)
 
 
 @gdp_mu_squared.register
 def _(cost: RandomizedResponse) -> Fraction:
-    """Its one corner: derivations/notions.md#response-to-gaussian."""
+    """Its one corner: derivations/notions.md#response-to-gdp."""
     return response_mu_squared(cost.epsilon, cost.categories)
 
 

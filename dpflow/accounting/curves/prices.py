@@ -75,10 +75,10 @@ def approx_zcdp(cost: Cost) -> tuple[Fraction, Fraction]:
     """Return (rho, delta): the step is delta-approximately rho-zCDP.
 
     Source: Gaussian: Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.6. (epsilon, 0)-DP:
-    rho = epsilon tanh(epsilon / 2), docs/derivations/notions.md#pure-to-concentrated
+    rho = epsilon tanh(epsilon / 2), docs/derivations/notions.md#pure-to-zcdp
     (tight, attained by randomized response). Laplace: rho = epsilon + exp(-epsilon) -
     1, arXiv 2510.25746. (epsilon, delta)-DP: the same rho after removing mass delta,
-    docs/derivations/notions.md#approximate-to-concentrated.
+    docs/derivations/notions.md#approximate-to-zcdp.
 
     Assumes: the declared sensitivity holds in the norm of the mechanism.
 
@@ -141,8 +141,8 @@ def gdp_mu_squared(cost: Cost) -> Fraction:
 
     Source: Gaussian: Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.
     (epsilon, 0)-DP: mu = -2 Phi^-1(1 / (1 + e^epsilon)),
-    docs/derivations/notions.md#pure-to-gaussian. Laplace: mu = -2 Phi^-1(e^(-epsilon/2)
-    / 2), docs/derivations/notions.md#laplace-to-gaussian; exact, like all of these. Its
+    docs/derivations/notions.md#pure-to-gdp. Laplace: mu = -2 Phi^-1(e^(-epsilon/2)
+    / 2), docs/derivations/notions.md#laplace-to-gdp; exact, like all of these. Its
     Renyi or zCDP rate is no GDP bound.
 
     Assumes: the declared sensitivity holds in the norm of the mechanism.
@@ -173,7 +173,7 @@ def _(cost: ApproxDP) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: Laplace) -> Fraction:
-    """-2 Phi^-1(e^(-epsilon/2) / 2): derivations/notions.md#laplace-to-gaussian."""
+    """-2 Phi^-1(e^(-epsilon/2) / 2): derivations/notions.md#laplace-to-gdp."""
     return laplace_mu_squared(cost.sensitivity / cost.scale)
 
 

@@ -17,7 +17,7 @@ from dpflow.rounding import bound_above, to_real
 def response_mu_squared(epsilon: Fraction, categories: int) -> Fraction:
     """Return mu**2 of randomized response: mu = Phi^-1(truth) - Phi^-1(other).
 
-    Source: docs/derivations/notions.md#response-to-gaussian.
+    Source: docs/derivations/notions.md#response-to-gdp.
 
     Assumes: epsilon > 0 and at least two categories.
 
@@ -43,7 +43,7 @@ def response_mu_squared(epsilon: Fraction, categories: int) -> Fraction:
 def response_rho(epsilon: Fraction, categories: int) -> Fraction:
     """Return the rho of randomized response: the largest divergence over its order.
 
-    Source: docs/derivations/notions.md#response-to-concentrated. With few categories
+    Source: docs/derivations/notions.md#response-to-zcdp. With few categories
     that is the mean loss, at order 1; with many it lies inside, where the secant from
     there touches.
 
@@ -109,7 +109,7 @@ class _Secants:
 def discrete_laplace_mu_squared(sensitivity: Fraction, scale: Fraction) -> Fraction:
     """Return mu**2 of discrete Laplace noise for a shift by a whole number.
 
-    Source: docs/derivations/notions.md#discrete-laplace-to-gaussian. With u =
+    Source: docs/derivations/notions.md#discrete-laplace-to-gdp. With u =
     exp(-1 / scale), mu = -Phi^-1(u^j / (1 + u)) - Phi^-1(u^k / (1 + u)), where j and k
     are the two halves of the shift plus one.
 
@@ -134,7 +134,7 @@ def discrete_laplace_mu_squared(sensitivity: Fraction, scale: Fraction) -> Fract
 def discrete_laplace_rho(sensitivity: Fraction, scale: Fraction) -> Fraction:
     """Return the rho of discrete Laplace noise: its mean loss.
 
-    Source: docs/derivations/notions.md#discrete-laplace-to-concentrated. epsilon - (1 -
+    Source: docs/derivations/notions.md#discrete-laplace-to-zcdp. epsilon - (1 -
     e^-epsilon) / (scale sinh(1 / scale)), where epsilon = sensitivity / scale.
 
     Assumes: a whole sensitivity of at least 1, of one number or a vector in L1 norm.

@@ -12,9 +12,9 @@ from dpflow.accounting.costs.base import Cost, cost_from_description, whole_numb
 from dpflow.accounting.costs.outcomes import read_number
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
-from dpflow.accounting.rules.concentrated import one_of
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     Number,

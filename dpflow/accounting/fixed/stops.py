@@ -199,7 +199,7 @@ def lemma_11(
     Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Lemma 11: outputs that end at
     stop i are (E_i, delta_i)-subset DP because the steps up to there are, and subset
     guarantees over a partition add up (Lemma 6). Proof:
-    docs/derivations/output.md#early-stopping.
+    docs/derivations/output-dp.md#early-stopping.
 
     Assumes: steps and stops are fixed in advance; whether to stop is a function of
     released outputs. An end between two stops counts as the later one.
@@ -231,7 +231,7 @@ def theorem_15(
     """Return the smallest delta for given epsilons of the stops, rounded up.
 
     Source: Hartmann et al., Theorem 15, by the recursion of
-    docs/derivations/output.md#optimal-delta-of-stops: in the tree of randomized
+    docs/derivations/output-dp.md#optimal-delta-of-stops: in the tree of randomized
     responses, a node of probability P under one dataset and Q
     under the other contributes max(P - e^E Q if it is a stop, what its children
     contribute). Divided by P, a node is known by its depth and its loss log(P / Q), so

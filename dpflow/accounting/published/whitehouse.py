@@ -5,12 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import concentrated_budget
+from dpflow.accounting.curves.conversions import zcdp_budget
 from dpflow.accounting.curves.prices import approx_dp, approx_zcdp
-from dpflow.accounting.rules.concentrated import one_of
 from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import (
     Number,
@@ -29,8 +29,8 @@ class WhitehouseFilter(ThresholdFilter):
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 2, with a halt
     on strict excess only: docs/derivations/composition.md#whitehouse-filter. V sums
     epsilon_i**2. With `drift: tanh`, V is 2 R and R sums epsilon_i tanh(epsilon_i / 2):
-    the same proof with the exact concentrated rate of an (epsilon_i, 0)-DP step. A step
-    that is known as concentrated only (a Gaussian) enters by Thm 1 of the paper, at
+    the same proof with the exact zCDP rate of an (epsilon_i, 0)-DP step. A step
+    that is known as zCDP only (a Gaussian) enters by Thm 1 of the paper, at
     V = 2 rho.
 
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it, or
@@ -66,7 +66,7 @@ class WhitehouseFilter(ThresholdFilter):
         self._classic = self.drift == "classic"
         self.components = ("epsilon_squared" if self._classic else "rho", "delta")
         # (sqrt(epsilon + log) - sqrt(log))**2, where log = log(1 / delta_loss).
-        rho = concentrated_budget(self.epsilon, self.delta_loss, tight=False)
+        rho = zcdp_budget(self.epsilon, self.delta_loss, tight=False)
         self.thresholds = (
             units_down(2 * rho if self._classic else rho),
             units_down(self.delta - self.delta_loss),

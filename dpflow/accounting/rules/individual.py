@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import gaussian_budget, renyi_epsilon_allowed
+from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
 from dpflow.accounting.curves.prices import (
     approx_zcdp,
     gdp_mu_squared,
@@ -20,9 +20,8 @@ from dpflow.accounting.curves.prices import (
     renyi,
     renyi_divergence,
 )
-from dpflow.accounting.rules.concentrated import one_of
 from dpflow.accounting.rules.groups import grouped
-from dpflow.accounting.rules.renyi import (
+from dpflow.accounting.rules.rdp import (
     best_order,
     exact_order,
     idle_reading,
@@ -30,6 +29,7 @@ from dpflow.accounting.rules.renyi import (
 )
 from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     RHO_LOW,
@@ -59,7 +59,7 @@ class IndividualBound(Cost):
     Args:
         measure: "rdp" (divergences of one order add up) or "gdp" (squared mus).
         bound: What no person may exceed, in that measure; positive.
-        order: The order, above 1; for the Renyi measure only.
+        order: The order, above 1; for the RDP measure only.
 
     Raises:
         InvalidCost: If a number is out of range or the order is missing or too much.
@@ -234,12 +234,12 @@ class IndividualFilter(ThresholdFilter):
         self.order = _order_of(self.measure, order)
         if self.measure == "gdp":
             self.components = ("mu_squared",)
-            allowed = gaussian_budget(self.epsilon, self.delta)
+            allowed = gdp_budget(self.epsilon, self.delta)
         else:
             self.components = ("rdp",)
             if self.order is None:
                 self.order = best_order(self.epsilon, self.delta)
-            allowed = renyi_epsilon_allowed(self.epsilon, self.delta, self.order)
+            allowed = rdp_epsilon_allowed(self.epsilon, self.delta, self.order)
         if allowed < RHO_LOW:
             msg = (
                 f"epsilon {number_text(self.epsilon)} with delta "

@@ -10,7 +10,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
 from dpflow.accounting.costs.notions import GaussianDP
-from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import approx_dp, gdp_mu_squared
 from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.residue_charge import (
@@ -82,7 +82,7 @@ class ResidueFilter(ThresholdFilter):
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.delta_loss: Fraction = loss_share(self.delta, delta_loss)
         self.thresholds = (
-            units_down(gaussian_budget(self.epsilon, self.delta_loss)),
+            units_down(gdp_budget(self.epsilon, self.delta_loss)),
             units_down(self.delta - self.delta_loss),
         )
 

@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.rules.portfolio import PortfolioFilter
-from dpflow.accounting.rules.renyi_mixture import RenyiMixtureFilter
+from dpflow.accounting.rules.auto import AutoFilter
+from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.rule import Filter, ThresholdFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import Number, number_from_text, number_text
@@ -60,13 +60,13 @@ def admits_less(after: Filter, before: Filter) -> bool:
     """Say whether each tally that `after` admits is certainly one `before` admits.
 
     Thresholds: compared. The mixture over orders falls with epsilon and with delta at
-    fixed orders and weights (docs/derivations/renyi.md#mixture-rule). A portfolio
+    fixed orders and weights (docs/derivations/rdp.md#mixture-rule). The filter
     admits what some member admits, so it admits less if each member does. Nothing is
     claimed for others.
     """
     if type(after) is not type(before) or after.components != before.components:
         return False
-    if isinstance(after, PortfolioFilter) and isinstance(before, PortfolioFilter):
+    if isinstance(after, AutoFilter) and isinstance(before, AutoFilter):
         pairs = zip(after.members, before.members, strict=True)
         return all(admits_less(new, old) for new, old in pairs)
     if not same_prices(after, before):
@@ -74,7 +74,7 @@ def admits_less(after: Filter, before: Filter) -> bool:
     if isinstance(after, ThresholdFilter) and isinstance(before, ThresholdFilter):
         return after.limit.fits_within(before.limit)
     smaller = after.epsilon <= before.epsilon and after.delta <= before.delta
-    return smaller and isinstance(after, RenyiMixtureFilter)
+    return smaller and isinstance(after, RdpMixtureFilter)
 
 
 def same_prices(one: Filter, other: Filter) -> bool:

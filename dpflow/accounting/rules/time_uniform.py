@@ -19,10 +19,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import ProbabilisticDP
 from dpflow.accounting.curves.notions import loss_unbounded, probabilistic_dp
 from dpflow.accounting.curves.prices import approx_zcdp
-from dpflow.accounting.rules.concentrated import one_of
 from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     RHO_HIGH,
@@ -60,7 +60,7 @@ class TimeUniformOdometer(Odometer):
     """What both share: prices, drift, and the deltas of steps.
 
     In the form "zcdp" the tally holds R, the sum of the rhos: the drift is R
-    and V is 2 R. That covers concentrated steps (Gaussians) and is tighter for pure
+    and V is 2 R. That covers zCDP steps (Gaussians) and is tighter for pure
     ones. In the form "pure" it holds V, the sum of epsilon**2, and the drift is V/2.
 
     Args:
@@ -73,8 +73,8 @@ class TimeUniformOdometer(Odometer):
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.delta_loss = loss_share(self.delta, delta_loss)
         self.form = one_of("form", form, FORMS)
-        self._concentrated = self.form == "zcdp"
-        first = "rho" if self._concentrated else "epsilon_squared"
+        self._zcdp = self.form == "zcdp"
+        first = "rho" if self._zcdp else "epsilon_squared"
         self.components = (first, "delta", "uncovered")
         self._room = units_down(self.delta - self.delta_loss)
 
@@ -86,7 +86,7 @@ class TimeUniformOdometer(Odometer):
         return Tally((units_up(amount), units_up(delta), 0))
 
     def _amount(self, cost: Cost) -> tuple[Fraction, Fraction]:
-        if not self._concentrated:
+        if not self._zcdp:
             epsilon, delta = probabilistic_dp(cost)
             return epsilon**2, delta
         rho, delta = approx_zcdp(cost)
@@ -99,7 +99,7 @@ class TimeUniformOdometer(Odometer):
         amount, spent, uncovered = tally.amounts
         if uncovered or spent > self._room:
             return float("inf")
-        if self._concentrated:
+        if self._zcdp:
             drift, variance = amount, 2 * amount
         else:
             drift, variance = (amount + 1) // 2, amount
@@ -117,7 +117,7 @@ class MixtureOdometer(TimeUniformOdometer):
     the drift that the poster lost: docs/derivations/time-uniform.md#mixture-odometer.
     The boundary is the normal mixture of Howard, Ramdas, McAuliffe, Sekhon 2021 (arXiv
     1810.08240), one-sided. Two-sided, on |L|: log(sqrt((V + rho) / rho) / delta_loss)
-    in the form "pure", where the loss is centred at its mean. A concentrated step has
+    in the form "pure", where the loss is centred at its mean. A zCDP step has
     no such centre, so there each side gets half of delta_loss, which is 1 + inside the
     logarithm: docs/derivations/time-uniform.md#two-sided-mixture.
 
@@ -161,7 +161,7 @@ class MixtureOdometer(TimeUniformOdometer):
             rho = _tuned_rho(epsilon, float(tail))
         self.rho: Fraction = exact_rho(rho)
         self._rho = float(self.rho)
-        self._centred = sides == "two" and not self._concentrated
+        self._centred = sides == "two" and not self._zcdp
         log = bound_above(lambda mp: -mp.log(to_real(mp, self.delta_loss)))
         self._log = float_up(log)
         self._scale = float_up(1 / tail)

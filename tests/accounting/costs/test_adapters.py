@@ -268,7 +268,7 @@ def test_a_query_knows_its_distance():
         from_opendp(query.resolve())
 
 
-def test_a_renyi_measure_names_a_cost(space):
+def test_an_rdp_measure_names_a_cost(space):
     """A curve becomes a cost at one order."""
     curve = dp.m.make_user_measurement(
         *space, dp.renyi_divergence(), lambda x: x, lambda d: lambda order: order * d

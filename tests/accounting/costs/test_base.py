@@ -242,7 +242,7 @@ def test_two_ways_of_saying_the_same_cost_are_equal():
 
 
 def test_different_mechanisms_with_the_same_numbers_differ():
-    """An equal number does not make a pure step a concentrated one."""
+    """An equal number does not make a pure step a zCDP one."""
     assert len({PureDP(epsilon=1), ZCDP(rho=1), ApproxDP(epsilon=1, delta=0)}) == 3
     assert Gaussian(sensitivity=1, sigma=2) != Laplace(sensitivity=1, scale=2)
     assert ApproxDP(epsilon=1, delta=0) != PureDP(epsilon=1)

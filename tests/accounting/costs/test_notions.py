@@ -89,8 +89,8 @@ def test_a_cost_is_worth_what_its_notion_implies(cost, pair, square, divergence)
             assert expected == price(*arguments)
 
 
-def test_concentrated_prices():
-    """(rho, delta) of each cost; a bound at one order is no concentrated bound."""
+def test_zcdp_prices():
+    """(rho, delta) of each cost; a bound at one order is no zCDP bound."""
     pure = approx_zcdp(PureDP(epsilon="0.1"))[0]
     assert approx_zcdp(PDP) == (pure, TINY)
     assert approx_zcdp(AZCDP) == (Fraction("0.01"), TINY)
@@ -101,7 +101,7 @@ def test_concentrated_prices():
 
 @settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=EPSILONS, delta=powers(-30, -1))
-def test_probabilistic_steps_have_the_tight_concentrated_rate(epsilon, delta):
+def test_probabilistic_steps_have_the_tight_zcdp_rate(epsilon, delta):
     """Rho is epsilon tanh(epsilon/2), from above and within 1e-9; delta is kept."""
     rho, own = approx_zcdp(ProbabilisticDP(epsilon=epsilon, delta=delta))
     real = MP.mpf(epsilon.numerator) / epsilon.denominator

@@ -128,7 +128,7 @@ def test_realised_never_exceeds_reserved(rule: Any) -> None:
                 assert reserved == realised
 
 
-def test_only_output_and_renyi_refund_cells() -> None:
+def test_only_output_dp_and_rdp_refund_cells() -> None:
     """A cheap cell is charged in full by everything else."""
     for rule in rules():
         if rule.theorem == "sequence":

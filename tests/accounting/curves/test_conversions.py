@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from dpflow.accounting.curves.conversions import (
     NEGLIGIBLE_DELTA,
-    concentrated_budget,
-    gaussian_budget,
     gaussian_delta,
+    gdp_budget,
     maximiser,
-    renyi_epsilon_allowed,
+    rdp_epsilon_allowed,
+    zcdp_budget,
 )
 from dpflow.rounding import DELTA_LOW
 from tests.sizes import scaled, spread
@@ -100,9 +100,9 @@ def best_delta(mp: Any, epsilon: Fraction, rho: Fraction) -> Any:
 # -- Gaussian ----------------------------------------------------------------------
 
 
-def check_gaussian_budget(epsilon: Fraction, delta: Fraction) -> None:
+def check_gdp_budget(epsilon: Fraction, delta: Fraction) -> None:
     """Assert that the budget keeps delta and that 1e-9 more would break it."""
-    budget = gaussian_budget(epsilon, delta)
+    budget = gdp_budget(epsilon, delta)
     with flint.ctx.workprec(BITS):
         assert normal_delta(epsilon, to_arb(budget).sqrt()) <= to_arb(delta)
         more = to_arb(budget * (1 + CLOSE)).sqrt()
@@ -110,23 +110,23 @@ def check_gaussian_budget(epsilon: Fraction, delta: Fraction) -> None:
 
 
 @corners
-def test_the_gaussian_budget_at_the_corners(epsilon, delta):
+def test_the_gdp_budget_at_the_corners(epsilon, delta):
     """The largest mu**2 is found from below in every corner of the range."""
-    check_gaussian_budget(Fraction(epsilon), Fraction(delta))
+    check_gdp_budget(Fraction(epsilon), Fraction(delta))
 
 
 @pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
 @pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
-def test_the_gaussian_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
+def test_the_gdp_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
     """The limits of epsilon and delta themselves get a sound, tight budget."""
-    check_gaussian_budget(Fraction(epsilon), Fraction(delta))
+    check_gdp_budget(Fraction(epsilon), Fraction(delta))
 
 
 @settings(max_examples=scaled(8))
 @given(epsilons, deltas)
-def test_the_gaussian_budget_anywhere(epsilon, delta):
+def test_the_gdp_budget_anywhere(epsilon, delta):
     """The largest mu**2 is found from below between the corners as well."""
-    check_gaussian_budget(epsilon, delta)
+    check_gdp_budget(epsilon, delta)
 
 
 @given(decimals(-6, 3), decimals(-3, 1))
@@ -191,9 +191,9 @@ def test_known_budgets(epsilon, delta, classic, tight, mu):
     """The table of targets is met to its last digit but one, and from below."""
     target = Fraction(epsilon), Fraction(delta)
     for budget, expected in [
-        (concentrated_budget(*target, tight=False), Fraction(classic)),
-        (concentrated_budget(*target), Fraction(tight)),
-        (gaussian_budget(*target), Fraction(mu) ** 2),
+        (zcdp_budget(*target, tight=False), Fraction(classic)),
+        (zcdp_budget(*target), Fraction(tight)),
+        (gdp_budget(*target), Fraction(mu) ** 2),
     ]:
         assert abs(budget - expected) < expected / 10**12
 
@@ -201,9 +201,9 @@ def test_known_budgets(epsilon, delta, classic, tight, mu):
 # -- zCDP --------------------------------------------------------------------------
 
 
-def check_concentrated_budget(epsilon: Fraction, delta: Fraction) -> None:
+def check_zcdp_budget(epsilon: Fraction, delta: Fraction) -> None:
     """Assert that some order proves delta and that 1e-9 more rho finds no order."""
-    budget = concentrated_budget(epsilon, delta)
+    budget = zcdp_budget(epsilon, delta)
     mp = mpmath.mp.clone()
     mp.dps = 120
     log_delta = mp.log(mp.mpf(delta.numerator) / delta.denominator)
@@ -212,30 +212,30 @@ def check_concentrated_budget(epsilon: Fraction, delta: Fraction) -> None:
 
 
 @corners
-def test_the_concentrated_budget_at_the_corners(epsilon, delta):
+def test_the_zcdp_budget_at_the_corners(epsilon, delta):
     """The best order's rho is found from below in every corner of the range."""
-    check_concentrated_budget(Fraction(epsilon), Fraction(delta))
+    check_zcdp_budget(Fraction(epsilon), Fraction(delta))
 
 
 @pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
 @pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
-def test_the_concentrated_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
+def test_the_zcdp_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
     """The limits of epsilon and delta themselves get a sound, tight budget."""
-    check_concentrated_budget(Fraction(epsilon), Fraction(delta))
+    check_zcdp_budget(Fraction(epsilon), Fraction(delta))
 
 
 @settings(max_examples=scaled(6))
 @given(epsilons, deltas)
-def test_the_concentrated_budget_anywhere(epsilon, delta):
+def test_the_zcdp_budget_anywhere(epsilon, delta):
     """The best order's rho is found from below between the corners as well."""
-    check_concentrated_budget(epsilon, delta)
+    check_zcdp_budget(epsilon, delta)
 
 
 @settings(max_examples=scaled(12))
 @given(epsilons, deltas)
 def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
     """Rho + 2 sqrt(rho log(1/delta)) reaches epsilon at the budget, not before."""
-    budget = concentrated_budget(epsilon, delta, tight=False)
+    budget = zcdp_budget(epsilon, delta, tight=False)
 
     def reached(rho: Fraction) -> arb:
         return to_arb(rho) + 2 * (to_arb(rho) * -to_arb(delta).log()).sqrt()
@@ -249,9 +249,9 @@ def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
 @given(epsilons, deltas)
 def test_gaussians_within_a_rho_budget_keep_its_delta(epsilon, delta):
     """A Gaussian of that rho is (epsilon, delta)-DP: the exact curve confirms it."""
-    tight = concentrated_budget(epsilon, delta)
-    classic = concentrated_budget(epsilon, delta, tight=False)
-    assert 0 < classic <= tight <= gaussian_budget(epsilon, delta) / 2
+    tight = zcdp_budget(epsilon, delta)
+    classic = zcdp_budget(epsilon, delta, tight=False)
+    assert 0 < classic <= tight <= gdp_budget(epsilon, delta) / 2
     with flint.ctx.workprec(BITS):
         exact = normal_delta(epsilon, (2 * to_arb(tight)).sqrt())
         assert exact <= to_arb(delta)
@@ -263,7 +263,7 @@ def test_gaussians_within_a_rho_budget_keep_its_delta(epsilon, delta):
 @given(epsilons, deltas, orders)
 def test_the_divergence_that_one_order_allows(epsilon, delta, order):
     """CKS gives back at most delta at the allowed divergence, and more above it."""
-    allowed = renyi_epsilon_allowed(epsilon, delta, order)
+    allowed = rdp_epsilon_allowed(epsilon, delta, order)
     with flint.ctx.workprec(BITS):
         assert renyi_delta(epsilon, allowed, order) <= to_arb(delta)
         more = allowed + abs(allowed) * CLOSE
@@ -273,7 +273,7 @@ def test_the_divergence_that_one_order_allows(epsilon, delta, order):
 @given(epsilons, deltas, orders)
 def test_the_classic_conversion_of_one_order(epsilon, delta, order):
     """Mironov's conversion is r + log(1/delta)/(order-1), solved from below."""
-    allowed = renyi_epsilon_allowed(epsilon, delta, order, tight=False)
+    allowed = rdp_epsilon_allowed(epsilon, delta, order, tight=False)
 
     def reached(divergence: Fraction) -> arb:
         return to_arb(divergence) - to_arb(delta).log() / (to_arb(order) - 1)
@@ -289,7 +289,7 @@ def test_the_classic_conversion_of_one_order(epsilon, delta, order):
 )
 def test_known_conversions_of_one_order(epsilon, tight):
     """Order 10 at delta 1e-5 allows a divergence of one half at two known epsilons."""
-    allowed = renyi_epsilon_allowed(
+    allowed = rdp_epsilon_allowed(
         Fraction(epsilon), Fraction("1e-5"), Fraction(10), tight=tight
     )
     assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
@@ -297,7 +297,7 @@ def test_known_conversions_of_one_order(epsilon, tight):
 
 def test_a_known_delta_of_one_order():
     """At the published delta the order allows the published divergence."""
-    allowed = renyi_epsilon_allowed(
+    allowed = rdp_epsilon_allowed(
         Fraction("1.5"), Fraction("4.7811486646655589e-6"), Fraction(10)
     )
     assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
@@ -316,16 +316,16 @@ def test_known_epsilons_of_a_rho(rho, classic, tight, exact):
     """At delta 1e-6 the three known epsilons of a rho give that rho back."""
     delta = Fraction("1e-6")
     for budget in (
-        concentrated_budget(Fraction(classic), delta, tight=False),
-        concentrated_budget(Fraction(tight), delta),
-        gaussian_budget(Fraction(exact), delta) / 2,
+        zcdp_budget(Fraction(classic), delta, tight=False),
+        zcdp_budget(Fraction(tight), delta),
+        gdp_budget(Fraction(exact), delta) / 2,
     ):
         assert abs(budget - Fraction(rho)) < Fraction(rho) / 10**7
 
 
 def test_an_order_that_allows_nothing_is_negative():
     """Low orders cannot reach a small delta: what they allow is below zero."""
-    assert renyi_epsilon_allowed(Fraction(1), Fraction("1e-6"), Fraction(2)) < 0
+    assert rdp_epsilon_allowed(Fraction(1), Fraction("1e-6"), Fraction(2)) < 0
 
 
 # -- laws --------------------------------------------------------------------------
@@ -338,9 +338,9 @@ def test_budgets_never_grow_when_the_target_tightens(one, two, first, second):
     (low, high), (rare, often) = sorted((one, two)), sorted((first, second))
     slack = 1 + Fraction(1, 10**11)
     for budget in (
-        gaussian_budget,
-        concentrated_budget,
-        lambda e, d: concentrated_budget(e, d, tight=False),
+        gdp_budget,
+        zcdp_budget,
+        lambda e, d: zcdp_budget(e, d, tight=False),
     ):
         assert budget(low, rare) <= budget(high, rare) * slack
         assert budget(low, rare) <= budget(low, often) * slack

@@ -198,8 +198,8 @@ def test_gaussian_prices_are_exact(sigma, order):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("rho", ["1e-24", "0.3", "1e12"])
-def test_concentrated_prices_are_exact(rho, order):
-    """A concentrated step costs what it says, times the order for Renyi."""
+def test_zcdp_prices_are_exact(rho, order):
+    """A zCDP step costs what it says, times the order for Renyi."""
     cost = ZCDP(rho=rho)
     assert approx_zcdp(cost) == (Fraction(rho), 0)
     assert renyi(cost, Fraction(order)) == Fraction(order) * Fraction(rho)

@@ -113,7 +113,7 @@ def test_budgets_round_down_and_prices_round_up():
 
 @pytest.mark.parametrize("cost", [Gaussian(sensitivity=1, sigma=20), ZCDP(rho=1)])
 def test_a_step_without_an_epsilon_is_refused(cost):
-    """Gaussian and concentrated steps have no epsilon of their own to add up."""
+    """Gaussian and zCDP steps have no epsilon of their own to add up."""
     with pytest.raises(UnsupportedCost, match=type(cost).__name__):
         RULE.price(cost)
 

@@ -85,7 +85,7 @@ def test_a_step_costs_what_is_left_of_it_and_its_delta(
     assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))
 
 
-def test_an_approximately_concentrated_step_has_divergences_but_no_mu() -> None:
+def test_an_approximately_zcdp_step_has_divergences_but_no_mu() -> None:
     """As without a delta."""
     cost, rest = ApproxZCDP(rho="0.001", delta="1e-9"), ZCDP(rho="0.001")
     rule = split("rdp", order=8)
@@ -141,6 +141,6 @@ def test_a_part_is_a_delta_of_the_budget(theorem: str, part: object) -> None:
 
 
 def test_several_orders_have_no_split() -> None:
-    """One order, or a portfolio, has."""
+    """One order, or `auto`, has."""
     with pytest.raises(InvalidCost, match="delta_loss= goes with one"):
         split("rdp", orders=[4, 8])

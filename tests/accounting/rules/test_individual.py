@@ -150,7 +150,7 @@ def test_bound_is_a_cost_that_journals_keep():
 
 
 def test_bound_under_other_theorems():
-    """A renyi bound covers lower orders only; a gaussian one covers all notions."""
+    """An RDP bound covers lower orders only; a GDP one covers all notions."""
     renyi = IndividualBound(measure="rdp", order=8, bound="0.5")
     at = lambda order: make_odometer("rdp", delta="1e-6", order=order)
     half = UNITS // 2

@@ -27,7 +27,7 @@ from dpflow import (
     SparseVector,
 )
 from dpflow.accounting import make_filter
-from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import pure_mu_squared
 from dpflow.accounting.rules.residue import MOST_ALONE, breakpoint_below
 from dpflow.accounting.rules.residue_charge import (
@@ -347,7 +347,7 @@ def test_deltas_are_counted_apart():
     rule = rule_of(delta_loss="5e-7")
     assert rule.price(step).amounts[1] == UNITS // 10**7
     assert admitted(rule, [step]) == 5
-    assert rule.thresholds[0] <= gaussian_budget(5, Fraction(5, 10**7)) * UNITS
+    assert rule.thresholds[0] <= gdp_budget(5, Fraction(5, 10**7)) * UNITS
     tries = ProposeTestRelease(epsilon="0.1", delta="1e-7")
     assert rule.price(tries).amounts[1] >= UNITS // 10**7
     with pytest.raises(InvalidCost, match="delta_loss"):

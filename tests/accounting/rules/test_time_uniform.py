@@ -137,7 +137,7 @@ def test_readings_lie_just_above_the_truth(delta, variance, constant, form):
 @settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=powers(-9, 3))
 def test_prices_lie_just_above_the_truth(epsilon):
-    """Squares are exact up to a unit; concentrated rates are rounded up."""
+    """Squares are exact up to a unit; zCDP rates are rounded up."""
     pure = make_odometer("mixture", delta="1e-6", rho=1, form="pure")
     square = pure.price(PureDP(epsilon=epsilon)).amounts
     assert 0 <= square[0] - epsilon**2 * UNITS < 1
@@ -195,15 +195,15 @@ COVERED = [
 ]
 
 
-@pytest.mark.parametrize(("cost", "pure", "concentrated"), COVERED)
-def test_each_form_says_which_steps_it_covers(cost, pure, concentrated):
+@pytest.mark.parametrize(("cost", "pure", "zcdp"), COVERED)
+def test_each_form_says_which_steps_it_covers(cost, pure, zcdp):
     """An uncovered step is refused, and makes the reading undefined for ever."""
     makers = [
         (make_odometer("basic", delta="1e-6"), pure),
         (make_odometer("rogers", delta="1e-6", beta=1), pure),
     ]
     for name, option in NAMES.items():
-        for form, covered in (("pure", pure), ("zcdp", concentrated)):
+        for form, covered in (("pure", pure), ("zcdp", zcdp)):
             room = {"delta": "1e-6", "delta_loss": "5e-7", option: 1}
             makers.append((make_odometer(name, form=form, **room), covered))
     for odometer, covered in makers:

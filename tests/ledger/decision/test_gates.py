@@ -131,7 +131,7 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
     audit(path)
 
 
-CONCENTRATED = {
+ZCDP_POLICY = {
     "budget": "{epsilon: 3, delta: 1e-6}",
     "filter": "{theorem: zcdp, delta_loss: 5e-7}",
 }
@@ -141,7 +141,7 @@ CONCENTRATED = {
     ("fields", "before", "cost", "sentences"),
     [
         (
-            CONCENTRATED,
+            ZCDP_POLICY,
             ZCDP(rho="0.05"),
             ApproxZCDP(rho="0.4622", delta="1e-8"),
             (

@@ -11,7 +11,7 @@ import pytest
 from dpflow import EarlyStopping, PureDP
 from dpflow.accounting.rules import residue_charge
 from dpflow.accounting.rules.basic import BasicFilter
-from dpflow.accounting.rules.concentrated import ConcentratedFilter
+from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import model
 from dpflow.ledger.decision import gates, settlement
@@ -22,12 +22,12 @@ STEP = PureDP(epsilon="0.01")
 #: What solves a number, by filter.
 SOLVERS: dict[str, list[tuple[Any, str]]] = {
     "basic": [(BasicFilter, "step_price")],
-    "zcdp": [(ConcentratedFilter, "step_price")],
+    "zcdp": [(ZcdpFilter, "step_price")],
     "residue": [(residue_charge, "pure_mu_squared")],
     "auto": [
         (residue_charge, "pure_mu_squared"),
         (BasicFilter, "step_price"),
-        (ConcentratedFilter, "step_price"),
+        (ZcdpFilter, "step_price"),
     ],
 }
 

@@ -12,7 +12,7 @@ import pytest
 from dpflow import Gaussian
 from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.curves import conversions
-from dpflow.accounting.rules import gaussian, residue
+from dpflow.accounting.rules import gdp, residue
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.announced import gates_text
@@ -34,10 +34,10 @@ def solve_times(monkeypatch: pytest.MonkeyPatch, factor: Fraction) -> None:
     """Let the solver of the Gaussian budget find `factor` times as much."""
 
     def other(epsilon: Fraction, delta: Fraction) -> Fraction:
-        return conversions.gaussian_budget(epsilon, delta) * factor
+        return conversions.gdp_budget(epsilon, delta) * factor
 
-    for solved_by in (gaussian, residue):
-        monkeypatch.setattr(solved_by, "gaussian_budget", other)
+    for solved_by in (gdp, residue):
+        monkeypatch.setattr(solved_by, "gdp_budget", other)
     rule_of.cache_clear()
 
 
@@ -47,7 +47,7 @@ def rule_to_text(rule: Filter) -> str:
     return str(gates_text(pinned)["dataset"]["rule"])
 
 
-def gaussian_rule() -> Filter:
+def gdp_rule() -> Filter:
     """Make the filter anew, by whatever solver there is."""
     return make_filter("gdp", epsilon=5, delta="1e-6")
 
@@ -59,7 +59,7 @@ def test_the_lower_of_two_solutions_counts(
     monkeypatch: pytest.MonkeyPatch, factor: str, kept: str
 ) -> None:
     """A solver that finds more changes nothing; one that finds less is believed."""
-    rule = gaussian_rule()
+    rule = gdp_rule()
     assert isinstance(rule, ThresholdFilter)
     text = rule_to_text(rule)
     solve_times(monkeypatch, Fraction(factor))
@@ -95,7 +95,7 @@ def test_the_text_of_every_filter_is_stable(theorem: str) -> None:
 
 def test_thresholds_of_another_rule_are_refused() -> None:
     """A text that was edited makes no rule, rather than one with fewer thresholds."""
-    pinned = json.loads(rule_to_text(gaussian_rule()))
+    pinned = json.loads(rule_to_text(gdp_rule()))
     pinned["thresholds"].append(7)
     with pytest.raises(ValueError, match="longer"):
         rule_of(json.dumps(pinned))
@@ -103,10 +103,10 @@ def test_thresholds_of_another_rule_are_refused() -> None:
 
 def test_a_text_without_thresholds_is_solved_again() -> None:
     """Accounts that were opened before thresholds were pinned go on."""
-    pinned = json.loads(rule_to_text(gaussian_rule()))
+    pinned = json.loads(rule_to_text(gdp_rule()))
     del pinned["thresholds"]
     made = rule_of(json.dumps(pinned))
-    assert solved_thresholds(made) == solved_thresholds(gaussian_rule())
+    assert solved_thresholds(made) == solved_thresholds(gdp_rule())
 
 
 def test_a_ledger_admits_no_more_after_an_upgrade(

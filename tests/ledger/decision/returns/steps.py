@@ -16,7 +16,7 @@ from tests.ledger.support import granted, make_policy, read
 BUDGET = "{epsilon: 1, delta: 1e-3}"
 RESIDUE = make_policy(budget=BUDGET, filter="residue")
 RULE = make_filter("residue", epsilon=1, delta="1e-3")
-PORTFOLIO = make_policy(budget=BUDGET, filter="auto")
+AUTO = make_policy(budget=BUDGET, filter="auto")
 STEP, KEY = PureDP(epsilon="0.1"), "0" * 64
 LOOP = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 5))
 

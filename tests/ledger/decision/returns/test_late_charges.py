@@ -24,7 +24,7 @@ from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.decision.returns.steps import (
-    PORTFOLIO,
+    AUTO,
     RESIDUE,
     RULE,
     STEP,
@@ -127,16 +127,16 @@ def test_a_step_that_another_followed_is_amended_late(
         assert sums(place)[0].amounts[0] > 3 * before
 
 
-def test_members_of_a_portfolio_are_charged_late_by_their_own_rules(
+def test_members_of_auto_are_charged_late_by_their_own_rules(
     place: str, ledger: Ledger
 ) -> None:
     """What orders do not matter to goes on."""
-    here = {"policies": (PORTFOLIO,)}
+    here = {"policies": (AUTO,)}
     first = granted(ledger, STEP, **here)
     ledger.settle(granted(ledger, STEP, **here))
     amended(ledger, first, "0.11")
     ledger.settle(first)
-    rule = PORTFOLIO.dataset_filter()
+    rule = AUTO.dataset_filter()
     alone = rule.price(STEP) + rule.price(PureDP(epsilon="0.11"))
     found = sums(place)[0].amounts
     assert found[0] > 3 * alone.amounts[0] > 0

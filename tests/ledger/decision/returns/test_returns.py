@@ -29,9 +29,9 @@ from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.decision.returns.steps import (
+    AUTO,
     KEY,
     LOOP,
-    PORTFOLIO,
     RESIDUE,
     RULE,
     STEP,
@@ -129,16 +129,14 @@ def test_theorems_that_price_a_step_by_itself_return_it(
     assert sums(place, "b#1") == (Tally((UNITS // 10, 0)), Tally((0, 0)))
 
 
-def test_the_members_of_a_portfolio_return_what_each_may(
-    place: str, ledger: Ledger
-) -> None:
+def test_the_members_of_auto_return_what_each_may(place: str, ledger: Ledger) -> None:
     """The residue of a member stays charged; Renyi divergences return."""
-    here = {"policies": (PORTFOLIO,)}
+    here = {"policies": (AUTO,)}
     first, loop = granted(ledger, "0.1", **here), granted(ledger, LOOP, **here)
     ledger.settle(granted(ledger, "0.1", **here))
     ledger.settle(loop, reported=2)
     ledger.void(first, reason="not started")
-    rule = PORTFOLIO.dataset_filter()
+    rule = AUTO.dataset_filter()
     residue, *others = (own for own, _ in rule.covering(rule.zero()))
     posted = [*in_turn(STEP, LOOP, STEP, rule=residue).amounts, 0]
     for member in others:
@@ -250,7 +248,7 @@ def test_a_choice_after_a_draw_would_pass_the_budget(
 # Preflights
 
 
-@pytest.mark.parametrize("policy", [RESIDUE, PORTFOLIO])
+@pytest.mark.parametrize("policy", [RESIDUE, AUTO])
 def test_a_run_draws_at_the_prices_at_which_it_was_held(
     place: str, ledger: Ledger, policy: Any
 ) -> None:

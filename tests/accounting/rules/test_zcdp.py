@@ -10,7 +10,7 @@ import pytest
 from dpflow import ZCDP, ApproxDP, Gaussian, PureDP
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import concentrated_budget
+from dpflow.accounting.curves.conversions import zcdp_budget
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_down
 
@@ -85,7 +85,7 @@ def test_without_a_split_a_step_with_a_delta_is_refused():
 
 def test_the_limit_is_the_budget_in_whole_units_rounded_down():
     """A limit is what the conversion allows, rounded down to 36 decimals."""
-    budget = concentrated_budget(WHOLE.epsilon, WHOLE.delta)
+    budget = zcdp_budget(WHOLE.epsilon, WHOLE.delta)
     limit = WHOLE.limit.amounts[0]
     assert limit <= budget * UNITS < limit + UNITS // 10**36
 

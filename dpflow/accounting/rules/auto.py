@@ -25,7 +25,7 @@ from dpflow.solving import before_solving
 #: How the default members share delta. Chosen so that `basic` keeps a tenth for the
 #: deltas of steps, at least half of what the best whole order of `rdp` admits of
 #: sampled Gaussians fits (at an epsilon of 2 or more), and other steps lose least.
-RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE, BASIC_SHARE = (
+RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
     Fraction(66, 100),
     Fraction(23, 100),
     Fraction(1, 100),
@@ -33,16 +33,16 @@ RESIDUE_SHARE, RENYI_SHARE, CONCENTRATED_SHARE, BASIC_SHARE = (
 )
 #: Parts of the shares of `residue` and `zcdp` for their own losses; the rest is
 #: for deltas of steps.
-RESIDUE_LOSS, CONCENTRATED_LOSS = Fraction(131, 132), Fraction(3, 5)
+RESIDUE_LOSS, ZCDP_LOSS = Fraction(131, 132), Fraction(3, 5)
 #: The order that `rdp` has beside its own, and its weight: the divergence of sampled
 #: Gaussians explodes at high orders.
 LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
 
 
-class PortfolioFilter(Filter):
+class AutoFilter(Filter):
     """Admit while at least one member admits all steps so far and the new one.
 
-    Source: docs/derivations/portfolio.md#union-rule.
+    Source: docs/derivations/auto.md#union-rule.
     Split the transcripts by a member that admits them
     entirely. On its part the interaction is the one that this member alone would have
     allowed, whose probabilities exceed e**epsilon times the neighbour's by at most
@@ -55,7 +55,7 @@ class PortfolioFilter(Filter):
 
     Rounding: the members' own.
 
-    Checked by: tests/accounting/rules/test_portfolio.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_auto.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
@@ -228,24 +228,24 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
 
     if delta == 0:
         return (member("basic", BASIC_SHARE),)
-    residue, concentrated = (
+    residue, zcdp = (
         member(theorem, share, delta_loss=part * share * delta)
         for theorem, share, part in (
             ("residue", RESIDUE_SHARE, RESIDUE_LOSS),
-            ("zcdp", CONCENTRATED_SHARE, CONCENTRATED_LOSS),
+            ("zcdp", ZCDP_SHARE, ZCDP_LOSS),
         )
     )
-    others = (concentrated, member("basic", BASIC_SHARE))
+    others = (zcdp, member("basic", BASIC_SHARE))
     try:
-        renyi: Any = member("rdp", RENYI_SHARE)
+        renyi: Any = member("rdp", RDP_SHARE)
     except InvalidCost:
         return (residue, *others)
     if renyi.order > LOW_ORDER:
         with suppress(InvalidCost):
-            member("rdp", RENYI_SHARE * LOW_WEIGHT, order=LOW_ORDER)
+            member("rdp", RDP_SHARE * LOW_WEIGHT, order=LOW_ORDER)
             renyi = member(
                 "rdp",
-                RENYI_SHARE,
+                RDP_SHARE,
                 orders=[LOW_ORDER, renyi.order],
                 weights=[LOW_WEIGHT, 1 - LOW_WEIGHT],
             )

@@ -17,7 +17,7 @@ from dpflow.accounting.costs.noise import (
     PoissonSampledGaussian,
 )
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
-from dpflow.accounting.rules.portfolio import default_members
+from dpflow.accounting.rules.auto import default_members
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
@@ -128,7 +128,7 @@ def test_measurements_with_a_delta_run_under_the_default():
 
 
 def test_steps_admitted_at_one_and_five():
-    """Against gaussian's 22 and 416, renyi's 97 and basic's 10."""
+    """Against gdp's 22 and 416, rdp's 97 and basic's 10."""
     one = make_filter("auto", epsilon=1, delta="1e-6")
     five = make_filter("auto", epsilon=5, delta="1e-6")
     assert [admitted(one, c) for c in (GAUSSIAN, PURE)] == [21, 10]

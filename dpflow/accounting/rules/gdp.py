@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import gdp_mu_squared
 from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
 from dpflow.accounting.rules.tally import Tally
@@ -17,11 +17,11 @@ from dpflow.rounding import (
 )
 
 
-class GaussianFilter(SplitsDelta):
+class GdpFilter(SplitsDelta):
     """Admit while the squared mus fit the mu**2 that (epsilon, delta) allows.
 
     Source: Smith, Thakurta 2022 (arXiv 2210.17520); proof:
-    docs/derivations/composition.md#gaussian-filter. No loss against composition of a
+    docs/derivations/composition.md#gdp-filter. No loss against composition of a
     fixed sequence of Gaussians.
 
     Assumes: each step is mu_i-GDP given the outputs before it. Not for subsampled
@@ -30,7 +30,7 @@ class GaussianFilter(SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_gaussian.py.
+    Checked by: tests/accounting/rules/test_gdp.py.
 
     Args:
         epsilon: Budget, positive.
@@ -49,7 +49,7 @@ class GaussianFilter(SplitsDelta):
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.delta_loss = loss_share(self.delta, delta_loss)
-        self._limit_to(gaussian_budget(self.epsilon, self.delta_loss))
+        self._limit_to(gdp_budget(self.epsilon, self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:
         """Return mu**2 of the step, and its delta if the filter keeps one."""

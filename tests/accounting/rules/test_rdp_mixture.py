@@ -14,9 +14,9 @@ from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.exponential_sums import ExponentialSum
-from dpflow.accounting.rules.renyi import RenyiFilter, RenyiOdometer
-from dpflow.accounting.rules.renyi_doubling import PAPER_ORDERS
-from dpflow.accounting.rules.renyi_mixture import RenyiMixtureOdometer
+from dpflow.accounting.rules.rdp import RdpFilter, RdpOdometer
+from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
+from dpflow.accounting.rules.rdp_mixture import RdpMixtureOdometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
@@ -119,7 +119,7 @@ def test_one_order_is_the_rule_of_that_order(conversion):
     for epsilon, delta, order in ((1, "1e-6", 22), ("1e-9", ".5", 100), (900, ".1", 9)):
         options = {"epsilon": epsilon, "delta": delta, "conversion": conversion}
         try:
-            single = RenyiFilter(order=order, **options)
+            single = RdpFilter(order=order, **options)
         except InvalidCost:
             with pytest.raises(InvalidCost, match="allow nothing"):
                 make_filter("rdp", orders=[order], **options)
@@ -300,8 +300,8 @@ def test_used_fraction_scales():
 def test_the_options_choose_the_rule():
     """One order without `orders`, else the mixture."""
     kinds = (
-        ({"order": 8}, RenyiOdometer),
-        ({"orders": [8]}, RenyiMixtureOdometer),
+        ({"order": 8}, RdpOdometer),
+        ({"orders": [8]}, RdpMixtureOdometer),
     )
     for options, kind in kinds:
         assert type(make_odometer("rdp", delta="1e-6", **options)) is kind

@@ -1,4 +1,4 @@
-"""The Renyi odometer: divergences of one order add up to a running bound."""
+"""The RDP odometer: divergences of one order add up to a running bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adversaries against the Renyi odometers, played out exactly.
+"""Adversaries against the RDP odometers, played out exactly.
 
 The stopping-time adversary repeats one randomized response until its loss exceeds the
 reading. The choosing adversary also picks the size of each step from the outputs so

@@ -20,11 +20,11 @@ from dpflow.rounding import (
 )
 
 
-class OutputFilter(ThresholdFilter):
+class OutputDpFilter(ThresholdFilter):
     """Admit while realised epsilons and the new worst case fit epsilon, deltas delta.
 
     Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Thm 7 (verified in Lean by its
-    authors) and Def 19; docs/derivations/output.md#composition-by-cells.
+    authors) and Def 19; docs/derivations/output-dp.md#composition-by-cells.
 
     Assumes: each step is (cells, epsilon by cell, delta)-ODP given the outputs before
     it; mechanisms and parameters may be chosen adaptively. The worst cell is reserved
@@ -37,7 +37,8 @@ class OutputFilter(ThresholdFilter):
 
     Rounding: thresholds down to 36 decimals, prices up; decimals are exact.
 
-    Checked by: tests/accounting/rules/test_output.py, tests/adversaries/test_output.py.
+    Checked by: tests/accounting/rules/test_output_dp.py,
+    tests/adversaries/test_output_dp.py.
 
     Args:
         epsilon: Budget, positive.

@@ -15,7 +15,7 @@ from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11
-from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS, units_up
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.quick
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TOY = OutputDP({"none": 0, "answer": "0.5"})
 PTR = ProposeTestRelease(epsilon="0.2", delta="1e-7")
-RULE = OutputFilter(epsilon=1, delta="3e-7")
+RULE = OutputDpFilter(epsilon=1, delta="3e-7")
 
 
 def tally(epsilon: str, delta: str = "0") -> Tally:
@@ -47,7 +47,7 @@ def test_ten_tenths_fit_exactly() -> None:
 
 def test_cheap_outcomes_make_room() -> None:
     """A toy that told nothing costs nothing; one that answered costs its epsilon."""
-    rule = OutputFilter(epsilon=1)
+    rule = OutputDpFilter(epsilon=1)
     spent = rule.zero()
     for _ in range(1000):
         assert rule.admits(spent + rule.price(TOY))
@@ -130,7 +130,7 @@ def test_theorem_15_beats_lemma_11() -> None:
     solved = best_epsilons(
         ((Fraction("0.1"), Fraction(0)),) * 30, stops, (Fraction(1, 10**7),) * 3
     )
-    rule = OutputFilter(epsilon=9, delta="3e-7")
+    rule = OutputDpFilter(epsilon=9, delta="3e-7")
     assert rule.price(best).amounts[0] == units_up(solved[2])
     for ran in (10, 20, 30):
         saved = rule.price_realised(best, ran).amounts

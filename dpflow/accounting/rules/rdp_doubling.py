@@ -1,4 +1,4 @@
-"""The odometer of nested Renyi filters, each twice the size of the one before."""
+"""The odometer of nested RDP filters, each twice the size of the one before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.rules.renyi import idle_reading
-from dpflow.accounting.rules.renyi_mixture import exact_orders, order_names
+from dpflow.accounting.rules.rdp import idle_reading
+from dpflow.accounting.rules.rdp_mixture import exact_orders, order_names
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import (
@@ -23,7 +23,7 @@ from dpflow.rounding import (
 PAPER_ORDERS = (*(Fraction(n, 4) for n in range(5, 41)), Fraction(16), Fraction(32))
 
 
-class RenyiDoublingOdometer(Odometer):
+class RdpDoublingOdometer(Odometer):
     """Read the smallest filter that the divergences fit, and what it converts to.
 
     Source: Lecuyer 2021 (arXiv 2103.01379v2) Thm 2 with Sec. 4.4 and 4.5. At each
@@ -32,7 +32,7 @@ class RenyiDoublingOdometer(Odometer):
     / (a - 1) over the orders, f being the first filter that fits. The union over f
     costs sum 1 / (2 f**2) = 0.8225 of delta. It is read as a bound on the loss: the
     paper's "(e(f), delta)-DP" has no meaning for a random f
-    (docs/derivations/renyi.md#doubling-odometer).
+    (docs/derivations/rdp.md#doubling-odometer).
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; the orders are fixed in advance. One-sided. Never below the
@@ -40,7 +40,7 @@ class RenyiDoublingOdometer(Odometer):
 
     Rounding: prices, readings and the filters' sizes up.
 
-    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).

@@ -1,4 +1,4 @@
-"""The Gaussian filter: squared mus add up, without loss for Gaussians."""
+"""The GDP filter: squared mus add up, without loss for Gaussians."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import gaussian_budget
+from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
@@ -68,7 +68,7 @@ def test_a_step_that_is_not_gaussian_dp_is_refused(cost):
 
 def test_the_limit_is_the_budget_in_whole_units_rounded_down():
     """A limit is what the conversion allows, rounded down to 36 decimals."""
-    budget = gaussian_budget(RULE.epsilon, RULE.delta)
+    budget = gdp_budget(RULE.epsilon, RULE.delta)
     limit = RULE.limit.amounts[0]
     assert limit <= budget * UNITS < limit + UNITS // 10**36
 
@@ -87,8 +87,8 @@ def test_a_price_that_is_no_whole_number_of_units_is_rounded_up():
 
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "5"])
 @pytest.mark.parametrize("delta", ["1e-9", "1e-5"])
-def test_gaussians_fare_no_worse_than_under_concentrated(epsilon, delta):
+def test_gaussians_fare_no_worse_than_under_zcdp(epsilon, delta):
     """For Gaussians the lossless rule admits at least what the zCDP rule admits."""
     gaussian = make_filter("gdp", epsilon=epsilon, delta=delta)
-    concentrated = make_filter("zcdp", epsilon=epsilon, delta=delta)
-    assert 2 * concentrated.limit.amounts[0] < gaussian.limit.amounts[0]
+    zcdp = make_filter("zcdp", epsilon=epsilon, delta=delta)
+    assert 2 * zcdp.limit.amounts[0] < gaussian.limit.amounts[0]

@@ -7,7 +7,7 @@ divergences. So is their weighted mean N, and one inequality about N covers all 
 
 Filter, conversion "tight": if (1 - exp(epsilon - L))_+ <= delta N for every L, its
 mean, which is the delta at epsilon, is at most delta
-(docs/derivations/renyi.md#mixture-rule).
+(docs/derivations/rdp.md#mixture-rule).
 
 Filter, conversion "classic": if N >= 1/delta wherever L >= epsilon, which it is as
 soon as it is at L = epsilon, Markov's inequality bounds the probability of L > epsilon
@@ -15,7 +15,7 @@ by delta. That is stronger than (epsilon, delta)-DP and admits less. With a sing
 order the two are the tight and the classic conversion of that order.
 
 Odometer: Ville's inequality bounds by delta the probability that N ever reaches 1/delta
-(docs/derivations/renyi.md#ville-odometer).
+(docs/derivations/rdp.md#ville-odometer).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
 from dpflow.accounting.rules.exponential_sums import ExponentialSum, log_of_inverse
-from dpflow.accounting.rules.renyi import (
-    RenyiFilter,
-    RenyiOdometer,
+from dpflow.accounting.rules.rdp import (
+    RdpFilter,
+    RdpOdometer,
     SettlesCells,
     exact_order,
     idle_reading,
 )
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     UNITS,
@@ -57,10 +57,10 @@ MOST_ORDERS = 256
 _SHARE_STEPS, _SHARE_POWERS = 20, 10
 
 
-class RenyiMixtureFilter(SettlesCells, Filter):
+class RdpMixtureFilter(SettlesCells, Filter):
     """Admit while a weighted mean over several orders certifies (epsilon, delta).
 
-    Source: docs/derivations/renyi.md#mixture-rule. It replaces the invalid "some order
+    Source: docs/derivations/rdp.md#mixture-rule. It replaces the invalid "some order
     still has room" of Lecuyer 2021 (arXiv 2103.01379v2) Cor. 1.
 
     Assumes: each step has finite Renyi divergences of all the orders given the
@@ -69,7 +69,7 @@ class RenyiMixtureFilter(SettlesCells, Filter):
     Rounding: prices up; the decision is in floats that are guarded outward by more
     than their error (`exponentials`). Exact to a relative 1e-11 of delta.
 
-    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
@@ -127,10 +127,10 @@ class RenyiMixtureFilter(SettlesCells, Filter):
         return scaled_share(self, tally)
 
 
-class RenyiMixtureOdometer(SettlesCells, Odometer):
+class RdpMixtureOdometer(SettlesCells, Odometer):
     """Read the U at which the weighted mean over the orders reaches 1 / delta.
 
-    Source: docs/derivations/renyi.md#ville-odometer: Ville's inequality for the
+    Source: docs/derivations/rdp.md#ville-odometer: Ville's inequality for the
     weighted mean. U solves sum over a of w(a) exp((a - 1)(U - R(a))) = 1 / delta, which
     is never above the reading of any single order at its share of delta.
 
@@ -140,7 +140,7 @@ class RenyiMixtureOdometer(SettlesCells, Odometer):
     Rounding: prices and readings up; the root is approached from above in floats that
     are guarded outward by more than their error (`exponentials`).
 
-    Checked by: tests/accounting/rules/test_renyi_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).
@@ -296,7 +296,7 @@ def _divided(tally: Tally, share: Fraction) -> Tally:
 # The signatures are spelled out, for policies check their options against them.
 
 
-def make_renyi_filter(
+def make_rdp_filter(
     *,
     epsilon: Number,
     delta: Number,
@@ -305,35 +305,35 @@ def make_renyi_filter(
     weights: list[Number] | None = None,
     conversion: str = "tight",
     delta_loss: Number | None = None,
-) -> RenyiFilter | RenyiMixtureFilter:
+) -> RdpFilter | RdpMixtureFilter:
     """Make the filter of one order, or of several if `orders` is given."""
     budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
     if orders is None:
         _only_with_orders(weights=weights)
-        return RenyiFilter(
+        return RdpFilter(
             **budget, order=order, conversion=conversion, delta_loss=delta_loss
         )
     _not_with_orders(order=order, delta_loss=delta_loss)
-    return RenyiMixtureFilter(
+    return RdpMixtureFilter(
         **budget, orders=orders, weights=weights, conversion=conversion
     )
 
 
-def make_renyi_odometer(
+def make_rdp_odometer(
     *,
     delta: Number,
     order: Number | None = None,
     orders: list[Number] | None = None,
     weights: list[Number] | None = None,
     halt_at_epsilon: Number | None = None,
-) -> RenyiOdometer | RenyiMixtureOdometer:
+) -> RdpOdometer | RdpMixtureOdometer:
     """Make the odometer of one order, or of several if `orders` is given."""
     common: dict[str, Any] = {"delta": delta, "halt_at_epsilon": halt_at_epsilon}
     if orders is None:
         _only_with_orders(weights=weights)
-        return RenyiOdometer(**common, order=order)
+        return RdpOdometer(**common, order=order)
     _not_with_orders(order=order)
-    return RenyiMixtureOdometer(**common, orders=orders, weights=weights)
+    return RdpMixtureOdometer(**common, orders=orders, weights=weights)
 
 
 def _only_with_orders(**options: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.conversions import concentrated_budget
+from dpflow.accounting.curves.conversions import zcdp_budget
 from dpflow.accounting.curves.prices import approx_zcdp
 from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import ThresholdFilter
@@ -22,19 +22,19 @@ from dpflow.rounding import (
 CONVERSIONS = ("tight", "classic")
 
 
-class ConcentratedFilter(ThresholdFilter):
+class ZcdpFilter(ThresholdFilter):
     """Admit while the rhos fit the rho that (epsilon, delta_loss) allows.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 1, for
-    approximate zCDP; conversions as in `conversions.concentrated_budget`. Proof:
-    docs/derivations/composition.md#concentrated-filter.
+    approximate zCDP; conversions as in `conversions.zcdp_budget`. Proof:
+    docs/derivations/composition.md#zcdp-filter.
 
     Assumes: each step is delta_i-approximately rho_i-zCDP given the outputs before
     it; the split of delta is fixed in advance.
 
     Rounding: thresholds down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_concentrated.py.
+    Checked by: tests/accounting/rules/test_zcdp.py.
 
     Args:
         epsilon: Budget, positive.
@@ -60,9 +60,7 @@ class ConcentratedFilter(ThresholdFilter):
         self.delta: Fraction = exact_delta(delta, zero=False)
         self.delta_loss = loss_share(self.delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
-        rho = concentrated_budget(
-            self.epsilon, self.delta_loss, tight=conversion == "tight"
-        )
+        rho = zcdp_budget(self.epsilon, self.delta_loss, tight=conversion == "tight")
         self.thresholds = (units_down(rho), units_down(self.delta - self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:

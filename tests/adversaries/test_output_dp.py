@@ -23,7 +23,7 @@ from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
-from dpflow.accounting.rules.output import OutputFilter
+from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
 from tests.sizes import scaled
 
@@ -63,7 +63,7 @@ def response(epsilon: str, cells: str = "one") -> Finite:
 def revealing(delta: str) -> Finite:
     """Publish the data with probability delta, else say none.
 
-    See docs/derivations/output.md#delta-stays-spent.
+    See docs/derivations/output-dp.md#delta-stays-spent.
     """
     size = float(delta)
     cost = OutputDP({"none": 0, "all": 0}, delta=delta)
@@ -81,7 +81,7 @@ def toy(epsilon: str) -> Finite:
 
 
 def value(
-    rule: OutputFilter,
+    rule: OutputDpFilter,
     library: Sequence[Finite],
     rounds: int,
     *,
@@ -111,7 +111,7 @@ def value(
     return best(rounds, rule.zero(), 0.0)
 
 
-class RefundsDelta(OutputFilter):
+class RefundsDelta(OutputDpFilter):
     """The mistake of an earlier version of Thm 7: a cheap cell returns delta too."""
 
     def price_realised(
@@ -127,7 +127,7 @@ def test_composition_of_named_mechanisms() -> None:
     library = [response("0.3"), response("0.2"), toy("0.4"), revealing("0.01")]
     reached = {}
     for epsilon, delta in (("0.5", "0.02"), ("0.4", "0.03"), ("0.8", "0.01")):
-        rule = OutputFilter(epsilon=epsilon, delta=delta)
+        rule = OutputDpFilter(epsilon=epsilon, delta=delta)
         found = value(rule, library, 4)
         assert found <= float(delta) * (1 + 1e-12)
         reached[delta] = found / float(delta)
@@ -138,7 +138,7 @@ def test_composition_of_named_mechanisms() -> None:
 def test_pure_budgets_are_kept_on_every_path() -> None:
     """Without delta, the realised epsilons bound the loss itself."""
     library = [response("0.3"), toy("0.6"), response("0.1"), toy("0.2")]
-    rule = OutputFilter(epsilon="0.7")
+    rule = OutputDpFilter(epsilon="0.7")
     assert value(rule, library, 5) <= 1e-15
 
 
@@ -171,14 +171,14 @@ def test_composition_of_random_mechanisms(
     share = data.draw(st.sampled_from([1.0, 1.5, 2.0, 3.0]))
     delta = Fraction(f"{min(max(share * largest, 1e-6), 0.999):.12f}")
     epsilon = data.draw(st.sampled_from(["0.1", "0.5", "0.9", "1.3"]))
-    rule = OutputFilter(epsilon=epsilon, delta=delta)
+    rule = OutputDpFilter(epsilon=epsilon, delta=delta)
     assert value(rule, library, 3) <= float(delta) * (1 + 1e-12) + 1e-14
 
 
 def test_refunding_delta_is_caught() -> None:
     """The same game finds a leak of 0.634 when the cell `none` returns delta."""
     sound, wrong = (
-        kind(epsilon="0.1", delta="0.01") for kind in (OutputFilter, RefundsDelta)
+        kind(epsilon="0.1", delta="0.01") for kind in (OutputDpFilter, RefundsDelta)
     )
     library = [revealing("0.01")]
     assert value(sound, library, 100) <= 0.01 * (1 + 1e-12)
@@ -194,7 +194,7 @@ def test_refunding_delta_is_caught() -> None:
 
 def test_looking_after_the_run_is_caught() -> None:
     """Checking only what was settled, not the next worst case, breaks epsilon."""
-    rule, library = OutputFilter(epsilon="0.5"), [response("0.4"), toy("0.4")]
+    rule, library = OutputDpFilter(epsilon="0.5"), [response("0.4"), toy("0.4")]
     assert value(rule, library, 3) <= 1e-15
     assert value(rule, library, 3, looks_ahead=False) > 0.05
 
@@ -202,7 +202,7 @@ def test_looking_after_the_run_is_caught() -> None:
 def test_settling_another_cell_is_caught() -> None:
     """Charging the cheap cell whatever the output was breaks the guarantee."""
 
-    class CheapestCell(OutputFilter):
+    class CheapestCell(OutputDpFilter):
         def price_realised(
             self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
         ) -> Tally:
@@ -211,7 +211,7 @@ def test_settling_another_cell_is_caught() -> None:
             return super().price_realised(cost, cheapest if outcome else None, used)
 
     library = [toy("0.5")]
-    assert value(OutputFilter(epsilon="0.5"), library, 4) <= 1e-15
+    assert value(OutputDpFilter(epsilon="0.5"), library, 4) <= 1e-15
     assert value(CheapestCell(epsilon="0.5"), library, 4) > 0.05
 
 
@@ -286,7 +286,7 @@ def ptr_worlds(epsilon: float, delta: float) -> list[list[tuple[float, float, st
 def test_two_tries_lose_more_than_one_delta() -> None:
     """Lemma 10 with a single delta is false; 2 delta - delta^2 is met.
 
-    See docs/derivations/output.md#two-tries.
+    See docs/derivations/output-dp.md#two-tries.
     """
     epsilon, delta = 0.2, 0.01
     cost = ProposeTestRelease(epsilon="0.2", delta="0.01", tries=2)
@@ -326,7 +326,7 @@ def test_one_try_is_odp() -> None:
 
 def test_basic_is_the_special_case_of_one_cell() -> None:
     """With trivial cells the game against `output-dp` is that of summed epsilons."""
-    rule = OutputFilter(epsilon="0.5", delta="0.01")
+    rule = OutputDpFilter(epsilon="0.5", delta="0.01")
     assert rule.price(PureDP(epsilon="0.3")) == rule.price(response("0.3").cost)
     pairs: list[Callable[[], Finite]] = [lambda: response("0.25")]
     assert value(rule, [make() for make in pairs], 4) <= 1e-15

@@ -17,13 +17,13 @@ from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.curves.conversions import (
     _allowed,
     maximiser,
-    renyi_epsilon_allowed,
+    rdp_epsilon_allowed,
 )
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.rules.concentrated import CONVERSIONS, one_of
 from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
 from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     UNITS,
@@ -47,7 +47,7 @@ _WHOLE_FROM = 4
 class SettlesCells(Rule):
     """What the rules with Renyi divergences share: they settle by cells.
 
-    Source: docs/derivations/renyi.md#cells, at each order by itself.
+    Source: docs/derivations/rdp.md#cells, at each order by itself.
 
     Attributes:
         settlements: All of them.
@@ -72,18 +72,18 @@ class SettlesCells(Rule):
         return super().outcome_price(cost, outcome, used)
 
 
-class RenyiFilter(SettlesCells, SplitsDelta):
+class RdpFilter(SettlesCells, SplitsDelta):
     """Admit while the divergences of one order fit what (epsilon, delta) allows.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
     2103.01379v2) Thm 1: no loss against a sequence fixed in advance. Conversions:
-    `conversions.renyi_epsilon_allowed`; they apply to the whole transcript. The rule
+    `conversions.rdp_epsilon_allowed`; they apply to the whole transcript. The rule
     "some order still has room" over several orders is no filter
-    (docs/derivations/renyi.md#some-order); give `orders` for the valid way to use
+    (docs/derivations/rdp.md#some-order); give `orders` for the valid way to use
     several.
 
     A mechanism with cells, and without a delta, reserves its worst one and settles the
-    one that its output fell into (docs/derivations/renyi.md#cells).
+    one that its output fell into (docs/derivations/rdp.md#cells).
 
     Assumes: each step has a finite Renyi divergence of the order given the outputs
     before it; the order is fixed in advance. A step with a delta needs a part of the
@@ -92,12 +92,12 @@ class RenyiFilter(SettlesCells, SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_renyi_filter.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp_filter.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
         delta: Budget, in (0, 1).
-        order: The order, above 1. Default: the one that admits most concentrated
+        order: The order, above 1. Default: the one that admits most zCDP
             steps, as a whole number from 4 on, where sampled Gaussians are priced
             exactly.
         conversion: "tight" (default) or "classic".
@@ -131,7 +131,7 @@ class RenyiFilter(SettlesCells, SplitsDelta):
             )
         self.order: Fraction = exact_order(order)
         tight = self.conversion == "tight"
-        allowed = renyi_epsilon_allowed(
+        allowed = rdp_epsilon_allowed(
             self.epsilon, self.delta_loss, self.order, tight=tight
         )
         if allowed <= 0:
@@ -162,10 +162,10 @@ class RenyiFilter(SettlesCells, SplitsDelta):
         return super().outcome_price(cost, outcome, used)
 
 
-class RenyiOdometer(SettlesCells, Odometer):
+class RdpOdometer(SettlesCells, Odometer):
     """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
 
-    Source: docs/derivations/renyi.md#ville-odometer: exp((order - 1)(L - R)) is a
+    Source: docs/derivations/rdp.md#ville-odometer: exp((order - 1)(L - R)) is a
     supermartingale; Ville's inequality bounds it over all times at once.
 
     Assumes: each step has a finite Renyi divergence of the order, given the outputs
@@ -173,12 +173,12 @@ class RenyiOdometer(SettlesCells, Odometer):
 
     Rounding: prices and readings up.
 
-    Checked by: tests/accounting/rules/test_renyi.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).
         order: The order, above 1. Default: the one whose reading leaves most room
-            below `halt_at_epsilon`, for concentrated steps.
+            below `halt_at_epsilon`, for zCDP steps.
         halt_at_epsilon: Reading to tune for; only used to derive the order.
     """
 
@@ -244,7 +244,7 @@ def readable_order(excess: Fraction) -> Fraction:
 def best_order(
     epsilon: Fraction, delta: Fraction, *, conversion: str = "tight"
 ) -> Fraction:
-    """Return a readable order that admits most concentrated steps.
+    """Return a readable order that admits most zCDP steps.
 
     See docs/derivations/notions.md#budget-of-a-target.
     """

@@ -1,4 +1,4 @@
-"""The Renyi filter of one order: thresholds, orders and laws."""
+"""The RDP filter of one order: thresholds, orders and laws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.accounting.rules.renyi import RenyiFilter, best_order, readable_order
+from dpflow.accounting.rules.rdp import RdpFilter, best_order, readable_order
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.sizes import scaled
@@ -70,9 +70,9 @@ def test_thresholds_are_just_below_the_truth(epsilon, delta, order, tight):
     }
     if truth <= 0:
         with pytest.raises(InvalidCost, match="allows nothing"):
-            RenyiFilter(**options)
+            RdpFilter(**options)
         return
-    threshold = RenyiFilter(**options).thresholds[0]
+    threshold = RdpFilter(**options).thresholds[0]
     units = truth * UNITS
     assert threshold <= units * (1 + MP.mpf("1e-50"))
     assert threshold >= units * (1 - MP.mpf("1e-9")) - 1
@@ -85,9 +85,7 @@ def test_the_vectors_of_the_sheet():
         "tight": "1.41801063678397178055827299902",
     }
     for conversion, epsilon in vectors.items():
-        rule = RenyiFilter(
-            epsilon=epsilon, delta="1e-5", order=10, conversion=conversion
-        )
+        rule = RdpFilter(epsilon=epsilon, delta="1e-5", order=10, conversion=conversion)
         assert rule.thresholds[0] == pytest.approx(UNITS / 2, rel=1e-15)
 
 
@@ -124,7 +122,7 @@ def test_laplace_admits_more_than_an_arbitrary_step():
     ("epsilon", "delta"), [("0.1", "1e-6"), ("1", "1e-6"), ("5", "1e-6"), ("10", ".5")]
 )
 def test_the_default_order_is_nearly_the_best(epsilon, delta, tight):
-    """No order on a fine grid admits 2 percent more concentrated steps."""
+    """No order on a fine grid admits 2 percent more zCDP steps."""
     e, d = Fraction(epsilon), Fraction(delta)
     conversion = "tight" if tight else "classic"
     order = best_order(e, d, conversion=conversion)
