@@ -15,10 +15,10 @@ from pathlib import Path
 
 from dpflow import PureDP
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow, next_entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import End
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Changes, Key, Row
 from dpflow.ledger.storage.base import Identity
@@ -60,10 +60,7 @@ def filled(path: Path, charges: int) -> Ledger:
     )
     ledger.reserve(request)
     told = {"outcome": "completed", "digest": "0" * 64}
-    label = ledger.label()
-    ledger.ask(
-        End(charge=request.reservation, kind="settle", owner=owner, body=told, **label)
-    )
+    ledger.ask(End(charge=request.reservation, kind="settle", owner=owner, body=told))
     with storage.read() as reading:
         entries = [*reading.after("orders")]
     _repeat(storage, entries, charges - 1)

@@ -47,7 +47,6 @@ ROOMS = [
     "ledger.pure_cache",
     "ledger.records",
     "ledger.model",
-    "ledger.office_records",
     "ledger.decision",
     "ledger.checkpoint",
     "ledger.codec",
@@ -306,7 +305,7 @@ def test_an_impurity_would_be_found(source):
 #: What an auditor runs alone: the meaning of a journal.
 READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
 #: What decides, and the rest of the ledger that it may use.
-DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "office_records", "decision")}
+DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "decision")}
 DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("pure_cache", "records")}
 
 

@@ -20,7 +20,7 @@ def freeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None
 
     Example: `dpflow freeze sales --reason "the sensitivity is wrong"`
     """
-    _change("freeze", dataset, reason, as_json=as_json)
+    _change(dataset, reason, unfreeze=False, as_json=as_json)
 
 
 def unfreeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None:
@@ -28,18 +28,18 @@ def unfreeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> No
 
     Example: `dpflow unfreeze sales --reason "it was right"`
     """
-    _change("unfreeze", dataset, reason, as_json=as_json)
+    _change(dataset, reason, unfreeze=True, as_json=as_json)
 
 
-def _change(kind: str, dataset: str, reason: str, *, as_json: bool) -> None:
-    from dpflow.ledger import office
+def _change(dataset: str, reason: str, *, unfreeze: bool, as_json: bool) -> None:
+    from dpflow.ledger.decision.office import Freeze
+    from dpflow.ledger.model import Keys
 
     with project_ledger(writes=True) as (found, ledger):
         check_known(found, ledger, dataset)
-        who = str(ledger.conditions.facts["who"])
-        operate = office.freeze if kind == "freeze" else office.unfreeze
-        accounts = operate(ledger, dataset, who=who, reason=reason)
-        standing = office.freeze_of(ledger, dataset)
+        accounts = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
+        with ledger.storage.read() as reading:
+            standing = reading.load(Keys(books=(dataset,))).book(dataset).frozen
     frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
     data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
     answer(data, text, as_json=as_json)

@@ -57,7 +57,7 @@ def resume(
         if told is not None and not force:
             raise _paused(deployment, told)
         resume_deployment(deployment)
-        note_resumed(ledger, flow, who=str(ledger.conditions.facts["who"]))
+        note_resumed(ledger, flow)
     would = None if told is None else told.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
     lines = [f"Resumed {plain(deployment)}."]

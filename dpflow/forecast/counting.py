@@ -15,9 +15,9 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.decision.admit import check_holds
 from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.decision.terms import check_holds
 from dpflow.ledger.views.runs import RunStep
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others

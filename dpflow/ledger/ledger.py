@@ -26,29 +26,21 @@ from dpflow.exceptions import (
 from dpflow.ledger.checkpoint import opening
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
-from dpflow.ledger.decision.admit import kept_or_error
-from dpflow.ledger.decision.decide import decide
+from dpflow.ledger.decision.admit import Reserve, kept_or_error
+from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.decision.settlement import (
     TOO_LITTLE,
+    End,
     Lesser,
+    Seal,
     is_too_little,
     lesser_keys,
 )
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.keys import ledger_key, signer
-from dpflow.ledger.model import (
-    Command,
-    Decision,
-    End,
-    Reserve,
-    Seal,
-    State,
-    keys_of,
-    owners_met,
-)
+from dpflow.ledger.model import Command, Decision, State, keys_of
 from dpflow.ledger.newest_entries import check_tail, disagreement
-from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
 from dpflow.ledger.rows import Changes
@@ -107,9 +99,13 @@ class Ledger:
         self._beside: dict[str, tuple[str, ...]] = {}
 
     def label(self) -> dict[str, Any]:
-        """Return what every command says of who sends it, and when."""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        return {"at": at, "writer": writer(), "facts": self.conditions.facts}
+        """Return who sends a command, when, and how it is decided."""
+        return {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "writer": writer(),
+            "facts": self.conditions.facts,
+            "applies": self.conditions.applies_policies,
+        }
 
     # What every operation is
 
@@ -133,7 +129,8 @@ class Ledger:
         why = self.storage.unwritable
         if why is not None:
             return self._kept(commands, why)
-        return self._told(self._sent(commands))[: len(commands)]
+        labelled = [c if c.at else replace(c, **self.label()) for c in commands]
+        return self._told(self._sent(labelled))[: len(commands)]
 
     def _sent(self, commands: Sequence[Command]) -> list[Decision]:
         """Have commands decided, and again if the outcome is unknown.
@@ -164,7 +161,7 @@ class Ledger:
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Say how a request would be decided now; nothing is kept of it."""
-        command, why = self._reserving(request), self.storage.unwritable
+        command, why = Reserve(request=request, **self.label()), self.storage.unwritable
         if why is not None:
             kept: Answer | DpflowError = self._kept([command], why)[0]
             return kept
@@ -276,7 +273,8 @@ class Ledger:
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        others = owners_met(state, commands)
+        met = (state.charge(n) for c in commands for n in c.charges_met(state) if n)
+        others = {c.owner for c in met if c is not None and c.state == "open"}
         if not others and len(commands) == 1:
             return state
         asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
@@ -290,11 +288,11 @@ class Ledger:
         try:
             if others:
                 self.sources.check(command.reads, others)
-            return decide(state, command)
+            return command.decide(state)
         except (LedgerUnavailable, LedgerCorrupt):
             raise
         except DpflowError as error:
-            return Decision(answer=error, state=state)
+            return Decision(state, command, error)
 
     def _told(self, found: Sequence[Decision]) -> list[Any]:
         """Tell the witness what was decided; a body may start only after that."""
@@ -328,10 +326,6 @@ class Ledger:
         with Readable(self.place):
             return [kept_or_error(state, command, why) for command in commands]
 
-    def _reserving(self, request: Request) -> Reserve:
-        applies = self.conditions.applies_policies
-        return Reserve(request=request, applies=applies, **self.label())
-
     # The life of a charge
 
     def reserve(self, request: Request) -> Answer:
@@ -346,7 +340,7 @@ class Ledger:
         """
         # What has a transaction for itself has all who wait for one.
         name = () if self.storage.exclusive else tuple(sorted(request.datasets))
-        found = _raised(self._combiner.ask(name, self._reserving(request)))
+        found = _raised(self._combiner.ask(name, Reserve(request=request)))
         if name and isinstance(found, Granted):
             if len(self._beside) >= _REMEMBERED:
                 self._beside.clear()
@@ -359,7 +353,7 @@ class Ledger:
 
     def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
         """Decide several requests one after another in one transaction."""
-        return self.ask_all([self._reserving(request) for request in requests])
+        return self.ask_all([Reserve(request=request) for request in requests])
 
     def settle(
         self,
@@ -435,9 +429,7 @@ class Ledger:
             LedgerUnavailable: If the ledger did not answer; the rest stays held.
         """
         mine = self.owners.mine()
-        found: bool = self.ask(
-            Seal(run=run, owner=mine, outcome=outcome, **self.label())
-        )
+        found: bool = self.ask(Seal(run=run, owner=mine, outcome=outcome))
         return found
 
     def _ending(
@@ -455,7 +447,6 @@ class Ledger:
             body=body,
             value=value,
             reported=reported,
-            **self.label(),
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ that say all of what it changes.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -15,11 +16,9 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.base import Outcome
 from dpflow.accounting.rules.rule import Rule, lower_thresholds
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import next_entry
-from dpflow.ledger.records import Request
 from dpflow.ledger.rows import (
     Account,
     Amounts,
@@ -36,13 +35,16 @@ from dpflow.ledger.rows import (
     Run,
     Sums,
     Term,
+    book_of,
     name_in_part,
     name_of_term,
+    run_of,
 )
 from dpflow.policy import Policy
 from dpflow.solving import before_solving
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Row)
 _NOTHING: Mapping[Any, Any] = {}
 
 
@@ -96,24 +98,24 @@ class Keys(NamedTuple):
         """Return the keys of both."""
         gates = {**self.gates}
         for book, places in other.gates.items():
-            gates[book] = _both(gates.get(book, ()), places)
+            gates[book] = both(gates.get(book, ()), places)
         return Keys(
-            books=tuple(sorted(_both(self.books, other.books))),
+            books=tuple(sorted(both(self.books, other.books))),
             gates=gates,
-            charges=_both(self.charges, other.charges),
-            releases=_both(self.releases, other.releases),
-            runs=_both(self.runs, other.runs),
-            granted=_both(self.granted, other.granted),
-            claims=_both(self.claims, other.claims),
-            whole=_both(self.whole, other.whole),
-            terms=_both(self.terms, other.terms),
-            accounts=_both(self.accounts, other.accounts),
-            entries=_both(self.entries, other.entries),
+            charges=both(self.charges, other.charges),
+            releases=both(self.releases, other.releases),
+            runs=both(self.runs, other.runs),
+            granted=both(self.granted, other.granted),
+            claims=both(self.claims, other.claims),
+            whole=both(self.whole, other.whole),
+            terms=both(self.terms, other.terms),
+            accounts=both(self.accounts, other.accounts),
+            entries=both(self.entries, other.entries),
             reach=max(self.reach, other.reach),
         )
 
 
-def _both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+def both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
     """Return what is in one of two, each once."""
     if not first or not second:
         return first or second
@@ -139,10 +141,13 @@ class State:
     looked_for: Collection[Key] = frozenset()
     whole: Collection[str] = frozenset()
 
+    def _row(self, kind: type[R], *key: str) -> R | None:
+        found = self.rows.get(key)
+        return found if isinstance(found, kind) else None
+
     def book(self, name: str) -> Book:
         """Return a book; one that nobody opened has no terms."""
-        found = self.rows.get(("book", name))
-        return found if isinstance(found, Book) else Book(name)
+        return book_of(self.rows, name)
 
     def newest(self, book: str) -> Term | None:
         """Return the term that governs a book; None if nothing was applied yet."""
@@ -150,8 +155,7 @@ class State:
 
     def term(self, book: str, number: int) -> Term | None:
         """Return a term; None if it was not loaded."""
-        found = self.rows.get(("term", book, str(number)))
-        return found if isinstance(found, Term) else None
+        return self._row(Term, "term", book, str(number))
 
     def terms(self, book: str) -> list[Term]:
         """Return the terms of a book that were loaded, oldest first."""
@@ -176,31 +180,32 @@ class State:
             raise JournalError(what)
         return None
 
-    def charge(self, name: str) -> Charge | None:
+    def charge(self, name: str | None) -> Charge | None:
         """Return a charge; None if nobody made it."""
-        found = self.rows.get(("charge", name))
-        return found if isinstance(found, Charge) else None
+        return self._row(Charge, "charge", name or "")
 
     def release(self, key: str | None) -> Release | None:
         """Return a release or its claim; None if there is none."""
-        found = self.rows.get(("release", key or ""))
-        return found if isinstance(found, Release) else None
+        return self._row(Release, "release", key or "")
 
     def run(self, name: str | None) -> Run:
         """Return what is known of a flow run."""
-        found = self.rows.get(("run", name or ""))
-        return found if isinstance(found, Run) else Run(name or "")
+        return run_of(self.rows, name or "")
+
+    def preflight(self, run: str | None) -> Charge | None:
+        """Return the newest preflight of a flow run; None if it has none."""
+        return self.charge(self.run(run).preflight)
 
     def granted(self, step: str, account: str) -> Amounts | None:
         """Return the most that a step was ever granted on an account."""
         book, _, _ = account.partition("#")
-        found = self.rows.get(("granted", book, name_in_part(step, account)))
-        return found.most.get(account) if isinstance(found, MostGranted) else None
+        found = self._row(MostGranted, "granted", book, name_in_part(step, account))
+        return None if found is None else found.most.get(account)
 
-    def claim(self, name: str) -> Claim | None:
-        """Return who used a name; None if nobody did."""
-        found = self.rows.get(("claim", name))
-        return found if isinstance(found, Claim) else None
+    def claimed(self, name: str) -> Mapping[str, str]:
+        """Return what each book said when it used a name."""
+        found = self._row(Claim, "claim", name)
+        return _NOTHING if found is None else found.by
 
     def made(self, charge: Charge, book: str) -> Entry:
         """Return the entry that reserved a charge in a book."""
@@ -232,137 +237,47 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """What is asked of the ledger.
+class Command(ABC):
+    """What is asked of the ledger, and how that is decided.
 
     Attributes:
         at: The time, a label.
         writer: Who writes.
         facts: Who decides, with which code, for the journal.
+        applies: Whether a policy that nothing was charged under is applied by it.
         again: Whether it was sent before, so that it may have come through already.
         guarded: Whether it is decided only while the witness agrees with the ledger.
     """
 
     guarded: ClassVar[bool] = False
 
-    at: str
-    writer: str
+    at: str = ""
+    writer: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    applies: bool = True
     again: bool = False
 
     @property
+    @abstractmethod
     def keys(self) -> Keys:
         """The rows that its decision needs."""
-        return Keys()
 
     @property
     def reads(self) -> Sequence[Policy]:
         """The policies of the datasets that a step reads."""
         return ()
 
+    def charges_met(self, _: State) -> Iterable[str | None]:
+        """Return charges whose owners' end would change the decision."""
+        return ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve(Command):
-    """Hold a step's worst case, or find its release.
+    @abstractmethod
+    def decide(self, state: State) -> Decision:
+        """Answer the command, without input or output.
 
-    Attributes:
-        applies: Whether a policy that nothing was charged under is applied by it.
-    """
-
-    guarded: ClassVar[bool] = True
-
-    request: Request
-    applies: bool = True
-
-    @property
-    def reads(self) -> Sequence[Policy]:
-        """Those of the request."""
-        return self.request.policies
-
-    @property
-    def keys(self) -> Keys:
-        """The accounts of every gate, the release, the runs, what was granted."""
-        request = self.request
-        steps = request.planned or (request,)
-        gates: dict[str, tuple[str, ...]] = {}
-        for step in steps:
-            for policy in (*step.policies, *step.populations):
-                known = gates.get(policy.dataset, ())
-                gates[policy.dataset] = _both(known, places_of(policy, step))
-        runs = (request.covers, *request.preflights, request.flow_run)
-        around = (*runs, *request.enclosing_runs)
-        sources = [p.source for p in request.policies if p.source is not None]
-        return Keys(
-            books=tuple(sorted(gates)),
-            gates=gates,
-            charges=(request.reservation,),
-            releases=() if request.release_key is None else (request.release_key,),
-            runs=tuple(dict.fromkeys(run for run in around if run is not None)),
-            granted=tuple(
-                dict.fromkeys(
-                    (book, name_in_part(request.step, f"{book}#0/{place}"))
-                    for book in sorted(gates)
-                    for place in gates[book]
-                )
-            ),
-            claims=tuple(f"source {source}" for source in sources),
-            # A new preflight may end the one before.
-            reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,
-        )
-
-
-def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
-    """Return what may follow a term's number in the ids of a step's accounts."""
-    flow = request.flow
-    of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
-    if policy.partition is None:
-        reserved = any(share.reserved for share in policy.flows.values())
-        return ("", *of_flow, *(["others"] if reserved else []))
-    parts = [f"partition/{name}" for name in request.partitions]
-    inside = [f"{part}/{each}" for part in parts for each in of_flow]
-    return ("", *parts, *inside)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End(Command):
-    """End a charge: settle, void, forfeit or seal it.
-
-    Attributes:
-        charge: Its id.
-        kind: "settle", "void", "forfeit" or "seal".
-        owner: This process; empty for an operator.
-        body: Further facts, such as the outcome and the digest of the value.
-        reported: Number of sub-steps that ran, or cell of the mechanism's output.
-        value: The encoded output; None keeps nothing to replay.
-    """
-
-    charge: str
-    kind: str
-    owner: str = ""
-    body: Mapping[str, Any] = field(default_factory=dict)
-    reported: Outcome | None = None
-    value: str | None = None
-
-    @property
-    def keys(self) -> Keys:
-        """The charge with all that it holds; what returns is for its rules to say."""
-        priced = self.reported is not None or self.kind == "void"
-        reach = Reach.TERMS if priced else Reach.ACCOUNTS
-        return Keys(charges=(self.charge,), reach=reach)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal(Command):
-    """End the preflight of a flow run, and return what no step drew."""
-
-    run: str
-    owner: str
-    outcome: str
-
-    @property
-    def keys(self) -> Keys:
-        """The run with the charge that holds it."""
-        return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
+        Raises:
+            DpflowError: If it cannot be decided; then it contributes nothing.
+        """
 
 
 def keys_of(commands: Sequence[Command]) -> Keys:
@@ -373,48 +288,28 @@ def keys_of(commands: Sequence[Command]) -> Keys:
     return keys
 
 
-def owners_met(state: State, commands: Iterable[Command]) -> set[str]:
-    """Return the owners of open charges that the decision about commands may meet."""
-    names: list[str | None] = []
-    for command in commands:
-        if isinstance(command, Reserve):
-            kept = state.release(command.request.release_key)
-            names.append(None if kept is None else kept.charge)
-            names.append(state.run(command.request.covers).preflight)
-        elif isinstance(command, End) and command.kind == "forfeit":
-            names.append(command.charge)
-    charges = (state.charge(name) for name in names if name is not None)
-    return {c.owner for c in charges if c is not None and c.state == "open"}
-
-
 # What comes of it
 
 
-class Decision(NamedTuple):
+@dataclass(slots=True)
+class Decision:
     """An answer, and the entries that say all of what it changes.
 
     Attributes:
         state: After the entries, for the next decision.
+        command: What is decided.
+        entries: Written one after another, each on the state after the one before.
         changes: The rows that the entries change; None takes one away.
         earlier: The entries of a charge that was granted when it was asked for first:
             whether the witness was told of them then is not known.
     """
 
-    answer: Any
-    state: State
-    entries: Sequence[Entry] = ()
-    changes: Mapping[Key, Row | None] = _NOTHING
-    earlier: Sequence[Entry] = ()
-
-
-@dataclass(slots=True)
-class Pen:
-    """Writes entries one after another, each on the state after the one before."""
-
     state: State
     command: Command
+    answer: Any = None
     entries: list[Entry] = field(default_factory=list)
     changes: Changes = field(default_factory=dict)
+    earlier: Sequence[Entry] = ()
 
     def write(
         self,
@@ -449,9 +344,10 @@ class Pen:
         values = {**self.state.values, key: value}
         self.state = replace(self.state, values=values)
 
-    def decided(self, answer: Any, earlier: Sequence[Entry] = ()) -> Decision:
-        """Return an answer with what was written."""
-        return Decision(answer, self.state, self.entries, self.changes, earlier)
+    def answered(self, answer: Any, earlier: Sequence[Entry] = ()) -> Decision:
+        """Answer the command with what was written."""
+        self.answer, self.earlier = answer, earlier
+        return self
 
 
 # Gates as a term pins them

@@ -24,11 +24,9 @@ from dpflow.config import (
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
-from dpflow.ledger import ledger as shell
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
-from dpflow.ledger.decision.decide import decide
 from dpflow.ledger.decision.gates import gates_of
 from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.records import AccountLine
@@ -261,7 +259,7 @@ def opened(folder: Path, patch: Patch | pytest.MonkeyPatch) -> Iterator[LedgerFo
         made.close()
         if found is not None:
             _copy(found, ours.policies)
-        patch.setattr(shell, "decide", orders.deciding(decide))
+        patch.setattr(admit.Reserve, "decide", orders.deciding(admit.Reserve.decide))
         patch.setattr(admit, "gates_of", orders.asking(gates_of))
         replace_noise(made.id, made.environment, Seeds())
         yield ours

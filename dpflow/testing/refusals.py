@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.gates import Gate, charges_of
-from dpflow.ledger.model import Command, Decision, Reserve, State
+from dpflow.ledger.model import Decision, State
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import MostGranted, Term, name_in_part
 
-_Decide = Callable[[State, Command], Decision]
+_Decide = Callable[[Reserve, State], Decision]
 _GatesOf = Callable[[State, Request, Sequence[Term]], list[Gate]]
 _WHOLE = ("dataset", "partition", "population")
 
@@ -60,12 +61,10 @@ class Orders:
     def deciding(self, decide: _Decide) -> _Decide:
         """Return a decision that obeys these orders."""
 
-        def obeying(state: State, command: Command) -> Decision:
-            if not isinstance(command, Reserve):
-                return decide(state, command)
+        def obeying(command: Reserve, state: State) -> Decision:
             meant = self._meant(command.request)
             if meant is None:
-                return decide(state, command)
+                return decide(command, state)
             # A decision changes nothing, so that it may be made to see what is asked.
             self._decided(decide, state, command, empty=False)
             if meant and self._asked:
@@ -80,11 +79,11 @@ class Orders:
         return obeying
 
     def _decided(
-        self, decide: _Decide, state: State, command: Command, *, empty: bool
+        self, decide: _Decide, state: State, command: Reserve, *, empty: bool
     ) -> Decision:
         self._empty, self._asked = empty, []
         try:
-            return decide(state, command)
+            return decide(command, state)
         finally:
             self._empty = False
 

@@ -18,7 +18,8 @@ from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.counting import WorkloadStep, loads_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.decision.by_hand import Amend
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
@@ -300,8 +301,10 @@ def test_what_was_amended_counts(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
     (step,) = dataset_runs(ledger, "d").runs[0].steps
-    charge_by_hand(
-        ledger, step.reservation, PureDP(epsilon="0.2"), reason="a wrong sigma"
+    ledger.ask(
+        Amend(
+            charge=step.reservation, cost=PureDP(epsilon="0.2"), reason="a wrong sigma"
+        )
     )
     (outlook,) = outlooks(ledger)
     assert outlook.per_run == "1 step, epsilon 0.2"
@@ -333,11 +336,9 @@ def test_a_busy_population_hides_no_charge(ledger):
 
 def test_a_frozen_dataset_has_no_runs_left(ledger):
     """And says why."""
-    from dpflow.ledger.office import freeze
-
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None)])
-    freeze(ledger, "d", who="ann", reason="an incident")
+    ledger.ask(Freeze(book="d", reason="an incident"))
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 0
     assert "frozen" in outlook.limited_by

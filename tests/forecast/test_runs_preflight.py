@@ -13,7 +13,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, outlooks, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views import accounts, alerts, usage
 from dpflow.ledger.views.runs import dataset_runs, run_charges
@@ -148,7 +148,7 @@ def test_a_run_within_a_run_is_charged_to_itself_alone(ledger):
 
 def test_pictures_do_not_count_draws(ledger):
     """The burn-down counts steps, and the composition is what was spent."""
-    charge_by_hand(ledger, POLICY, TENTH, reason="before", evidence="e" * 64)
+    ledger.ask(Prior(policy=POLICY, cost=TENTH, reason="before", evidence="e" * 64))
     run_once(ledger, "one", held=4, steps=2)
     hold(ledger, "two", 3)
     step(ledger, "two")

@@ -9,7 +9,7 @@ import pytest
 from dpflow.ledger import journal
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Pen
+from dpflow.ledger.model import Decision
 
 
 def settle_for(
@@ -23,10 +23,10 @@ def settle_for(
 
     Hashes, rows and sums fit each other.
     """
-    write = Pen.write
+    write = Decision.write
 
     def forging(
-        pen: Pen, book: str, kind: str, amounts: Any, *rest: Any, **kw: Any
+        pen: Decision, book: str, kind: str, amounts: Any, *rest: Any, **kw: Any
     ) -> Entry:
         held = pen.state.charge(charge).held
         forged = {name: tuple(a * share // 20 for a in held[name]) for name in amounts}
@@ -34,5 +34,5 @@ def settle_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(journal, "may_return", lambda *_: True)
-        patch.setattr(Pen, "write", forging)
+        patch.setattr(Decision, "write", forging)
         ledger.settle(charge, **told)

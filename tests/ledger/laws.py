@@ -10,20 +10,13 @@ from typing import Any
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.exceptions import DpflowError
+from dpflow.ledger.decision.admit import Reserve
+from dpflow.ledger.decision.by_hand import Amend, BookLoss, Prior, Repair
+from dpflow.ledger.decision.office import Checkpoint, Freeze, Resume, Withdraw
+from dpflow.ledger.decision.policy_changes import Apply
+from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Command, End, Reserve, Seal
-from dpflow.ledger.office_records import (
-    Amend,
-    Apply,
-    BookLoss,
-    Checkpoint,
-    Freeze,
-    Prior,
-    Repair,
-    Resume,
-    Wish,
-    Withdraw,
-)
+from dpflow.ledger.model import Command
 from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import Account, Book, Release
 from dpflow.policy.population import Population
@@ -264,24 +257,18 @@ class Play:
 
     def prior(self) -> None:
         """Charge what was spent elsewhere."""
-        evidence = digest(str(self.random.randint(1, 3)))
-        request = Request(
-            reservation=uuid.UUID(int=self.random.getrandbits(128)).hex,
-            owner="operator",
-            policies=(self.policies["a"],),
-            cost=PureDP(epsilon="0.05"),
-            step="spent before dpflow",
-        )
-        words = {"reason": "x", "evidence": evidence, **self.facts()}
-        self.ask(Prior(request=request, **words))
+        words = {
+            "policy": self.policies["a"],
+            "cost": PureDP(epsilon="0.05"),
+            "evidence": digest(str(self.random.randint(1, 3))),
+        }
+        self.ask(Prior(reason="x", **words, **self.facts()))
 
     def close(self) -> None:
         """Freeze a book, or unfreeze it."""
         name = self.random.choice(["a", "b", "e", "population/p"])
         unfreeze = self.random.random() < 0.7
-        self.ask(
-            Freeze(book=name, unfreeze=unfreeze, who="ann", reason="x", **self.facts())
-        )
+        self.ask(Freeze(book=name, unfreeze=unfreeze, reason="x", **self.facts()))
 
     def apply(self) -> None:
         """Apply an edited file, tighter or looser, or one without its source."""
@@ -299,10 +286,10 @@ class Play:
                 budget=f"{{epsilon: {epsilon}}}",
                 lifetime=f"{{epsilon: {lifetime}}}",
             )
-        wish = Wish(reason="x", new_term=self.random.random() < 0.5)
         command = Apply(
             policy=policy,
-            wish=wish,
+            reason="x",
+            new_term=self.random.random() < 0.5,
             sources=("visits", "shop"),
             **self.facts(),
         )
@@ -311,7 +298,7 @@ class Play:
 
     def resume(self) -> None:
         """Note that a schedule runs again."""
-        self.ask(Resume(books=("a",), flow="f", who="ann", **self.facts()))
+        self.ask(Resume(books=("a",), flow="f", **self.facts()))
 
     def withdraw(self) -> None:
         """Delete a value that is kept, or one that is not."""

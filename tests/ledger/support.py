@@ -23,6 +23,7 @@ from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Keys
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
@@ -378,6 +379,12 @@ def error_of(call: Callable[[], object]) -> type[DpflowError]:
     with pytest.raises(DpflowError) as caught:
         call()
     return caught.type
+
+
+def freeze_of(ledger: Ledger, dataset: str) -> Any:
+    """Return who froze a dataset and why; None if it is not frozen."""
+    with ledger.storage.read() as reading:
+        return reading.load(Keys(books=(dataset,))).book(dataset).frozen
 
 
 def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:

@@ -12,8 +12,10 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.combiner import MOST_AT_ONCE, Combiner
+from dpflow.ledger.decision.admit import Reserve
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Command, End, Reserve
+from dpflow.ledger.model import Command
 from dpflow.ledger.records import Granted
 from tests.ledger.processes import Child
 from tests.ledger.support import Place, audit, granted, make_policy, request, sums

@@ -17,8 +17,9 @@ from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy, charge_by_hand, freeze, unfreeze
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
@@ -127,10 +128,10 @@ def live(world: World) -> None:
     by_hand(world, world.checked("shop"))
     visits = world.checked("visits")
     world.ledger.settle(granted(world.ledger, "0.1", policies=[visits]))
-    freeze(world.ledger, "shop", who="ann", reason="looked odd")
+    world.ledger.ask(Freeze(book="shop", reason="looked odd"))
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(world.ledger, STEP, policies=[world.checked("shop")])
-    unfreeze(world.ledger, "shop", who="ann", reason="was not")
+    world.ledger.ask(Freeze(book="shop", reason="was not", unfreeze=True))
     tighten(world, world.checked("shop"))
     open_a_term(world, world.checked("shop"))
     world.checked("shop")
@@ -182,17 +183,19 @@ def by_hand(world: World, policy: Policy) -> None:
     ledger = world.ledger
     name = granted(ledger, STEP, policies=[policy])
     ledger.settle(name)
-    charge_by_hand(
-        ledger, name, Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma"
+    ledger.ask(
+        Amend(
+            charge=name, cost=Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma"
+        )
     )
     world.checked("shop")
-    charge_by_hand(ledger, policy, STEP, reason="before", evidence="e" * 64)
+    ledger.ask(Prior(policy=policy, cost=STEP, reason="before", evidence="e" * 64))
 
 
 def tighten(world: World, policy: Policy) -> None:
     """Lower the budget in place."""
     world.write("shop", SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
-    result = apply_policy(world.ledger, world.policies["shop"], Wish())
+    result = apply_policy(world.ledger, world.policies["shop"])
     assert result.action == "tighten"
     name = granted(world.ledger, STEP, policies=[world.checked("shop")])
     world.ledger.settle(name)
@@ -201,8 +204,8 @@ def tighten(world: World, policy: Policy) -> None:
 
 def open_a_term(world: World, policy: Policy) -> None:
     """Open a second term and charge it, with a run that holds and draws."""
-    wish = Wish(reason="a new year", new_term=True)
-    apply_policy(world.ledger, policy, wish)
+    wish = {"reason": "a new year", "new_term": True}
+    apply_policy(world.ledger, policy, **wish)
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
     held_run(world.ledger, [STEP] * 2, run="r7", **here)
     step = drawn(world.ledger, STEP, preflights=("r7",), **here)

@@ -14,7 +14,7 @@ from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import provenance as room
-from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.provenance import git, provenance, system_user
 from dpflow.ledger.records import Conditions
 from tests.ledger.support import Place, granted, make_ledger, read, url
@@ -77,8 +77,8 @@ def test_who_ends_a_charge_without_a_commit_tells_none(path: Place, kind: str) -
         worker.owners.close()
         closer.forfeit(reservation, reason="the host is gone")
     else:
-        charge_by_hand(
-            closer, reservation, PureDP(epsilon="0.2"), reason="it cost more"
+        closer.ask(
+            Amend(charge=reservation, cost=PureDP(epsilon="0.2"), reason="it cost more")
         )
     sql = "SELECT body FROM entry WHERE kind = ?"
     told = json.loads(read(path, sql, kind)[0][0])

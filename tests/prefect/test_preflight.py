@@ -19,7 +19,6 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context
@@ -255,8 +254,8 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     )
     path = project.policies.source("shop")
     path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
-    wish = Wish(reason="a new year", new_term=True)
-    apply_policy(project.ledger, wide, wish)
+    wish = {"reason": "a new year", "new_term": True}
+    apply_policy(project.ledger, wide, **wish)
     again = run_again(report, state.state_details.flow_run_id)
     assert again.is_completed()
     assert sorted(RAN) == list(range(12))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
     from dpflow.config import Settings
     from dpflow.ledger.audit.backup import Restored
-    from dpflow.ledger.office_records import Posted
+    from dpflow.ledger.decision.by_hand import Posted
     from dpflow.ledger.records import OpenReservation
 
 _BLOCK = 2**20
@@ -268,24 +268,24 @@ def charge(
     Example: `dpflow ledger charge shop --cost 'PureDP(epsilon=1)' --reason "2025"`
     """
     from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.ledger.office import charge_by_hand
+    from dpflow.ledger.decision.by_hand import Amend, Prior
 
     if charge is not None and (flow or partition):
         msg = "--flow and --partition are for prior spending; leave them out"
         raise typer.BadParameter(msg)
     read, proof = cost_from_text(cost), None if evidence is None else _sha256(evidence)
-    words: dict[str, Any] = {"dataset": dataset}
+    words: dict[str, Any] = {"cost": read, "reason": reason, "evidence": proof}
     with project_ledger(quiet=True, writes=True) as (found, ledger):
-        if charge is None:
-            words = _prior(found, dataset, flow, tuple(partition or ()))
-        spent_on = charge or words.pop("policy")
-        words |= {"reason": reason, "evidence": proof}
-        charges = charge_by_hand(ledger, spent_on, read, **words)
+        if charge is not None:
+            charges = ledger.ask(Amend(charge=charge, dataset=dataset, **words))
+        else:
+            places = _places(found, dataset, flow, tuple(partition or ()))
+            charges = ledger.ask(Prior(**places, **words))
     facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
     _say_charges(charges, read, facts, as_json=as_json)
 
 
-def _prior(
+def _places(
     found: Settings, dataset: str, flow: str | None, partitions: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the policy that prior spending is charged to, and where."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.office_records import Applied, Proposal
+    from dpflow.ledger.decision.policy_changes import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
 
@@ -158,24 +158,23 @@ def apply(
     """
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.office import apply_policy
-    from dpflow.ledger.office_records import Wish
     from dpflow.policy import load_policies
 
     if dataset is None and new_term:
         msg = "a new term is opened for one DATASET at a time"
         raise typer.BadParameter(msg, param_hint="--new-term")
-    wish = Wish(
-        reason=reason,
-        new_term=new_term,
-        raise_lifetime=raise_lifetime,
-    )
+    wish = {
+        "reason": reason,
+        "new_term": new_term,
+        "raise_lifetime": raise_lifetime,
+    }
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
     with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         for policy in _wanted(policies, dataset):
             try:
-                result = apply_policy(ledger, policy, wish)
+                result = apply_policy(ledger, policy, **wish)
             except DpflowError as error:
                 errors.append(error)
             else:

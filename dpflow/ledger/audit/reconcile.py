@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import office_records
 from dpflow.ledger.audit.lost_decisions import (
     LostDecisions,
     LostRelease,
@@ -23,10 +22,10 @@ from dpflow.ledger.audit.lost_decisions import (
     perhaps_lost,
 )
 from dpflow.ledger.audit.pinned import is_taken_off
+from dpflow.ledger.decision.by_hand import BookLoss, Repair, lost_name
 from dpflow.ledger.decision.gates import gate_at, remainder
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.office_records import Repair, lost_name
 from dpflow.ledger.rows import Account, Amounts, epoch_of, split
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.witness.base import Witness
@@ -117,7 +116,7 @@ class _Found:
     """A comparison, and what a repair would do about it."""
 
     comparison: Comparison
-    losses: Mapping[str, office_records.BookLoss]
+    losses: Mapping[str, BookLoss]
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -168,7 +167,6 @@ def reconcile(
                 before=before,
                 epoch=epoch,
                 policies=policies,
-                **ledger.label(),
             )
         )
     if witness is not None and not found.comparison.agrees:
@@ -216,7 +214,7 @@ def _compared(
     lost = [
         line
         for line, name in zip(gone, names, strict=True)
-        if (claim := state.claim(name)) is None or line.book not in claim.by
+        if line.book not in state.claimed(name)
     ]
     contiguous = lines if witness is None or witness.whole else lines[-KEPT:]
     accounts = _by_account(lines, gone, lost, contiguous)
@@ -236,7 +234,7 @@ def _compared(
             losses.append(_untold(state, name, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
-        repairs[book] = office_records.BookLoss(
+        repairs[book] = BookLoss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
@@ -268,12 +266,12 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, office_records.BookLoss]:
+def _raising(reading: Reading) -> dict[str, BookLoss]:
     """Return a repair that only counts: of a copy from before one that lost nothing."""
     for book in reading.books():
         number = reading.load(Keys(books=(book,))).book(book).number
         if number:
-            return {book: office_records.BookLoss(number=number)}
+            return {book: BookLoss(number=number)}
     return {}
 
 

@@ -28,6 +28,7 @@ from dpflow.ledger.checkpoint import (
     points_of,
 )
 from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.decision.settlement import (
     TOO_LITTLE,
     is_too_little,
@@ -37,7 +38,6 @@ from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.keys import LedgerKey, Sign
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.office_records import Checkpoint
 from dpflow.ledger.rows import (
     Account,
     JournalError,
@@ -347,7 +347,6 @@ class _Verification:
         heads = self._fold.heads
         if all(map(self._is_signed, heads)):
             return
-        label = self.ledger.label()
         commands = []
         for book, place in heads.items():
             points = self._points.get(book)
@@ -355,7 +354,7 @@ class _Verification:
             told = signed_now(sign, self.ledger.id, book, place, last=last)
             number, head = place
             commands.append(
-                Checkpoint(book=book, number=number, hash=head, signed=told, **label)
+                Checkpoint(book=book, number=number, hash=head, signed=told)
             )
         self.ledger.ask_all(commands)
 

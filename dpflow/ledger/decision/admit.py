@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from dpflow.accounting.costs.base import Cost, relations_of
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    ConfigurationError,
     LedgerUnavailable,
     ReservationConflict,
-    UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import (
     Gate,
     charges_of,
     fitting_factor,
     gates_of,
-    population_of,
 )
 from dpflow.ledger.decision.preflight import (
     Cover,
@@ -37,9 +35,9 @@ from dpflow.ledger.decision.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.decision.terms import governing
+from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Command, Decision, Pen, Reserve, State
+from dpflow.ledger.model import Command, Decision, Keys, Reach, State, both
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
     Alert,
@@ -50,9 +48,95 @@ from dpflow.ledger.records import (
     TermOpened,
     cost_text,
 )
-from dpflow.ledger.rows import Amounts, Charge, Release, Term, epoch_of
+from dpflow.ledger.rows import Amounts, Charge, Release, Term, epoch_of, name_in_part
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve(Command):
+    """Hold a step's worst case, or find its release."""
+
+    guarded: ClassVar[bool] = True
+
+    request: Request
+
+    @property
+    def reads(self) -> Sequence[Policy]:
+        """Those of the request."""
+        return self.request.policies
+
+    @property
+    def keys(self) -> Keys:
+        """The accounts of every gate, the release, the runs, what was granted."""
+        request = self.request
+        steps = request.planned or (request,)
+        gates: dict[str, tuple[str, ...]] = {}
+        for step in steps:
+            for policy in (*step.policies, *step.populations):
+                known = gates.get(policy.dataset, ())
+                gates[policy.dataset] = both(known, places_of(policy, step))
+        runs = (request.covers, *request.preflights, request.flow_run)
+        around = (*runs, *request.enclosing_runs)
+        sources = [p.source for p in request.policies if p.source is not None]
+        return Keys(
+            books=tuple(sorted(gates)),
+            gates=gates,
+            charges=(request.reservation,),
+            releases=() if request.release_key is None else (request.release_key,),
+            runs=tuple(dict.fromkeys(run for run in around if run is not None)),
+            granted=tuple(
+                dict.fromkeys(
+                    (book, name_in_part(request.step, f"{book}#0/{place}"))
+                    for book in sorted(gates)
+                    for place in gates[book]
+                )
+            ),
+            claims=tuple(f"source {source}" for source in sources),
+            # A new preflight may end the one before.
+            reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,
+        )
+
+    def charges_met(self, state: State) -> Iterable[str | None]:
+        """Return who makes its release now, and who holds its run."""
+        kept = state.release(self.request.release_key)
+        held = state.run(self.request.covers).preflight
+        return (None if kept is None else kept.charge, held)
+
+    def decide(self, state: State) -> Decision:
+        """Decide one request against every account.
+
+        Returns:
+            `Granted`, `Replayed` or `Busy`; or the refusal, which is journaled.
+
+        Raises:
+            DpflowError: For a request that cannot be decided.
+        """
+        request, pen = self.request, Decision(state, self)
+        charge = state.charge(request.reservation)
+        if charge is not None:
+            return _known(pen, request, charge)
+        before = released(state, request)
+        if before is not None:
+            return pen.answered(before)
+        taken = None if request.covers is None else reopened(pen, request)
+        if taken is not None:
+            return taken
+        case = _case(pen, self)
+        body = _body(pen.state, case, self.facts)
+        return pen.answered(_refused(pen, case, body) or _held(pen, case, body))
+
+
+def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
+    """Return what may follow a term's number in the ids of a step's accounts."""
+    flow = request.flow
+    of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
+    if policy.partition is None:
+        reserved = any(share.reserved for share in policy.flows.values())
+        return ("", *of_flow, *(["others"] if reserved else []))
+    parts = [f"partition/{name}" for name in request.partitions]
+    inside = [f"{part}/{each}" for part in parts for each in of_flow]
+    return ("", *parts, *inside)
 
 
 class _Case(NamedTuple):
@@ -77,31 +161,7 @@ class _Case(NamedTuple):
         return [(gate, gate.rule.zero()) for gate, _ in self.pairs]
 
 
-def reserve(state: State, command: Reserve) -> Decision:
-    """Decide one request against every account.
-
-    Returns:
-        `Granted`, `Replayed` or `Busy`; or the refusal, which is journaled.
-
-    Raises:
-        DpflowError: For a request that cannot be decided.
-    """
-    request, pen = command.request, Pen(state, command)
-    charge = state.charge(request.reservation)
-    if charge is not None:
-        return _known(pen, request, charge)
-    before = released(state, request)
-    if before is not None:
-        return pen.decided(before)
-    taken = None if request.covers is None else reopened(pen, request)
-    if taken is not None:
-        return taken
-    case = _case(pen, command)
-    body = _body(pen.state, case, command.facts)
-    return pen.decided(_refused(pen, case, body) or _held(pen, case, body))
-
-
-def _known(pen: Pen, request: Request, charge: Charge) -> Decision:
+def _known(pen: Decision, request: Request, charge: Charge) -> Decision:
     """Answer an id that was sent before exactly as it was answered then."""
     entries = pen.state.all_made(charge)
     made = entries[0].body
@@ -113,7 +173,7 @@ def _known(pen: Pen, request: Request, charge: Charge) -> Decision:
         )
         raise ReservationConflict(msg, reservation=request.reservation)
     found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-    return pen.decided(found, earlier=entries)
+    return pen.answered(found, earlier=entries)
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -193,7 +253,7 @@ def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any
         return error
 
 
-def _case(pen: Pen, command: Reserve) -> _Case:
+def _case(pen: Decision, command: Reserve) -> _Case:
     """Find every account that a request is charged to, and price it there."""
     request = command.request
     steps = request.planned or (request,)
@@ -218,57 +278,11 @@ def _case(pen: Pen, command: Reserve) -> _Case:
     return _Case(request, terms, pairs, asked, cover, drawn is not None)
 
 
-def terms_of(pen: Pen, request: Request, *, applies: bool) -> list[Term]:
-    """Return the term of each dataset that a request reads, and of its populations.
-
-    Raises:
-        ConfigurationError: If populations are left out.
-        PolicyChanged: If a policy differs from the copy that governs.
-        PolicyNotApplied: If a person has to apply it first.
-    """
-    policies = request.policies
-    needed = {population_of(p) for p in policies if p.population is not None}
-    given = {policy.dataset for policy in request.populations}
-    if needed != given:
-        msg = (
-            f"the datasets {', '.join(request.datasets)} belong to the populations "
-            f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
-        )
-        raise ConfigurationError(msg)
-    return [
-        governing(pen, policy, applies=applies)
-        for policy in (*policies, *request.populations)
-    ]
-
-
-def check_relation(request: Request) -> None:
-    """Refuse a cost whose price does not hold under a dataset's relation."""
-    for policy in (*request.policies, *request.populations):
-        check_holds(request.cost, policy.dataset, policy.relation)
-
-
-@by_identity
-def check_holds(cost: Cost, dataset: str, relation: str) -> None:
-    """Refuse a cost whose price does not hold under a relation.
-
-    Raises:
-        UnsupportedCost: If it is priced for another one.
-    """
-    allowed = relations_of(cost)
-    if relation not in allowed:
-        holds = " and ".join(allowed) or "no relation"
-        msg = (
-            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
-            f"says {relation}. Declare a cost that holds for that relation."
-        )
-        raise UnsupportedCost(msg, mechanism=cost.mechanism)
-
-
 # Refusing
 
 
 def _refused_with_run(
-    pen: Pen, case: _Case, told: Mapping[str, Any], body: Mapping[str, Any]
+    pen: Decision, case: _Case, told: Mapping[str, Any], body: Mapping[str, Any]
 ) -> BudgetRefused:
     """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
     error = refused_with_run(case.request, told)
@@ -278,7 +292,9 @@ def _refused_with_run(
     return error
 
 
-def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | None:
+def _refused(
+    pen: Decision, case: _Case, body: Mapping[str, Any]
+) -> BudgetRefused | None:
     request, pairs, state = case.request, case.pairs, pen.state
     if case.cover is not None and case.cover.refused is not None:
         return _refused_with_run(pen, case, case.cover.refused, body)
@@ -320,7 +336,7 @@ def _refused(pen: Pen, case: _Case, body: Mapping[str, Any]) -> BudgetRefused | 
 
 
 def _journal_refusal(
-    pen: Pen,
+    pen: Decision,
     request: Request,
     refusing: Sequence[tuple[Gate, Tally]],
     body: Mapping[str, Any],
@@ -348,7 +364,7 @@ def _journal_refusal(
 # Holding
 
 
-def _held(pen: Pen, case: _Case, body: Mapping[str, Any]) -> Granted:
+def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     request, state = case.request, pen.state
     alerts, opened = _alerts(case), _first_charges(case, state)
     accounts = [gate.id for gate, _ in case.pairs]

@@ -9,7 +9,8 @@ opened with, to at most the lifetime.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
@@ -31,13 +32,107 @@ from dpflow.ledger.decision.terms import (
     opened,
     source_claim,
 )
-from dpflow.ledger.model import Decision, Pen, State
-from dpflow.ledger.office_records import Applied, Apply, Proposal, Wish
+from dpflow.ledger.model import Command, Decision, Keys, State
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, flow_mark, split
 from dpflow.policy import Policy
-from dpflow.policy.changes import judge, overall, tightened_pins
+from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
 from dpflow.policy.reserved import reserved_flows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What applying a policy would do.
+
+    Attributes:
+        term: The term that governs now; None if nothing was applied yet.
+        changes: Each field that differs, judged.
+        action: What `apply` does; "new term" it does only if asked for one.
+        why: Why a policy that is tighter nevertheless needs a new term.
+        pins: For "tighten", the copy that will govern.
+        terms: The terms so far.
+        obstacle: What the lifetime has against it; empty if nothing.
+    """
+
+    dataset: str
+    term: Term | None
+    changes: tuple[Change, ...]
+    action: str
+    why: str
+    pins: Mapping[str, Any] | None
+    terms: tuple[TermView, ...]
+    obstacle: str = ""
+
+    @property
+    def verdict(self) -> Verdict | Literal["same"]:
+        """What all changes together do to the guarantee."""
+        return overall(self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What was applied.
+
+    Attributes:
+        term: Number of the term that governs now.
+        accounts: Accounts whose gate was tightened.
+        closed: Those of them that admit nothing more, for their usage was above.
+        terms: The terms, this one included.
+    """
+
+    dataset: str
+    action: str
+    term: int
+    changes: tuple[Change, ...]
+    accounts: tuple[str, ...]
+    closed: tuple[str, ...]
+    terms: tuple[TermView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply(Command):
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Attributes:
+        reason: Why; a new term has to say.
+        new_term: Open a term with tallies of its own.
+        raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
+        forgotten: Accounts that the witness knows to have been charged.
+        sources: Those of the book's terms, which it may let go of.
+    """
+
+    policy: Policy
+    reason: str = ""
+    new_term: bool = False
+    raise_lifetime: bool = False
+    forgotten: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> Keys:
+        """Every term and account of the book, and who uses its source."""
+        policy = self.policy
+        used = (policy.source, *self.sources)
+        names = [f"source {name}" for name in dict.fromkeys(used) if name is not None]
+        book = (policy.dataset,)
+        return Keys(books=book, whole=book, claims=tuple(names))
+
+    def decide(self, state: State) -> Decision:
+        """Make a policy the ledger's own copy, which governs from then on.
+
+        Raises:
+            PolicyChanged: If only a new term can hold it, and none was asked for.
+            PolicyNotApplied: If the lifetime or a freeze forbids it.
+            ConfigurationError: If another dataset has its source.
+        """
+        pen, found = Decision(state, self), propose(state, self.policy, self.forgotten)
+        if found.action == "nothing" and not self.new_term:
+            return pen.answered(_applied(state, found))
+        check_alone(state, self.policy)
+        if found.action == "tighten" and not self.new_term:
+            lowered = _tighten(pen, self, found)
+            return pen.answered(_applied(pen.state, found, lowered))
+        return pen.answered(_open(pen, self, found))
 
 
 def term_views(
@@ -160,31 +255,9 @@ def _check_sum(
         check_lifetime(policy, Budgets.of(terms), opens=False)
 
 
-def apply(state: State, command: Apply) -> Decision:
-    """Make a policy the ledger's own copy, which governs from then on.
-
-    Raises:
-        PolicyChanged: If only a new term can hold the policy, and none was asked for.
-        PolicyNotApplied: If the lifetime or a freeze forbids it.
-        ConfigurationError: If another dataset has its source.
-    """
-    policy, wish, pen = command.policy, command.wish, Pen(state, command)
-    found = propose(state, policy, command.forgotten)
-    if found.action == "nothing" and not wish.new_term:
-        return pen.decided(_applied(pen.state, found, ()))
-    facts = command.facts
-    check_alone(state, policy)
-    if found.action == "tighten" and not wish.new_term:
-        lowered = _tighten(pen, policy, found, wish, facts)
-        return pen.decided(_applied(pen.state, found, lowered))
-    return pen.decided(_open(pen, policy, found, wish, facts))
-
-
-def _tighten(
-    pen: Pen, policy: Policy, found: Proposal, wish: Wish, facts: Mapping[str, Any]
-) -> list[Gate]:
+def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
     """Lower the gates of a term; return those accounts whose gate is lower now."""
-    before, pins = found.term, found.pins
+    before, pins, policy = found.term, found.pins, command.policy
     if before is None or pins is None:
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
         raise ValueError(msg)
@@ -196,8 +269,8 @@ def _tighten(
     new = {**old, **copied["gates"]}
     term = {**before.facts, **copied, "gates": new}
     body = {
-        **facts,
-        "reason": wish.reason or "a tighter policy was applied",
+        **command.facts,
+        "reason": command.reason or "a tighter policy was applied",
         "policy": term["policy_hash"],
         "changes": [change.line for change in found.changes],
         "before": {
@@ -242,31 +315,30 @@ def _is_tighter(old: Gate, new: Gate) -> bool:
     return old.rule == new.rule and lower
 
 
-def _open(
-    pen: Pen, policy: Policy, found: Proposal, wish: Wish, facts: Mapping[str, Any]
-) -> Applied:
+def _open(pen: Decision, command: Apply, found: Proposal) -> Applied:
+    policy = command.policy
     uncharged = not found.terms or not found.terms[-1].charged
     if uncharged and found.action == "nothing":
-        return _applied(pen.state, found, ())
+        return _applied(pen.state, found)
     claims = _released_sources(pen.state, policy)
     if not uncharged:
-        _check_asked_for(found, wish)
+        _check_asked_for(found, command)
     if pen.state.book(policy.dataset).frozen is not None:
         msg = (
             f"dataset {policy.dataset!r} is frozen, and a new term would not be. Run "
             f"`dpflow unfreeze {policy.dataset}` first."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
-    _check_sum(policy, "new term", found.terms, raised=wish.raise_lifetime)
+    _check_sum(policy, "new term", found.terms, raised=command.raise_lifetime)
     told = {
-        **facts,
+        **command.facts,
         "changes": [change.line for change in found.changes],
         "total": Budgets.of(found.terms, policy.promised).total(),
         "lifetime": policy.declared().get("lifetime"),
     }
-    reason = wish.reason or "the policy was applied"
+    reason = command.reason or "the policy was applied"
     opened(pen, policy, reason=reason, facts=told, claims=claims)
-    return _applied(pen.state, found, (), new=True)
+    return _applied(pen.state, found, new=True)
 
 
 def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
@@ -275,19 +347,18 @@ def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
     spent = {f"source {policy.source}"}
     for term in state.terms(policy.dataset):
         name = f"source {term.facts['pinned'].get('source')}"
-        claim = state.claim(name)
         if is_charged(state, term):
             spent.add(name)
         # A claim that was not loaded is left as it is.
-        elif claim is not None and policy.dataset in claim.by:
+        elif policy.dataset in state.claimed(name):
             found[name] = None
     return {name: None for name in found if name not in spent}
 
 
-def _check_asked_for(found: Proposal, wish: Wish) -> None:
+def _check_asked_for(found: Proposal, command: Apply) -> None:
     """Refuse to open a further term that nobody asked for, or without a reason."""
     how = f"`dpflow policy apply {found.dataset} --new-term --reason TEXT`"
-    if not wish.new_term:
+    if not command.new_term:
         lines = [change.line for change in found.changes]
         told = "; ".join(f"{c.line} ({c.verdict})" for c in found.changes)
         rest = (
@@ -302,13 +373,13 @@ def _check_asked_for(found: Proposal, wish: Wish) -> None:
             f"{told}. {why}Undo what is not tighter{rest}"
         )
         raise PolicyChanged(msg, dataset=found.dataset, differences=lines)
-    if not wish.reason.strip():
+    if not command.reason.strip():
         msg = f"a new term needs a reason that its journal keeps: {how}"
         raise PolicyNotApplied(msg, dataset=found.dataset)
 
 
 def _applied(
-    state: State, found: Proposal, gates: Sequence[Gate], *, new: bool = False
+    state: State, found: Proposal, gates: Sequence[Gate] = (), *, new: bool = False
 ) -> Applied:
     term, action = state.newest(found.dataset), found.action
     if new and action in ("nothing", "tighten"):

@@ -16,7 +16,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, charges_of
-from dpflow.ledger.model import Decision, Pen, State
+from dpflow.ledger.model import Decision, State
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.rows import Amounts, Charge, Sums, added_up, epoch_of
 
@@ -67,8 +67,7 @@ def cover_of(
             refused["dataset"] = str(refused["account"]).partition("#")[0]
             return Cover(preflight="", ended=False, refused=refused)
     for name in request.preflights:
-        found = state.run(name).preflight
-        charge = None if found is None else state.charge(found)
+        charge = state.preflight(name)
         if charge is None:
             continue
         ended = charge.state != "open" or is_repaired(state, charge)
@@ -88,7 +87,7 @@ def _held_around(
     moving = {gate.id for gate, _ in asked if not gate.rule.steady}
     found: dict[str, Amounts] = {}
     for name in request.preflights if moving else ():
-        charge = state.charge(state.run(name).preflight or "")
+        charge = state.preflight(name)
         if charge is not None and charge.state == "open":
             here = {name: a for name, a in charge.held.items() if name in moving}
             found = added_up(found, here)
@@ -125,7 +124,7 @@ def check_additive(gate: Gate) -> None:
     raise UnsupportedCost(msg, theorem=rule.theorem)
 
 
-def reopened(pen: Pen, request: Request) -> Decision | None:
+def reopened(pen: Decision, request: Request) -> Decision | None:
     """Find the preflight that an earlier execution of the same run has left open.
 
     A run whose process died is taken over, undrawn rest and all. What the run declares
@@ -135,8 +134,7 @@ def reopened(pen: Pen, request: Request) -> Decision | None:
         ReservationConflict: If another process runs it now, with another declaration.
     """
     state = pen.state
-    found = state.run(request.covers).preflight
-    charge = None if found is None else state.charge(found)
+    charge = state.preflight(request.covers)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
     entries = state.all_made(charge)
@@ -155,22 +153,21 @@ def reopened(pen: Pen, request: Request) -> Decision | None:
         raise ReservationConflict(msg, reservation=charge.id)
     if same:
         held = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-        return pen.decided(held, earlier=entries)
+        return pen.answered(held, earlier=entries)
     sealed(pen, charge, {"outcome": "declared anew"})
     return None
 
 
 def before_of(state: State, run: str) -> list[tuple[str, int]]:
     """Return where a run was held or refused last, for who follows several books."""
-    known = state.run(run)
-    found = [] if known.unheld is None else [known.unheld]
-    charge = None if known.preflight is None else state.charge(known.preflight)
+    unheld, charge = state.run(run).unheld, state.preflight(run)
+    found = [] if unheld is None else [unheld]
     for book, places in sorted(charge.places.items()) if charge is not None else ():
         found.append((book, max(places)))
     return found
 
 
-def sealed(pen: Pen, charge: Charge, facts: Mapping[str, Any]) -> None:
+def sealed(pen: Decision, charge: Charge, facts: Mapping[str, Any]) -> None:
     """End a preflight on all its accounts and return what was not drawn."""
     body = {**pen.command.facts, **facts}
     for book in sorted(charge.places):

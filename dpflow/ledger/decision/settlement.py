@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
@@ -26,40 +27,116 @@ from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired, sealed
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import may_return
-from dpflow.ledger.model import Decision, End, Keys, Pen, Reach, Seal, State
+from dpflow.ledger.model import Command, Decision, Keys, Reach, State
 from dpflow.ledger.rows import Amounts, Charge, Sums
 from dpflow.solving import before_solving
 
 
-def end(state: State, command: End) -> Decision:
-    """End a charge on all its accounts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Command):
+    """End a charge: settle, void, forfeit or seal it.
 
-    Raises:
-        ReservationConflict: If there is no such charge, it has ended, another process
-            holds it, or this is no way to end it.
+    Attributes:
+        charge: Its id.
+        kind: "settle", "void", "forfeit" or "seal".
+        owner: This process; empty for an operator.
+        body: Further facts, such as the outcome and the digest of the value.
+        reported: Number of sub-steps that ran, or cell of the mechanism's output.
+        value: The encoded output; None keeps nothing to replay.
     """
-    charge, pen = known_charge(state, command.charge), Pen(state, command)
-    kind = command.kind
-    if _check(state, charge, command):
-        return pen.decided(None)
-    reported = command.reported if kind == "settle" and not charge.added else None
-    body = {**command.facts, **command.body}
-    amounts = charge.held
-    if reported is not None:
-        body["reported"] = reported
-        amounts = _still_posted(state, charge, _reported(state, charge, reported))
-    elif kind == "void" and charge.covers is None:
-        nothing = {name: (0,) * len(amount) for name, amount in amounts.items()}
-        kept = _still_posted(state, charge, nothing)
-        if any(map(any, kept.values())):
-            # What cannot return is posted; a void posts nothing.
-            kind, amounts, body["outcome"] = "settle", kept, "void"
-    for book in sorted(charge.places):
-        here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
-        pen.write(book, kind, here, body, charge=charge.id)
-    if charge.key is not None and command.value is not None:
-        pen.keep(charge.key, command.value)
-    return pen.decided(None)
+
+    charge: str
+    kind: str
+    owner: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    reported: Outcome | None = None
+    value: str | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """The charge with all that it holds; what returns is for its rules to say."""
+        priced = self.reported is not None or self.kind == "void"
+        reach = Reach.TERMS if priced else Reach.ACCOUNTS
+        return Keys(charges=(self.charge,), reach=reach)
+
+    def charges_met(self, _: State) -> Iterable[str | None]:
+        """Return the charge, if its owner must have ended."""
+        return (self.charge,) if self.kind == "forfeit" else ()
+
+    def decide(self, state: State) -> Decision:
+        """End a charge on all its accounts.
+
+        Raises:
+            ReservationConflict: If there is no such charge, it has ended, another
+                process holds it, or this is no way to end it.
+        """
+        charge, pen = known_charge(state, self.charge), Decision(state, self)
+        kind = self.kind
+        if _check(state, charge, self):
+            return pen.answered(None)
+        reported = self.reported if kind == "settle" and not charge.added else None
+        body = {**self.facts, **self.body}
+        amounts = charge.held
+        if reported is not None:
+            body["reported"] = reported
+            amounts = _still_posted(state, charge, _reported(state, charge, reported))
+        elif kind == "void" and charge.covers is None:
+            nothing = {name: (0,) * len(amount) for name, amount in amounts.items()}
+            kept = _still_posted(state, charge, nothing)
+            if any(map(any, kept.values())):
+                # What cannot return is posted; a void posts nothing.
+                kind, amounts, body["outcome"] = "settle", kept, "void"
+        for book in sorted(charge.places):
+            here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
+            pen.write(book, kind, here, body, charge=charge.id)
+        if charge.key is not None and self.value is not None:
+            pen.keep(charge.key, self.value)
+        return pen.answered(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal(Command):
+    """End the preflight of a flow run, and return what no step drew."""
+
+    run: str
+    owner: str
+    outcome: str
+
+    @property
+    def keys(self) -> Keys:
+        """The run with the charge that holds it."""
+        return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
+
+    def decide(self, state: State) -> Decision:
+        """End a flow run's preflight; the answer is whether there was one to seal.
+
+        Raises:
+            ReservationConflict: If another process runs the flow, or the ledger lost
+                charges since: then nothing is returned.
+        """
+        pen, charge = Decision(state, self), state.preflight(self.run)
+        if charge is None:
+            return pen.answered(answer=False)
+        if is_repaired(state, charge):
+            # Draws may be among the charges that it lost and charged again.
+            msg = (
+                f"the ledger was repaired since preflight {charge.id} was made, so "
+                "what was drawn of it is unknown; close it with `dpflow ledger "
+                f"reservations --close {charge.id} --reason TEXT` when its run has "
+                "ended"
+            )
+            raise ReservationConflict(msg, reservation=charge.id)
+        if charge.state != "open":
+            # Only this process seals it, so the first was not in vain.
+            return pen.answered(self.again and charge.state == "sealed")
+        if charge.owner != self.owner:
+            msg = (
+                f"another process runs the flow run {self.run} and seals its preflight "
+                f"{charge.id}"
+            )
+            raise ReservationConflict(msg, reservation=charge.id)
+        sealed(pen, charge, {"outcome": self.outcome})
+        return pen.answered(answer=True)
 
 
 def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
@@ -272,35 +349,3 @@ def _posted(
         return rule.price_realised(cost, reported, used)
     except (InvalidCost, UnsupportedCost):
         return None
-
-
-def seal(state: State, command: Seal) -> Decision:
-    """End a flow run's preflight; the answer is whether there was one to seal.
-
-    Raises:
-        ReservationConflict: If another process runs the flow, or the ledger lost
-            charges since: then nothing is returned.
-    """
-    pen, found = Pen(state, command), state.run(command.run).preflight
-    charge = None if found is None else state.charge(found)
-    if charge is None:
-        return pen.decided(answer=False)
-    if is_repaired(state, charge):
-        # Draws may be among the charges that it lost and charged again.
-        msg = (
-            f"the ledger was repaired since preflight {charge.id} was made, "
-            "so what was drawn of it is unknown; close it with `dpflow ledger "
-            f"reservations --close {charge.id} --reason TEXT` when its run has ended"
-        )
-        raise ReservationConflict(msg, reservation=charge.id)
-    if charge.state != "open":
-        # Only this process seals it, so the first was not in vain.
-        return pen.decided(command.again and charge.state == "sealed")
-    if charge.owner != command.owner:
-        msg = (
-            f"another process runs the flow run {command.run} and seals its preflight "
-            f"{charge.id}"
-        )
-        raise ReservationConflict(msg, reservation=charge.id)
-    sealed(pen, charge, {"outcome": command.outcome})
-    return pen.decided(answer=True)

@@ -6,17 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
     PolicyChanged,
     PolicyNotApplied,
+    UnsupportedCost,
 )
 from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.decision.gates import population_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Pen, State
+from dpflow.ledger.model import Decision, State
 from dpflow.ledger.pure_cache import by_identity
-from dpflow.ledger.records import digest
+from dpflow.ledger.records import Request, digest
 from dpflow.ledger.rows import Book, Term
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines
@@ -59,7 +62,7 @@ def declared_hash(policy: Policy) -> str:
     return digest(canonical(policy.declared()))
 
 
-def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
+def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
     """Return the term under which a step is decided, opened now if there is none.
 
     Raises:
@@ -82,8 +85,54 @@ def governing(pen: Pen, policy: Policy, *, applies: bool) -> Term:
     return opened(pen, policy, reason=FIRST if term is None else UNCHARGED, facts={})
 
 
+def terms_of(pen: Decision, request: Request, *, applies: bool) -> list[Term]:
+    """Return the term of each dataset that a request reads, and of its populations.
+
+    Raises:
+        ConfigurationError: If populations are left out.
+        PolicyChanged: If a policy differs from the copy that governs.
+        PolicyNotApplied: If a person has to apply it first.
+    """
+    policies = request.policies
+    needed = {population_of(p) for p in policies if p.population is not None}
+    given = {policy.dataset for policy in request.populations}
+    if needed != given:
+        msg = (
+            f"the datasets {', '.join(request.datasets)} belong to the populations "
+            f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
+        )
+        raise ConfigurationError(msg)
+    return [
+        governing(pen, policy, applies=applies)
+        for policy in (*policies, *request.populations)
+    ]
+
+
+def check_relation(request: Request) -> None:
+    """Refuse a cost whose price does not hold under a dataset's relation."""
+    for policy in (*request.policies, *request.populations):
+        check_holds(request.cost, policy.dataset, policy.relation)
+
+
+@by_identity
+def check_holds(cost: Cost, dataset: str, relation: str) -> None:
+    """Refuse a cost whose price does not hold under a relation.
+
+    Raises:
+        UnsupportedCost: If it is priced for another one.
+    """
+    allowed = relations_of(cost)
+    if relation not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
+            f"says {relation}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
+
+
 def opened(
-    pen: Pen,
+    pen: Decision,
     policy: Policy,
     *,
     reason: str,
@@ -184,8 +233,8 @@ def check_alone(state: State, policy: Policy) -> None:
         before is not None and before.facts["pinned"].get("source") == policy.source
     ):
         return
-    claim = state.claim(f"source {policy.source}")
-    for book, population in sorted(claim.by.items() if claim else ()):
+    claimed = state.claimed(f"source {policy.source}")
+    for book, population in sorted(claimed.items()):
         together = population and population == policy.population
         if book != policy.dataset and not together:
             msg = (

@@ -11,8 +11,8 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.entry import Columns, canonical, entry_hash
-from dpflow.ledger.office import charge_by_hand
 from tests.ledger.support import (
     COLUMNS,
     Place,
@@ -49,10 +49,12 @@ def fill(ledger: Ledger) -> None:
         ledger.settle(name, outcome="failed")
     lost = granted(ledger, "0.01", owner="0" * 32)
     ledger.forfeit(lost, reason="its process is gone")
-    charge_by_hand(
-        ledger, name, Gaussian(sensitivity=1, sigma=50), reason="a wrong sigma"
+    ledger.ask(
+        Amend(
+            charge=name, cost=Gaussian(sensitivity=1, sigma=50), reason="a wrong sigma"
+        )
     )
-    charge_by_hand(ledger, SHOP, STEP, reason="before", evidence="e" * 64)
+    ledger.ask(Prior(policy=SHOP, cost=STEP, reason="before", evidence="e" * 64))
     granted(ledger, "0.02")
 
 

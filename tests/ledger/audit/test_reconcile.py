@@ -20,7 +20,6 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.ledger.witness import file as module
 from dpflow.ledger.witness.lines import HEAD, Line
 from dpflow.rounding import UNITS
@@ -242,7 +241,7 @@ def test_a_compacted_witness_of_another_way_counts_both(
     host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
     ledger = host.open()
     if decided:
-        apply_policy(ledger, POLICIES["a"], Wish())
+        apply_policy(ledger, POLICIES["a"])
     ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
     copy = host.copy()
     for _ in range(10):

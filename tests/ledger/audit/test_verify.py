@@ -13,9 +13,9 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit import admissions
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.newest_entries import TAIL
-from dpflow.ledger.office import charge_by_hand
 from tests.ledger.audit.books import SHOP, fill, quoted, rewrite, sql
 from tests.ledger.support import (
     COLUMNS,
@@ -121,7 +121,7 @@ OUTSIDE = {
 def test_what_the_journal_implies_is_covered(ledger, path, name):
     """Accounts, terms, reservations and releases agree with it."""
     if name == "overdrawn":
-        charge_by_hand(ledger, SHOP, Gaussian(sensitivity=1, sigma=1), **PRIOR)
+        ledger.ask(Prior(policy=SHOP, cost=Gaussian(sensitivity=1, sigma=1), **PRIOR))
     assert verify(ledger).fine
     before = read(path, "SELECT * FROM account")
     edit(path, OUTSIDE[name])

@@ -10,9 +10,10 @@ import pytest
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.by_hand import Prior
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.office import apply_policy, charge_by_hand, freeze
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import digest
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import KEY, rewrite
@@ -39,7 +40,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
         name = granted(found, key=f"week/{number}")
         found.settle(name, value=json.dumps(number))
     ended = granted(found, "0.2")
-    freeze(found, "a", who="anna", reason="a look at it")
+    found.ask(Freeze(book="a", reason="a look at it"))
     found.settle(ended)
     found.settle(granted(found, "0.1", policies=[PLAIN], flow="f", flow_run="run"))
     with pytest.raises(BudgetRefused):
@@ -86,8 +87,10 @@ def test_an_overdraft_that_was_hidden_is_noticed_after_a_checkpoint(path):
     """The sums tell of it; the state is only the account's."""
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
-    charge_by_hand(
-        ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
+    ledger.ask(
+        Prior(
+            policy=PLAIN, cost=request(ledger, "3").cost, reason="x", evidence="e" * 64
+        )
     )
     overdrawn = "SELECT overdrawn FROM account WHERE id = 'b#1'"
     edited = "UPDATE account SET overdrawn = 0 WHERE id = 'b#1'"
@@ -102,8 +105,10 @@ def test_an_overdraft_that_no_entry_tells_of_is_noticed(path):
     """Nor one that was taken out of the entry that told of it."""
     ledger = make_ledger(path)
     granted(ledger, "0.5", policies=[PLAIN])
-    charge_by_hand(
-        ledger, PLAIN, request(ledger, "3").cost, reason="x", evidence="e" * 64
+    ledger.ask(
+        Prior(
+            policy=PLAIN, cost=request(ledger, "3").cost, reason="x", evidence="e" * 64
+        )
     )
 
     def hidden(row):
@@ -145,7 +150,7 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(path):
     low = make_policy(
         "b", flows="{f: {epsilon: 0.5}}", other_flows="allow", budget="{epsilon: 0.5}"
     )
-    found = apply_policy(ledger, low, Wish())
+    found = apply_policy(ledger, low)
     assert found.action == "tighten"
     assert verify(ledger).fine
     ((opened,),) = read(path, "SELECT body FROM entry WHERE book = 'b' AND number = 1")

@@ -20,7 +20,6 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.gates import _enlarged, _least_use
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.policy import Policy
@@ -151,8 +150,8 @@ def test_a_new_term_is_told_anew(both: Ledger) -> None:
     """With the reason that was given for it."""
     assert opened(both) == [f"a 1 {FIRST}"]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
-    wish = Wish(reason="a new year", new_term=True)
-    apply_policy(both, policy, wish)
+    wish = {"reason": "a new year", "new_term": True}
+    apply_policy(both, policy, **wish)
     assert [opened(both, policy) for _ in range(2)] == [["a 2 a new year"], []]
 
 

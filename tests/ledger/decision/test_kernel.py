@@ -15,8 +15,10 @@ import pytest
 from dpflow import ApproxDP, Laplace, PureDP
 from dpflow.exceptions import BudgetRefused, ConfigurationError, ReservationConflict
 from dpflow.ledger import views
+from dpflow.ledger.decision.admit import Reserve
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Command, End, Reserve
+from dpflow.ledger.model import Command
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted
 from tests.ledger.faults import faulty
@@ -391,7 +393,6 @@ def ending(ledger: Ledger, charge: str, kind: str, value: str | None) -> End:
         owner=ledger.owners.mine() if kind != "forfeit" else "",
         body=body if kind == "settle" else {"reason": "test"},
         value=value if kind == "settle" else None,
-        **ledger.label(),
     )
 
 
@@ -409,7 +410,7 @@ def any_commands(ledger: Ledger, seed: int) -> list[Command]:
             cost = random.choice(("0.1", "0.3"))
             asked = request(ledger, cost, key=key, fresh=random.random() < 0.1)
             charges.append(asked.reservation)
-            made.append(Reserve(request=asked, applies=True, **ledger.label()))
+            made.append(Reserve(request=asked, applies=True))
     return made
 
 
@@ -422,9 +423,9 @@ def test_a_batch_answers_as_if_each_had_come_alone(ledger: Ledger, path: Place) 
     """The second step of a key replays what was kept a moment before it."""
     first = request(ledger, key="x")
     commands = [
-        Reserve(request=first, applies=True, **ledger.label()),
+        Reserve(request=first, applies=True),
         ending(ledger, first.reservation, "settle", "42"),
-        Reserve(request=request(ledger, key="x"), applies=True, **ledger.label()),
+        Reserve(request=request(ledger, key="x"), applies=True),
     ]
     answers = ledger.ask_all(commands)
     assert told(answers) == [("Granted", None), ("NoneType", None), ("Replayed", "42")]

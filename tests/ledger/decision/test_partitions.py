@@ -20,9 +20,9 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     UnsupportedCost,
 )
+from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, charge_by_hand
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.rows import Key
 from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.row_texts import row_text
@@ -338,7 +338,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
     """A larger true cost is charged to the whole as often as a person is touched."""
     weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
     made = charge(ledger, CAPPED, *weeks, cost="0.1")
-    charge_by_hand(ledger, made, PureDP(epsilon="0.3"), reason="found out")
+    ledger.ask(Amend(charge=made, cost=PureDP(epsilon="0.3"), reason="found out"))
     assert set(spent(ledger).values()) == {Fraction(3, 10)}
     assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
     audit(ledger)
@@ -347,7 +347,7 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
 def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
     """Without a cap the dataset's own account holds nothing."""
     made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
-    charge_by_hand(ledger, made, PureDP(epsilon=5), reason="found out")
+    ledger.ask(Amend(charge=made, cost=PureDP(epsilon=5), reason="found out"))
     assert spent(ledger) == {"2026-W01": Fraction(5)}
     assert spent(ledger, "dataset") == {"": Fraction(0)}
     charge(ledger, WEEKS, "2026-W02")
@@ -359,9 +359,9 @@ def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> No
     wider = make_policy(
         unit="user-week", partition="{by: week}", lifetime="{epsilon: 3}"
     )
-    wish = Wish(reason="more", new_term=True, raise_lifetime=True)
+    wish = {"reason": "more", "new_term": True, "raise_lifetime": True}
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, wider, wish)
+        apply_policy(ledger, wider, **wish)
 
 
 # Further terms
@@ -378,12 +378,12 @@ def test_no_further_term_fits_beside_parts_by_time(
     after = make_policy(
         budget="{epsilon: 0.25}", unit="user-week", partition="{by: week}", **fields
     )
-    wished = Wish(reason="less", new_term=True, raise_lifetime=True)
-    for wish in (Wish(), wished):
+    wished = {"reason": "less", "new_term": True, "raise_lifetime": True}
+    for wish in ({}, wished):
         with pytest.raises(
             (PolicyChanged, PolicyNotApplied), match="no further term fits"
         ) as caught:
-            apply_policy(ledger, after, wish)
+            apply_policy(ledger, after, **wish)
         assert "Lower the budget" not in str(caught.value)
         assert "or open a new term" not in str(caught.value)
         assert "Write `lifetime" not in str(caught.value)
@@ -403,14 +403,14 @@ def test_what_a_further_term_may_have_is_said(
     charge(ledger, REGIONS, "north")
     fields = {"partition": "{by: region}", "lifetime": f"{{epsilon: {lifetime}}}"}
     after = make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
-    wish = Wish(reason="more", new_term=True)
+    wish = {"reason": "more", "new_term": True}
     with pytest.raises(PolicyChanged, match=advice):
-        apply_policy(ledger, after, Wish())
+        apply_policy(ledger, after)
     with pytest.raises(PolicyNotApplied, match=advice):
-        apply_policy(ledger, after, wish)
+        apply_policy(ledger, after, **wish)
     if lifetime == "2":
         fitting = make_policy(budget="{epsilon: 1}", **fields)
-        done = apply_policy(ledger, fitting, wish)
+        done = apply_policy(ledger, fitting, **wish)
         assert done.term == 2
 
 
@@ -423,7 +423,7 @@ def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
         unit="user-week", partition="{by: week}", lifetime="{epsilon: 1.5}"
     )
     with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
-        apply_policy(ledger, lower, Wish())
+        apply_policy(ledger, lower)
 
 
 def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int, int]:

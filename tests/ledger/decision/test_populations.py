@@ -13,8 +13,8 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyError,
 )
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import freeze, unfreeze
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts
 from dpflow.policy import load_policies, parse_policy
@@ -109,11 +109,11 @@ def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> 
     used = [policies["shop"]]
     step = {"policies": used, "populations": policies.populations_of(used)}
     ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
-    freeze(ledger, "population/people", who="ann", reason="wrong sigma")
+    ledger.ask(Freeze(book="population/people", reason="wrong sigma"))
     for key in ("week/1", "week/2"):
-        with pytest.raises(BudgetRefused, match="Population 'people' is frozen by ann"):
+        with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
             granted(ledger, "0.1", key=key, **step)
-    unfreeze(ledger, "population/people", who="ann", reason="it was right")
+    ledger.ask(Freeze(book="population/people", reason="it was right", unfreeze=True))
     assert isinstance(
         ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
     )

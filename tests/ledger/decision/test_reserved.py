@@ -10,9 +10,10 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
+from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.policy_changes import Applied
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, charge_by_hand
-from dpflow.ledger.office_records import Applied, Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
 from tests.ledger.support import Place, granted, make_ledger, make_policy, sums
 
@@ -40,7 +41,7 @@ def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
 
 def apply(ledger: Ledger, policy: Policy) -> Applied:
     """Apply a policy to a term that was charged."""
-    return apply_policy(ledger, policy, Wish(reason="a test"))
+    return apply_policy(ledger, policy, reason="a test")
 
 
 def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
@@ -99,10 +100,10 @@ def test_a_charge_posts_to_the_share_or_to_others(path: Place) -> None:
 def test_prior_spending_and_corrections_post_to_the_same_accounts(path: Place) -> None:
     """Of a reserved flow to its share, all else to `others`; both may overdraw."""
     ledger, pure = make_ledger(path), PureDP(epsilon=10)
-    charge_by_hand(ledger, TWO, pure, reason="a test", flow="a")
-    charge_by_hand(ledger, TWO, pure, reason="a test")
+    ledger.ask(Prior(policy=TWO, cost=pure, reason="a test", flow="a"))
+    ledger.ask(Prior(policy=TWO, cost=pure, reason="a test"))
     name = granted(ledger, "1", policies=[TWO], flow="c")
-    charge_by_hand(ledger, name, PureDP(epsilon=15), reason="a test")
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=15), reason="a test"))
     posted = [sum(sums(path, f"a#1{place}")) for place in ("", "/others", "/flow/a")]
     assert posted == [35, 25, 10]
     assert not fits(ledger, TWO, "1", "c")

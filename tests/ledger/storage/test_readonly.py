@@ -12,7 +12,7 @@ import pytest
 from dpflow.exceptions import BudgetRefused, LedgerError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import freeze
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.rows import Claim
 from dpflow.ledger.views.spending import spending
 from tests.ledger.support import (
@@ -65,7 +65,7 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
             ledger.reserve(request(ledger, "0.1"))
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
-            freeze(ledger, "a", who="me", reason="test")
+            ledger.ask(Freeze(book="a", reason="test"))
     assert views.history(writer, kind=None) == before
 
 

@@ -7,8 +7,8 @@ import pytest
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.model import Keys
-from dpflow.ledger.office import charge_by_hand
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views.accounts import (
     book_accounts,
@@ -64,7 +64,7 @@ def test_what_is_overdrawn_is_read_with_every_part(divided: Ledger) -> None:
     """It breaks the guarantee of all parts, so that no part may hide it."""
     assert not views.terms(divided, "a")[-1].overdrawn
     name = granted(divided, policies=[DIVIDED], partitions=("east",), flow="daily")
-    charge_by_hand(divided, name, PureDP(epsilon=5), reason="it cost more")
+    divided.ask(Amend(charge=name, cost=PureDP(epsilon=5), reason="it cost more"))
     states = {name: view.state for name, view in of_part(divided, "west").items()}
     assert states["a#1/partition/east"] == "overdrawn"
     assert "a#1/partition/north" not in states

@@ -12,7 +12,8 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.office import freeze, withdraw_release
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import withdraw_release
 from dpflow.ledger.records import AccountView, UnusualSteps
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.releases import release_value
@@ -272,7 +273,7 @@ def test_views_of_a_missing_value_do_not_change_the_ledger(
 def test_a_frozen_account_is_shown_as_such(ledger: Ledger) -> None:
     """Its numbers stay what they are."""
     granted(ledger, "0.1")
-    freeze(ledger, "a", who="someone", reason="it looks wrong")
+    ledger.ask(Freeze(book="a", reason="it looks wrong"))
     assert only(ledger).state == "frozen"
     assert amounts(only(ledger))["reserved"] == "0.1"
 

@@ -21,10 +21,10 @@ from dpflow.exceptions import (
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import Comparison, compare, reconcile
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.office import apply_policy, freeze, freeze_of, unfreeze
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness import file as module
 from dpflow.policy import Policy
@@ -33,6 +33,7 @@ from tests.ledger.support import (
     Place,
     audit,
     edit,
+    freeze_of,
     granted,
     kinds,
     make_policy,
@@ -50,24 +51,24 @@ OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")
 
 def freezes(ledger: Ledger) -> None:
     """Someone freezes the dataset."""
-    freeze(ledger, "a", who="ann", reason="wrong sigma")
+    ledger.ask(Freeze(book="a", reason="wrong sigma"))
 
 
 def unfreezes(ledger: Ledger) -> None:
     """Someone freezes it, and unfreezes it again."""
     freezes(ledger)
-    unfreeze(ledger, "a", who="ann", reason="it was right")
+    ledger.ask(Freeze(book="a", reason="it was right", unfreeze=True))
 
 
 def tightens(ledger: Ledger) -> None:
     """Someone lowers the budget."""
-    apply_policy(ledger, LOWER, Wish())
+    apply_policy(ledger, LOWER)
 
 
 def opens(ledger: Ledger) -> None:
     """Someone opens a new term, under which nothing is charged yet."""
-    wish = Wish(new_term=True, reason="accounts are the unit now")
-    apply_policy(ledger, OTHER_UNIT, wish)
+    wish = {"new_term": True, "reason": "accounts are the unit now"}
+    apply_policy(ledger, OTHER_UNIT, **wish)
 
 
 DECISIONS = [freezes, unfreezes, tightens, opens]
@@ -175,7 +176,7 @@ def test_a_lost_tightening_is_applied_again_while_frozen(
     ledger = forget(path, str(tmp_path / "witness"), tightens)
     reconcile(ledger, {"a": LOWER}, reason="restored")
     tightens(ledger)
-    unfreeze(ledger, "a", who="ann", reason="the policy is back")
+    ledger.ask(Freeze(book="a", reason="the policy is back", unfreeze=True))
     granted(ledger, "0.4", policies=[LOWER])
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.1", policies=[LOWER])
@@ -218,7 +219,7 @@ def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None
     assert (freeze_of(ledger, "a") or {})["reason"] == "repaired: term 2 was lost"
     with pytest.raises(BudgetRefused, match="term 2 was lost"):
         granted(ledger)
-    unfreeze(ledger, "a", who="ann", reason="nothing runs")
+    ledger.ask(Freeze(book="a", reason="nothing runs", unfreeze=True))
     opens(ledger)
     with pytest.raises(PolicyChanged):
         granted(ledger)
@@ -269,7 +270,7 @@ def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     """There is nothing to freeze, and nothing else that could govern."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = create_ledger(url(path), witness=witness)
-    apply_policy(ledger, BASIC, Wish())
+    apply_policy(ledger, BASIC)
     ledger.close()
     edit(path, *(f"DELETE FROM {table}" for table in TABLES))
     ledger = open_ledger(url(path), witness=witness)
@@ -330,20 +331,20 @@ def test_a_lost_account_of_an_earlier_term_is_opened_again(
         budget="{epsilon: 2}",
         lifetime="{epsilon: 9}",
     )
-    again = Wish(new_term=True, reason="more data")
+    again = {"new_term": True, "reason": "more data"}
     ledger = create_ledger(url(path), witness=witness)
     ledger.settle(granted(ledger, policies=[first], flow="daily"))
     before = all_rows(path)
     ledger.settle(granted(ledger, "0.6", policies=[first], flow="weekly"))
-    apply_policy(ledger, second, again)
+    apply_policy(ledger, second, **again)
     ledger.settle(granted(ledger, "1.5", policies=[second], flow="daily"))
     ledger.close()
     take_back(path, before)
     ledger = open_ledger(url(path), witness=witness)
     if taken_off:
         fewer = make_policy(flows="{daily: {epsilon: 0.5}}", lifetime="{epsilon: 9}")
-        assert apply_policy(ledger, fewer, Wish()).action == "tighten"
-    apply_policy(ledger, second, again)
+        assert apply_policy(ledger, fewer).action == "tighten"
+    apply_policy(ledger, second, **again)
     reconcile(ledger, {"a": second}, reason="restored")
     assert sums(path, "a#1") == (Fraction("0.7"), 0)
     lost = "a#1/flow/weekly"
@@ -363,7 +364,7 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     """The witness knows that a step ran under it, so that the lifetime decides."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = create_ledger(url(path), witness=witness)
-    apply_policy(ledger, BASIC, Wish())
+    apply_policy(ledger, BASIC)
     before = all_rows(path)
     ledger.settle(granted(ledger, "1"))
     ledger.close()
@@ -375,13 +376,13 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
     )
     if epsilon == "2":
         with pytest.raises(PolicyChanged):
-            apply_policy(ledger, file, Wish(reason="more"))
+            apply_policy(ledger, file, reason="more")
         with pytest.raises(PolicyNotApplied, match=r"would add up to .* = 3"):
-            apply_policy(ledger, file, Wish(reason="more", new_term=True))
+            apply_policy(ledger, file, reason="more", new_term=True)
         assert sums(path, "a#2") == (0, 0)
     else:
         with pytest.raises(PolicyNotApplied, match="lifetime"):
-            apply_policy(ledger, file, Wish(reason="less"))
+            apply_policy(ledger, file, reason="less")
     assert read(path, "SELECT count(*) FROM term") == [(1,)]
     reconcile(ledger, {"a": BASIC}, reason="restored")
     assert sums(path) == (1, 0)
@@ -396,7 +397,7 @@ def test_a_compacted_witness_still_knows_them(
 
     def goes_on(ledger: Ledger) -> None:
         freezes(ledger)
-        unfreeze(ledger, "a", who="ann", reason="it was right")
+        ledger.ask(Freeze(book="a", reason="it was right", unfreeze=True))
         monkeypatch.setattr(module, "KEPT", 3)
         assert ledger.watch.witness is not None
         for number in range(20):
@@ -467,7 +468,7 @@ def test_a_freeze_needs_no_witness(tmp_path: Path) -> None:
     for file in (tmp_path / "w").iterdir():
         file.unlink()
     freezes(ledger)
-    assert (freeze_of(ledger, "a") or {})["who"] == "ann"
+    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
     with pytest.raises(LedgerUnwitnessed):
         granted(ledger)
     ledger.close()

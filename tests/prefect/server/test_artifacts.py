@@ -9,7 +9,6 @@ from prefect.artifacts import Artifact
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.guard.project import current_project
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.prefect import artifacts
 from tests.prefect.conftest import POLICY
 from tests.prefect.support import charges
@@ -64,7 +63,7 @@ def test_the_budget_artifact_promises_what_the_ledger_does(make_project):
     artifacts.publish_budget(project)
     assert promised() == ["epsilon = 3"]
     policy = project.policies["shop"]
-    apply_policy(project.ledger, policy, Wish())
+    apply_policy(project.ledger, policy)
     report(2)
     assert promised() == ["epsilon = 3"]
 

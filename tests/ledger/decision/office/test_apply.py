@@ -16,7 +16,6 @@ from dpflow.exceptions import (
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, propose
-from dpflow.ledger.office_records import Applied, Wish
 from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
@@ -24,7 +23,7 @@ from tests.ledger.support import BASIC, Place, granted, make_policy
 
 pytestmark = pytest.mark.quick
 
-NEW = Wish(new_term=True, reason="a new year")
+NEW = {"new_term": True, "reason": "a new year"}
 FLOWS = "{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}"
 
 
@@ -38,38 +37,33 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
     return budget(epsilon, lifetime=f"{{epsilon: {lifetime}}}", **fields)
 
 
-def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
-    """Apply a policy as someone who needs nobody's approval."""
-    return apply_policy(ledger, policy, wish)
-
-
 # The first term, and terms that nothing was charged under
 
 
 def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> None:
     """Explicitly, with whoever did it; the file needs no step to be pinned."""
     assert propose(ledger, BASIC).action == "open"
-    result = apply(ledger, BASIC, Wish(reason="the board agreed"))
+    result = apply_policy(ledger, BASIC, reason="the board agreed")
     assert (result.action, result.term) == ("open", 1)
     assert kinds(ledger) == ["open"]
     entry = body(ledger, "open")
     assert (entry["reason"], entry["who"]) == ("the board agreed", system_user())
     assert propose(ledger, BASIC).action == "nothing"
-    assert apply(ledger, BASIC).action == "nothing"
+    assert apply_policy(ledger, BASIC).action == "nothing"
     assert kinds(ledger) == ["open"]
 
 
 def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
     """Whatever it promised, nothing rests on it."""
-    apply(ledger, budget("9"))
+    apply_policy(ledger, budget("9"))
     with pytest.raises(BudgetRefused):
         granted(ledger, "10", policies=[budget("9")])
     ledger.void(granted(ledger, "5", policies=[budget("9")]), reason="test")
-    result = apply(ledger, BASIC)
+    result = apply_policy(ledger, BASIC)
     assert (result.action, result.term) == ("replace", 2)
     assert [view.charged for view in result.terms] == [False, False]
     granted(ledger)
-    assert apply(ledger, capped("2", "3"), NEW).term == 3
+    assert apply_policy(ledger, capped("2", "3"), **NEW).term == 3
 
 
 def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
@@ -94,7 +88,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
     held = granted(ledger, "0.1")
     found = propose(ledger, budget("0.5"))
     assert (found.action, found.verdict) == ("tighten", "tighter")
-    result = apply(ledger, budget("0.5"), Wish(reason="less is enough"))
+    result = apply_policy(ledger, budget("0.5"), reason="less is enough")
     assert (result.action, result.term, result.accounts) == ("tighten", 1, ("a#1",))
     assert result.closed == ()
     assert sums(ledger) == (Fraction(3, 10), Fraction(1, 10))
@@ -108,7 +102,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
 def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
     """Who, why, which policy, each change, the gate before and after."""
     granted(ledger)
-    apply(ledger, budget("0.5"), Wish(reason="less is enough"))
+    apply_policy(ledger, budget("0.5"), reason="less is enough")
     entry = body(ledger, "tighten")
     assert (entry["who"], entry["reason"]) == (system_user(), "less is enough")
     assert entry["changes"] == ["budget.epsilon: ledger 1, file 0.5"]
@@ -121,7 +115,7 @@ def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
 def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
     """A worker that has not pulled yet does not widen the budget again."""
     granted(ledger)
-    apply(ledger, budget("0.5"))
+    apply_policy(ledger, budget("0.5"))
     with pytest.raises(PolicyChanged) as caught:
         granted(ledger)
     assert caught.value.differences == ["budget.epsilon: ledger 0.5, file 1"]
@@ -132,7 +126,7 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
 ) -> None:
     """It was admitted, so that nothing is overdrawn; only nothing more fits."""
     held = granted(ledger, "0.8")
-    result = apply(ledger, budget("0.5"))
+    result = apply_policy(ledger, budget("0.5"))
     assert result.closed == ("a#1",)
     with pytest.raises(BudgetRefused, match="Remaining: epsilon 0 of"):
         granted(ledger, "1e-9", policies=[budget("0.5")])
@@ -151,7 +145,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
     before = make_policy(flows=FLOWS, **wide)
     granted(ledger, "0.1", policies=[before], flow="weekly")
     after = make_policy(flows="{weekly: {epsilon: 0.7, halt_at_epsilon: 0.35}}", **wide)
-    result = apply(ledger, after)
+    result = apply_policy(ledger, after)
     assert result.accounts == ("a#1/flow/weekly", "a#1/odometer/weekly")
     entry = body(ledger, "tighten")
     assert entry["term"]["gates"]["odometer/weekly"]["halt"] == "0.35"
@@ -173,7 +167,7 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> No
     (term,) = terms_of(ledger)
     gates = {at: term["gates"][at] for at in ("flow/weekly", "odometer/weekly")}
     after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
-    assert apply(ledger, after).action == "tighten"
+    assert apply_policy(ledger, after).action == "tighten"
     (term,) = terms_of(ledger)
     assert {at: term["gates"][at] for at in gates} == gates
     ledger.settle(name)
@@ -197,7 +191,7 @@ def test_a_ledger_verifies_after_a_flow_was_taken_off(
     name = granted(ledger, policies=[before], flow="weekly")
     granted(ledger, policies=[before], flow="daily")
     after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
-    assert apply(ledger, after).action == "tighten"
+    assert apply_policy(ledger, after).action == "tighten"
     ledger.settle(name)
     audit(ledger)
 
@@ -210,9 +204,9 @@ def test_a_share_cannot_forget_what_its_flow_was_charged_before(
     share = "{%s: {epsilon: 0.5}}"
     late = make_policy(flows=share % "weekly", other_flows="allow")
     with pytest.raises(PolicyChanged, match="weekly"):
-        apply(ledger, late)
+        apply_policy(ledger, late)
     early = make_policy(flows=share % "daily", other_flows="allow")
-    assert apply(ledger, early).action == "tighten"
+    assert apply_policy(ledger, early).action == "tighten"
     granted(ledger, "0.5", policies=[early], flow="daily")
     with pytest.raises(BudgetRefused, match="the share of flow 'daily'"):
         granted(ledger, "0.1", policies=[early], flow="daily")
@@ -224,7 +218,7 @@ def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
     lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="rdp")
     assert lower.pinned()["filter"]["order"] != wide.pinned()["filter"]["order"]
     granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
-    apply(ledger, lower)
+    apply_policy(ledger, lower)
     (term,) = terms_of(ledger)
     rule = json.loads(term["gates"]["dataset"]["rule"])
     assert rule["order"] == wide.pinned()["filter"]["order"]
@@ -241,7 +235,7 @@ def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
     tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="rdp")
     assert propose(ledger, tiny).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
-        apply(ledger, tiny)
+        apply_policy(ledger, tiny)
 
 
 def test_a_gate_of_another_currency_is_never_put_over_a_tally(
@@ -253,7 +247,7 @@ def test_a_gate_of_another_currency_is_never_put_over_a_tally(
     judged(monkeypatch)
     before = whole(ledger)
     with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):
-        apply(ledger, other)
+        apply_policy(ledger, other)
     assert whole(ledger) == before
 
 
@@ -272,5 +266,5 @@ def test_a_loosening_that_was_misjudged_is_stopped(
     judged(monkeypatch)
     before = whole(ledger)
     with pytest.raises(LedgerCorrupt, match="would loosen account 'a#1' in place"):
-        apply(ledger, budget("2"))
+        apply_policy(ledger, budget("2"))
     assert whole(ledger) == before

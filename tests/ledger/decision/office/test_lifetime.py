@@ -10,19 +10,20 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
+from dpflow.ledger.decision.by_hand import Amend
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Pen
-from dpflow.ledger.office import apply_policy, charge_by_hand, freeze, propose, unfreeze
-from dpflow.ledger.office_records import Freeze, Wish
+from dpflow.ledger.model import Decision, Keys
+from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import UNIT, audit, body, entries, terms_of
 from tests.ledger.support import granted, make_policy
 from tests.sizes import spread
 
-NEW = Wish(new_term=True, reason="a new year")
-RAISED = Wish(new_term=True, reason="a new year", raise_lifetime=True)
+NEW = {"new_term": True, "reason": "a new year"}
+RAISED = {"new_term": True, "reason": "a new year", "raise_lifetime": True}
 
 
 def policy(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
@@ -54,19 +55,21 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     before = policy("1", "2")
     name = granted(ledger, policies=[before])
     if while_frozen:
-        freeze(ledger, "a", who="ann", reason="looked odd")
-    charge_by_hand(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
+        ledger.ask(Freeze(book="a", reason="looked odd"))
+    ledger.ask(
+        Amend(charge=name, cost=PureDP(epsilon=5), reason="it was a sum, not a mean")
+    )
     if while_frozen:
-        unfreeze(ledger, "a", who="ann", reason="it was odd")
+        ledger.ask(Freeze(book="a", reason="it was odd", unfreeze=True))
     for file in (before, policy("1", "7")):
         with pytest.raises(
             PolicyNotApplied, match=r"in term 1 .* than its budget"
         ) as no:
-            apply_policy(ledger, file, NEW)
+            apply_policy(ledger, file, **NEW)
         assert "--raise-lifetime" in no.value.message
     assert len(terms_of(ledger)) == 1
     assert "in term 1" in propose(ledger, policy("1", "7")).obstacle
-    found = apply_policy(ledger, before, RAISED)
+    found = apply_policy(ledger, before, **RAISED)
     words = terms_in_words(found.terms)
     assert "1 (epsilon = 1, delta = 0) for customer (add-or-remove), overdrawn" in words
     assert "no sum of budgets bounds" in words
@@ -77,10 +80,12 @@ def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
     """The dataset's own budget still holds."""
     shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
     name = granted(ledger, policies=[shared], flow="report")
-    charge_by_hand(
-        ledger, name, PureDP(epsilon="0.5"), reason="it was a sum, not a mean"
+    ledger.ask(
+        Amend(
+            charge=name, cost=PureDP(epsilon="0.5"), reason="it was a sum, not a mean"
+        )
     )
-    found = apply_policy(ledger, shared, NEW)
+    found = apply_policy(ledger, shared, **NEW)
     assert [view.overdrawn for view in found.terms] == [False, False]
     assert "overdrawn" not in terms_in_words(found.terms)
 
@@ -89,7 +94,7 @@ def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:
     """The error says what the terms add up to, and what to write."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied) as caught:
-        apply_policy(ledger, policy("2"), NEW)
+        apply_policy(ledger, policy("2"), **NEW)
     assert "(epsilon = 1, delta = 0) + (epsilon = 2, delta = 0)" in caught.value.message
     assert "lifetime: {epsilon: 3, delta: 0}" in caught.value.message
     assert caught.value.total == {"epsilon": "3", "delta": "0"}
@@ -102,10 +107,10 @@ def test_the_terms_add_up_to_the_lifetime_exactly(
     """Equality fits; the least more does not, and the numbers are told."""
     granted(ledger)
     if fits:
-        assert apply_policy(ledger, policy(epsilon, "3"), NEW).term == 2
+        assert apply_policy(ledger, policy(epsilon, "3"), **NEW).term == 2
         return
     with pytest.raises(PolicyNotApplied) as caught:
-        apply_policy(ledger, policy(epsilon, "3"), NEW)
+        apply_policy(ledger, policy(epsilon, "3"), **NEW)
     assert caught.value.lifetime == {"epsilon": "3", "delta": "0"}
     assert caught.value.total == {"epsilon": "3.000000001", "delta": "0"}
 
@@ -117,25 +122,25 @@ def test_delta_is_capped_like_epsilon(ledger: Ledger) -> None:
     lifetime = "{epsilon: 9, delta: 1.5e-6}"
     second = make_policy(budget="{epsilon: 1, delta: 1e-6}", lifetime=lifetime)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, second, NEW)
+        apply_policy(ledger, second, **NEW)
 
 
 def test_a_tightened_term_counts_as_it_was_opened(ledger: Ledger) -> None:
     """Who tightened it may have seen outputs; that frees nothing."""
     granted(ledger)
-    apply_policy(ledger, policy("0.2"), Wish())
+    apply_policy(ledger, policy("0.2"))
     with pytest.raises(PolicyNotApplied, match=r"would add up to \(epsilon = 1, "):
-        apply_policy(ledger, policy("1", "1.5"), NEW)
-    assert apply_policy(ledger, policy("1", "2"), NEW).term == 2
+        apply_policy(ledger, policy("1", "1.5"), **NEW)
+    assert apply_policy(ledger, policy("1", "2"), **NEW).term == 2
 
 
 def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
     """It would be broken already; later it can be lowered to the sum, not below."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, policy("0.2", "0.9"), Wish())
+        apply_policy(ledger, policy("0.2", "0.9"))
     for lifetime in ("5", "1"):
-        done = apply_policy(ledger, policy("0.2", lifetime), Wish())
+        done = apply_policy(ledger, policy("0.2", lifetime))
         assert done.action == "tighten"
 
 
@@ -144,11 +149,11 @@ def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
     granted(ledger, policies=[policy("1", "2")])
     longer = policy("1.5", "2.5")
     with pytest.raises(PolicyChanged, match=r"lifetime\.epsilon: ledger 2, file 2\.5"):
-        apply_policy(ledger, longer, Wish(raise_lifetime=True))
+        apply_policy(ledger, longer, raise_lifetime=True)
     with pytest.raises(PolicyNotApplied, match="--raise-lifetime") as caught:
-        apply_policy(ledger, longer, NEW)
+        apply_policy(ledger, longer, **NEW)
     assert caught.value.lifetime == {"epsilon": "2", "delta": "0"}
-    done = apply_policy(ledger, longer, RAISED)
+    done = apply_policy(ledger, longer, **RAISED)
     assert (done.term, done.terms[-1].lifetime) == (2, {"epsilon": "2.5", "delta": "0"})
     told = body(ledger, "open")["changes"]
     assert "lifetime.epsilon: ledger 2, file 2.5" in told
@@ -158,9 +163,9 @@ def test_a_lifetime_cannot_be_left_out_again(ledger: Ledger) -> None:
     """Not in place, and not with a new term."""
     granted(ledger, policies=[policy("1", "2")])
     with pytest.raises(PolicyChanged, match="lifetime"):
-        apply_policy(ledger, policy("1"), Wish())
+        apply_policy(ledger, policy("1"))
     with pytest.raises(PolicyNotApplied, match="without a cap"):
-        apply_policy(ledger, policy("1"), RAISED)
+        apply_policy(ledger, policy("1"), **RAISED)
 
 
 # In words
@@ -173,11 +178,11 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     before, after = policy("1", "1"), policy("0.9", "1")
     name = granted(ledger, "1", policies=[before])
     ledger.void(name, reason="it did not start")
-    apply_policy(ledger, after, Wish())
+    apply_policy(ledger, after)
     granted(ledger, "0.9", policies=[after])
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
-    charge_by_hand(ledger, name, PureDP(epsilon=1), reason="it ran after all")
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=1), reason="it ran after all"))
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
     assert "together are not kept within the lifetime (epsilon = 1, delta" in words
 
@@ -187,7 +192,7 @@ def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -
     visits = policy("1", unit="visit")
     granted(ledger, policies=[visits])
     after = policy("1", "2")
-    found = apply_policy(ledger, after, NEW)
+    found = apply_policy(ledger, after, **NEW)
     words = term_guarantee(after.declared(), found.terms)
     assert "together are kept within" not in words
     assert "together are not kept within the lifetime (epsilon = 2, delta" in words
@@ -199,7 +204,9 @@ def test_an_overdrawn_term_keeps_nobody_within_the_lifetime(ledger: Ledger) -> N
     name = granted(ledger, policies=[before])
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
-    charge_by_hand(ledger, name, PureDP(epsilon=5), reason="it was a sum, not a mean")
+    ledger.ask(
+        Amend(charge=name, cost=PureDP(epsilon=5), reason="it was a sum, not a mean")
+    )
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
     assert "together are kept within" not in words
     assert "together are not kept within the lifetime (epsilon = 2, delta" in words
@@ -209,7 +216,7 @@ def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     """Epsilon never without delta; scope, unit, relation and assumptions."""
     first = policy("1", "5")
     granted(ledger, policies=[first])
-    apply_policy(ledger, policy("0.5", "5"), Wish())
+    apply_policy(ledger, policy("0.5", "5"))
     terms = views.terms(ledger, "a")
     sentence = term_guarantee(policy("0.5", "5").declared(), terms)
     assert "(epsilon = 1, delta = 0)-differentially private" in sentence
@@ -218,7 +225,7 @@ def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     words = terms_in_words(terms)
     assert "tightened to (epsilon = 0.5, delta = 0)" in words
     assert "A tightened term counts as it was opened." in words
-    apply_policy(ledger, policy("2", "5"), NEW)
+    apply_policy(ledger, policy("2", "5"), **NEW)
     granted(ledger, policies=[policy("2", "5")])
     words = terms_in_words(views.terms(ledger, "a"))
     assert "1 (epsilon = 1, delta = 0) for customer" in words
@@ -229,7 +236,7 @@ def test_terms_of_different_units_add_up_to_no_guarantee(ledger: Ledger) -> None
     """The budget still counts, and the words do not pretend."""
     granted(ledger)
     other = policy("1", "5", unit="visit")
-    apply_policy(ledger, other, NEW)
+    apply_policy(ledger, other, **NEW)
     assert "guarantee of none" not in terms_in_words(views.terms(ledger, "a"))
     granted(ledger, policies=[other])
     assert "guarantee of none" in terms_in_words(views.terms(ledger, "a"))
@@ -254,8 +261,8 @@ def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
         if cap is None or Fraction(cap) >= Fraction(epsilon):
             files.append(policy(epsilon, cap))
     elif deed in ("apply", "new term"):
-        wish = NEW if deed == "new term" else Wish()
-        apply_policy(ledger, files[-1], wish)
+        wish = NEW if deed == "new term" else {}
+        apply_policy(ledger, files[-1], **wish)
         files[:] = [files[-1]]
     elif deed == "charge":
         file = files[0] if chance.random() < _LOYAL else files[-1]
@@ -297,12 +304,12 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
     audit(ledger)
 
 
-def _reset_in_place(ledger: Ledger, given: Policy, *_: object) -> None:
+def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     """Apply whatever is asked as a term that nobody counts: a known-bad `apply`."""
     with ledger.storage.write() as transaction:
         state = transaction.load(Keys(whole=("a",), claims=()))
-        command = Freeze(book="a", who="x", reason="x", **ledger.label())
-        pen = Pen(state, command)
+        command = Freeze(book="a", reason="x")
+        pen = Decision(state, command)
         opened(pen, given, reason="whatever is asked", facts={})
         transaction.store(pen.changes, pen.entries, {})
 

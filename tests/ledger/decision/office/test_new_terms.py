@@ -7,16 +7,16 @@ from fractions import Fraction
 import pytest
 
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, freeze
-from dpflow.ledger.office_records import Applied, Wish
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
 from tests.ledger.journals import audit, body, sums, terms_of
 from tests.ledger.support import granted, make_policy
 
-NEW = Wish(new_term=True, reason="a new year")
+NEW = {"new_term": True, "reason": "a new year"}
 
 
 def budget(epsilon: str, **fields: str) -> Policy:
@@ -27,11 +27,6 @@ def budget(epsilon: str, **fields: str) -> Policy:
 def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
     """Make such a policy with a lifetime."""
     return budget(epsilon, lifetime=f"{{epsilon: {lifetime}}}", **fields)
-
-
-def apply(ledger: Ledger, policy: Policy, wish: Wish = Wish()) -> Applied:  # noqa: B008
-    """Apply a policy as someone who needs nobody's approval."""
-    return apply_policy(ledger, policy, wish)
 
 
 # New terms
@@ -53,11 +48,11 @@ def test_anything_else_needs_a_term_that_is_asked_for(
     granted(ledger)
     told = "--new-term --reason TEXT`, would be refused as well.*Write `lifetime"
     with pytest.raises(PolicyChanged, match=told):
-        apply(ledger, edited)
+        apply_policy(ledger, edited)
     roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
     told = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
     with pytest.raises(PolicyChanged, match=told):
-        apply(ledger, roomy)
+        apply_policy(ledger, roomy)
     assert len(terms_of(ledger)) == 1
     granted(ledger)
 
@@ -67,13 +62,13 @@ def test_a_new_term_needs_a_reason(ledger: Ledger, reason: str) -> None:
     """The journal keeps it."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied, match="needs a reason"):
-        apply(ledger, capped("2", "9"), Wish(new_term=True, reason=reason))
+        apply_policy(ledger, capped("2", "9"), new_term=True, reason=reason)
 
 
 def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     """The old ones stay as they are."""
     granted(ledger, "0.9")
-    result = apply(ledger, capped("2", "3"), NEW)
+    result = apply_policy(ledger, capped("2", "3"), **NEW)
     assert (result.action, result.term) == ("new term", 2)
     assert [view.charged for view in result.terms] == [True, False]
     granted(ledger, "2", policies=[capped("2", "3")])
@@ -91,18 +86,18 @@ def test_the_same_policy_may_open_a_new_term(ledger: Ledger) -> None:
     """As when a budget is granted for each year."""
     policy = capped("1", "2")
     granted(ledger, "1", policies=[policy])
-    assert apply(ledger, policy, NEW).term == 2
+    assert apply_policy(ledger, policy, **NEW).term == 2
     # Nothing was charged under it, so that a further one would change nothing.
-    assert apply(ledger, policy, NEW).action == "nothing"
+    assert apply_policy(ledger, policy, **NEW).action == "nothing"
     granted(ledger, "1", policies=[policy])
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply(ledger, policy, NEW)
+        apply_policy(ledger, policy, **NEW)
 
 
 def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
     """It can be settled or forfeited after the next term has opened."""
     settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)
-    apply(ledger, capped("2", "3"), NEW)
+    apply_policy(ledger, capped("2", "3"), **NEW)
     granted(ledger, "0.5", policies=[capped("2", "3")])
     ledger.settle(settled)
     ledger.forfeit(forfeited, reason="its host is gone")
@@ -116,23 +111,23 @@ def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
 ) -> None:
     """By someone who applies it, never by a step, and never above the cap."""
     granted(ledger)
-    apply(ledger, capped("2", "3"), NEW)
+    apply_policy(ledger, capped("2", "3"), **NEW)
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[capped("1", "3")])
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply(ledger, capped("2.5", "3"))
-    assert apply(ledger, capped("1", "3")).action == "replace"
+        apply_policy(ledger, capped("2.5", "3"))
+    assert apply_policy(ledger, capped("1", "3")).action == "replace"
     granted(ledger, "1", policies=[capped("1", "3")])
 
 
 def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
     """A new account would not be frozen; tightening is fine."""
     granted(ledger)
-    freeze(ledger, "a", who="ann", reason="a bug")
+    ledger.ask(Freeze(book="a", reason="a bug"))
     with pytest.raises(PolicyNotApplied, match="dpflow unfreeze a"):
-        apply(ledger, capped("2", "3"), NEW)
-    assert apply(ledger, budget("0.5")).action == "tighten"
-    with pytest.raises(BudgetRefused, match="frozen by ann: 'a bug'"):
+        apply_policy(ledger, capped("2", "3"), **NEW)
+    assert apply_policy(ledger, budget("0.5")).action == "tighten"
+    with pytest.raises(BudgetRefused, match="'a bug'"):
         granted(ledger, policies=[budget("0.5")])
 
 
@@ -142,7 +137,7 @@ def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
     """Else the next step would unfreeze the dataset."""
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")
-    freeze(ledger, "a", who="ann", reason="a bug")
+    ledger.ask(Freeze(book="a", reason="a bug"))
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[budget("2")])
 

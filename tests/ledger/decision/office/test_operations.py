@@ -15,10 +15,10 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views import accounts, usage
-from tests.ledger.journals import audit, body, entries, kinds, sums, whole
+from tests.ledger.journals import audit, body, kinds, sums, whole
 from tests.ledger.support import BASIC, make_ledger, make_policy, request, url
 
 TWO = make_policy(
@@ -49,7 +49,7 @@ def test_an_amendment_charges_the_difference(ledger, end):
         ledger.forfeit(name, reason="gone")
     elif end == "void":
         ledger.void(name, reason="test")
-    (charge,) = charge_by_hand(ledger, name, PureDP(epsilon="0.25"), reason=WHY)
+    (charge,) = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.25"), reason=WHY))
     wanted = Fraction(1, 4) if end == "void" else Fraction(15, 100)
     assert Fraction(charge.amount["epsilon"]) == wanted
     assert sum(sums(ledger)) == Fraction(1, 4)
@@ -64,11 +64,11 @@ def test_an_amended_step_cannot_report_its_cost_down(ledger):
         return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
 
     names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
-    charge_by_hand(ledger, names[0], steps("0.2"), reason=WHY)
+    ledger.ask(Amend(charge=names[0], cost=steps("0.2"), reason=WHY))
     ledger.settle(names[0], reported=1)
     assert sums(ledger) == (2, 2)
     ledger.settle(names[1], reported=1)
-    charge_by_hand(ledger, names[1], steps("0.2"), reason=WHY)
+    ledger.ask(Amend(charge=names[1], cost=steps("0.2"), reason=WHY))
     assert sums(ledger) == (4, 1)
     ledger.settle(names[2], reported=1)
     assert sums(ledger) == (Fraction("4.1"), 0)
@@ -84,16 +84,16 @@ def test_an_amendment_of_another_relation_is_refused(ledger):
     sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
     before = whole(ledger)
     with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
-        charge_by_hand(ledger, name, sampled, reason=WHY)
+        ledger.ask(Amend(charge=name, cost=sampled, reason=WHY))
     assert whole(ledger) == before
-    charge_by_hand(ledger, name, Gaussian(sensitivity=1, sigma=10), reason=WHY)
+    ledger.ask(Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY))
 
 
 def test_amendments_add_up(ledger):
     """Each charges only what is new."""
     name = granted(ledger, "0.1")
-    charge_by_hand(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
-    charge_by_hand(ledger, name, PureDP(epsilon="0.3"), reason=WHY)
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.3"), reason=WHY))
     ledger.settle(name)
     assert sums(ledger) == (Fraction(3, 10), 0)
     audit(ledger)
@@ -104,14 +104,14 @@ def test_nothing_is_ever_lowered(ledger, epsilon):
     """An amendment that charges nothing is an error."""
     name = granted(ledger, "0.1")
     with pytest.raises(ReservationConflict, match="only ever raised"):
-        charge_by_hand(ledger, name, PureDP(epsilon=epsilon), reason=WHY)
+        ledger.ask(Amend(charge=name, cost=PureDP(epsilon=epsilon), reason=WHY))
     assert kinds(ledger) == ["open", "reserve"]
 
 
 def test_every_account_of_the_step_is_charged(ledger):
     """The dataset's and the flow's share."""
     name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = charge_by_hand(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
+    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
     assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
     assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(1, 5)
 
@@ -119,7 +119,7 @@ def test_every_account_of_the_step_is_charged(ledger):
 def test_an_amendment_may_overdraw(ledger):
     """It is recorded truthfully, and nothing is admitted any more."""
     name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = charge_by_hand(ledger, name, PureDP(epsilon="0.8"), reason=WHY)
+    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.8"), reason=WHY))
     assert [charge.state for charge in charges] == ["open", "overdrawn"]
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.01", policies=[TWO], flow="report")
@@ -130,7 +130,9 @@ def test_a_cost_without_a_price_charges_nothing(ledger):
     """All accounts or none."""
     name = granted(ledger, "0.1")
     with pytest.raises(UnsupportedCost):
-        charge_by_hand(ledger, name, Gaussian(sensitivity=1, sigma=10), reason=WHY)
+        ledger.ask(
+            Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY)
+        )
     assert kinds(ledger) == ["open", "reserve"]
 
 
@@ -139,13 +141,13 @@ def test_a_reservation_that_is_not_there_is_told(ledger):
     with pytest.raises(
         ReservationConflict, match=r"no reservation nobody.*dpflow ledger reservations"
     ):
-        charge_by_hand(ledger, "nobody", PureDP(epsilon=1), reason=WHY)
+        ledger.ask(Amend(charge="nobody", cost=PureDP(epsilon=1), reason=WHY))
 
 
 def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
     """Charge what was spent before."""
     cost = PureDP(epsilon=epsilon)
-    return charge_by_hand(ledger, policy, cost, reason="2025", evidence=evidence)
+    return ledger.ask(Prior(policy=policy, cost=cost, reason="2025", evidence=evidence))
 
 
 def test_prior_spending_is_charged_before_the_first_step(ledger):
@@ -175,15 +177,6 @@ def test_prior_spending_may_overdraw(ledger):
     assert charge.state == "overdrawn"
 
 
-def test_a_cost_that_does_not_hold_for_the_relation_is_refused(ledger):
-    """As it would be for a step."""
-    replace_one = make_policy("b", relation="replace-one")
-    cost = Gaussian(sensitivity=1, sigma=20)
-    with pytest.raises(UnsupportedCost):
-        charge_by_hand(ledger, replace_one, cost, reason="x", evidence="e" * 64)
-    assert entries(ledger, "b") == []
-
-
 def test_what_was_charged_by_hand_is_witnessed(tmp_path):
     """A backup from before it is refused; in a file, which is simple to put back."""
     path = tmp_path / "ledger.db"
@@ -191,7 +184,7 @@ def test_what_was_charged_by_hand_is_witnessed(tmp_path):
     granted(ledger, "0.1")
     ledger.close()
     before = path.read_bytes()
-    prior(open_ledger(url(path)), "0.2").pop()
+    prior(open_ledger(url(path)), "0.2")
     open_ledger(url(path)).close()
     for end in ("-wal", "-shm"):
         Path(f"{path}{end}").unlink(missing_ok=True)
@@ -204,7 +197,7 @@ def test_what_was_charged_by_hand_is_witnessed(tmp_path):
 def test_the_views_tell_of_them(ledger):
     """As spent; nothing breaks on an entry without a reservation."""
     name = granted(ledger, "0.1")
-    charge_by_hand(ledger, name, PureDP(epsilon="0.2"), reason=WHY)
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
     prior(ledger)
     (view,) = accounts(ledger, "a")
     assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.5", "0.1")
@@ -219,7 +212,7 @@ def test_prior_spending_of_a_flow_is_charged_to_its_share(ledger):
     """The dataset and the share; the evidence may be missing, and may repeat then."""
     cost = PureDP(epsilon="0.2")
     for _ in range(2):
-        charges = charge_by_hand(ledger, TWO, cost, reason="2025", flow="report")
+        charges = ledger.ask(Prior(policy=TWO, cost=cost, reason="2025", flow="report"))
     assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
     assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(2, 5)
     assert body(ledger, "prior", "shop")["flow"] == "report"
@@ -230,11 +223,12 @@ def test_evidence_proves_one_charge_of_a_term(ledger):
     """A corrected cost and prior spending share the evidence of a term."""
     name = granted(ledger, "0.1")
     proof = {"reason": WHY, "evidence": "e" * 64}
-    charge_by_hand(ledger, name, PureDP(epsilon="0.2"), **proof)
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), **proof))
     assert body(ledger, "amend")["evidence_sha256"] == "e" * 64
-    for spent_on in (name, BASIC):
+    proof |= {"cost": PureDP(epsilon="0.4")}
+    for again in Amend(charge=name, **proof), Prior(policy=BASIC, **proof):
         with pytest.raises(ConfigurationError, match="by entry 3"):
-            charge_by_hand(ledger, spent_on, PureDP(epsilon="0.4"), **proof)
+            ledger.ask(again)
     assert sum(sums(ledger)) == Fraction(1, 5)
     audit(ledger)
 
@@ -243,5 +237,5 @@ def test_a_correction_names_a_dataset_of_the_charge(ledger):
     """A wrong id is noticed before anything is charged."""
     name = granted(ledger, "0.1")
     with pytest.raises(ReservationConflict, match="charged 'a', not dataset 'b'"):
-        charge_by_hand(ledger, name, PureDP(epsilon=1), reason=WHY, dataset="b")
+        ledger.ask(Amend(charge=name, cost=PureDP(epsilon=1), reason=WHY, dataset="b"))
     assert kinds(ledger) == ["open", "reserve"]

@@ -11,7 +11,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.office_records import Wish
 from dpflow.policy import Policy
 from tests.ledger.support import granted, kinds, make_policy, url
 
@@ -45,7 +44,7 @@ def second(tmp_path: Path, first: Ledger) -> Ledger:
 
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
-    apply_policy(ledger, policy, Wish(reason="test", new_term=True))
+    apply_policy(ledger, policy, reason="test", new_term=True)
 
 
 def test_a_second_ledger_on_a_source_is_refused(first, second):
@@ -86,7 +85,7 @@ def test_another_name_for_a_charged_source_has_no_budget_of_its_own(path, tmp_pa
     unnamed = make_policy("b", budget="{epsilon: 3}")
     granted(ledger, policies=[unnamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply_policy(ledger, renamed, Wish())
+        apply_policy(ledger, renamed)
     assert kinds(path, "b#1") == ["open", "reserve"]
     # The same name goes on, and a source that nobody named is free.
     granted(ledger, policies=[POLICY])
@@ -125,7 +124,7 @@ def test_naming_the_source_of_a_charged_dataset_applies_in_place(first):
     """Taking it off again needs a new term."""
     plain, named = make_policy("p"), make_policy("p", source="p")
     granted(first, policies=[plain])
-    assert apply_policy(first, named, Wish()).action == "tighten"
+    assert apply_policy(first, named).action == "tighten"
     granted(first, policies=[named])
     with pytest.raises(Exception, match="new term"):
-        apply_policy(first, plain, Wish())
+        apply_policy(first, plain)

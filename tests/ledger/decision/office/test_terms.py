@@ -10,16 +10,10 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
+from dpflow.ledger.decision.by_hand import Amend, BookLoss, Prior, Repair
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import (
-    apply_policy,
-    charge_by_hand,
-    freeze,
-    freeze_of,
-    propose,
-    unfreeze,
-)
-from dpflow.ledger.office_records import BookLoss, Repair, Wish
+from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
@@ -30,6 +24,7 @@ from tests.ledger.support import (
     edit,
     error_of,
     everything,
+    freeze_of,
     granted,
     make_ledger,
     make_policy,
@@ -135,7 +130,7 @@ def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) ->
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
         granted(shared)
     assert terms_of(ledger) == []
-    apply_policy(shared, BASIC, Wish())
+    apply_policy(shared, BASIC)
     granted(shared)
     with pytest.raises(PolicyChanged):
         granted(shared, policies=[HALF])
@@ -147,7 +142,7 @@ def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
 ) -> None:
     """The first of two workers does not win by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
-    apply_policy(shared, BASIC, Wish())
+    apply_policy(shared, BASIC)
     with pytest.raises(PolicyChanged):
         granted(shared, policies=[HALF])
     shared.close()
@@ -155,7 +150,7 @@ def test_an_uncharged_term_is_not_replaced_where_nothing_applies_itself(
 
 def test_what_someone_applied_is_not_replaced_by_a_step(ledger: Ledger) -> None:
     """Also before anything was charged: it was meant."""
-    apply_policy(ledger, BASIC, Wish())
+    apply_policy(ledger, BASIC)
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[HALF])
     granted(ledger)
@@ -208,15 +203,17 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     reservation = granted(worker)
     facts = {"who": "ann", "code": {"commit": "c0ffee", "dirty": False}, "dpflow": "9"}
     officer = open_ledger(url(path), conditions=Conditions(facts=facts))
-    charge_by_hand(officer, reservation, PureDP(epsilon="0.2"), reason="it cost more")
+    officer.ask(
+        Amend(charge=reservation, cost=PureDP(epsilon="0.2"), reason="it cost more")
+    )
     spent = PureDP(epsilon="0.1")
-    charge_by_hand(officer, BASIC, spent, reason="2024", evidence="0" * 64)
-    freeze(officer, "a", who="ann", reason="wrong sigma")
-    unfreeze(officer, "a", who="ann", reason="it was right")
+    officer.ask(Prior(policy=BASIC, cost=spent, reason="2024", evidence="0" * 64))
+    officer.ask(Freeze(book="a", reason="wrong sigma"))
+    officer.ask(Freeze(book="a", reason="it was right", unfreeze=True))
     lost = BookLoss(
         number=len(entries(officer)), amounts={"a#1": (1, 0)}, entries=((99, "f" * 64),)
     )
-    words = {"reason": "restored", "before": 0, "epoch": 1, **officer.label()}
+    words = {"reason": "restored", "before": 0, "epoch": 1}
     officer.ask(Repair(losses={"a": lost}, **words))
     (term,) = terms_of(officer)
     for kind in ("amend", "prior", "freeze", "unfreeze", "repair"):

@@ -19,11 +19,12 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger import ledger as shell
+from dpflow.ledger.decision.by_hand import BookLoss, Repair
 from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
-from dpflow.ledger.model import Command, Decision, Keys, Pen, Seal, State
-from dpflow.ledger.office_records import BookLoss, Repair
+from dpflow.ledger.decision.settlement import Seal
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Decision, Keys
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations
@@ -115,7 +116,7 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
     lost = {"b": BookLoss(number=0)}
-    words = {"reason": "restored", "before": 0, "epoch": 1, **ledger.label()}
+    words = {"reason": "restored", "before": 0, "epoch": 1}
     ledger.ask(Repair(losses=lost, **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)
@@ -132,14 +133,14 @@ def met(
     monkeypatch: pytest.MonkeyPatch, ledger: Any, meanwhile: Callable[[], object]
 ) -> None:
     """Let something happen once, after a ledger has loaded what it decides on."""
-    once, decide = iter([meanwhile]), shell.decide
+    once, decide = iter([meanwhile]), Ledger._one
 
-    def slowly(state: State, command: Command) -> Decision:
+    def slowly(ledger: Ledger, *asked: Any) -> Decision:
         if threading.current_thread() is threading.main_thread():
             next(once, lambda: None)()
-        return decide(state, command)
+        return decide(ledger, *asked)
 
-    monkeypatch.setattr(shell, "decide", slowly)
+    monkeypatch.setattr(Ledger, "_one", slowly)
 
 
 def beside(call: Callable[[], object]) -> None:
@@ -197,7 +198,7 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
     """Write an entry that no decision makes, by a pen that does not look."""
     with ledger.storage.write() as transaction:
         state = transaction.load(Keys(runs=(RUN,), books=("a",), gates={"a": ("",)}))
-        pen = Pen(state, Seal(run=RUN, owner="x", outcome="x", **ledger.label()))
+        pen = Decision(state, Seal(run=RUN, owner="x", outcome="x"))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
         pen.write("a", kind, amounts, {"outcome": "x"}, charge=charge)
         transaction.store(pen.changes, pen.entries, {})

@@ -10,8 +10,8 @@ import pytest
 from dpflow import Gaussian, PureDP
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
-from dpflow.ledger.office import apply_policy, freeze
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import usage
 from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
@@ -88,7 +88,7 @@ def test_a_halted_run_draws_nothing_more(ledger: Any) -> None:
 def test_a_frozen_dataset_gives_nothing_to_draw(ledger: Any) -> None:
     """Frozen means that no step runs; the run's end still returns its rest."""
     held_run(ledger, ["0.1"] * 2)
-    freeze(ledger, "a", who="ann", reason="test")
+    ledger.ask(Freeze(book="a", reason="test"))
     with pytest.raises(BudgetRefused, match="frozen"):
         drawn(ledger)
     ledger.seal(RUN, outcome="failed")
@@ -102,7 +102,7 @@ def test_a_budget_that_was_tightened_below_what_is_held_gives_nothing(
     held_run(ledger, ["0.1"] * 6)
     ledger.settle(drawn(ledger).reservation)
     tighter = make_policy(budget="{epsilon: 0.5}")
-    apply_policy(ledger, tighter, Wish(reason="less"))
+    apply_policy(ledger, tighter, reason="less")
     with pytest.raises(BudgetRefused):
         drawn(ledger, policies=(tighter,))
     ledger.seal(RUN, outcome="failed")

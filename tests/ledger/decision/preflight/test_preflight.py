@@ -15,7 +15,7 @@ from dpflow.exceptions import (
     ConfigurationError,
     ReservationConflict,
 )
-from dpflow.ledger.office import charge_by_hand
+from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.views import refusal_of_run
@@ -264,7 +264,7 @@ def test_no_step_runs_under_a_preflight_itself(ledger: Any) -> None:
     with pytest.raises(ReservationConflict, match="its end is a seal"):
         ledger.settle(name)
     with pytest.raises(ReservationConflict, match="no body runs"):
-        charge_by_hand(ledger, name, PureDP(epsilon=1), reason="test")
+        ledger.ask(Amend(charge=name, cost=PureDP(epsilon=1), reason="test"))
     step = drawn(ledger).reservation
     with pytest.raises(ReservationConflict, match="its end is a seal"):
         ledger.void(name, reason="test")

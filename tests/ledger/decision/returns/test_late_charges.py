@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.costs import GaussianDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import charge_by_hand
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
@@ -56,7 +57,9 @@ def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
         small = granted(opened, GaussianDP(mu="1e-9"), **here)
         opened.settle(small)
         opened.settle(granted(opened, choice, **here))
-        (told,) = charge_by_hand(opened, small, GaussianDP(mu=rest), reason="as drawn")
+        (told,) = opened.ask(
+            Amend(charge=small, cost=GaussianDP(mu=rest), reason="as drawn")
+        )
         fits.append(told.state == "open")
         opened.close()
         audit(place)
@@ -90,7 +93,7 @@ def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
 
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     """Amend a step to a pure one."""
-    charge_by_hand(ledger, charge, PureDP(epsilon=epsilon), reason="found out")
+    ledger.ask(Amend(charge=charge, cost=PureDP(epsilon=epsilon), reason="found out"))
 
 
 def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
@@ -147,11 +150,11 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
     place: str, ledger: Ledger
 ) -> None:
     """The first one is not; a second one may have come before it."""
-    here = {"reason": "before", "ledger": ledger, "spent_on": RESIDUE, "cost": STEP}
-    charge_by_hand(**here, evidence="1" * 64)
+    spent = Prior(policy=RESIDUE, cost=STEP, reason="before", evidence="1" * 64)
+    ledger.ask(spent)
     first = sums(place)[0]
     assert first == in_turn(STEP)
-    charge_by_hand(**here, evidence="2" * 64)
+    ledger.ask(replace(spent, evidence="2" * 64))
     assert sums(place)[0].amounts[0] >= 6 * first.amounts[0]
 
 

@@ -20,8 +20,9 @@ from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy, charge_by_hand, freeze, withdraw_release
-from dpflow.ledger.office_records import Wish
+from dpflow.ledger.decision.by_hand import Amend
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import apply_policy, withdraw_release
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
@@ -269,9 +270,11 @@ def test_a_newer_schema_is_refused_inside_each_write(
         lambda: ledger.void(reservation, reason="test"),
         lambda: ledger.forfeit(reservation, reason="test"),
         lambda: open_ledger(url(path)),
-        lambda: charge_by_hand(ledger, reservation, PureDP(epsilon=1), reason="test"),
-        lambda: apply_policy(ledger, BASIC, Wish()),
-        lambda: freeze(ledger, "a", who="me", reason="test"),
+        lambda: ledger.ask(
+            Amend(charge=reservation, cost=PureDP(epsilon=1), reason="test")
+        ),
+        lambda: apply_policy(ledger, BASIC),
+        lambda: ledger.ask(Freeze(book="a", reason="test")),
         lambda: withdraw_release(ledger, made, reason="x"),
         lambda: verify(ledger, key=key_of("k"), sign=True),
         lambda: reconcile(ledger, {}, reason="test"),
