@@ -6,10 +6,8 @@ Everything here is frozen and refuses fields that it does not know.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from fractions import Fraction
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
 
@@ -22,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, InitErrorDetails
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.exceptions import DpflowError, InvalidCost
@@ -30,7 +28,8 @@ from dpflow.policy.types import (
     CostText,
     Delta,
     Epsilon,
-    Name,
+    Relation,
+    Unit,
     Weight,
     did_you_mean,
     problem,
@@ -40,19 +39,9 @@ from dpflow.policy.types import (
     shown,
     split_hint,
 )
-from dpflow.rounding import number_text, short_up
 
 #: No plan needs more, and the digits of its noise tell so many runs apart.
 MOST_RUNS = 10**5
-#: What a theorem may raise on options that it cannot use.
-RULE_ERRORS = (
-    DpflowError,
-    TypeError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    ImportError,
-)
 
 
 class Record(BaseModel):
@@ -62,17 +51,6 @@ class Record(BaseModel):
         frozen=True,
         extra="forbid",
         field_title_generator=lambda name, _: name.replace("_", " ").capitalize(),
-    )
-
-
-class Sourced(Record):
-    """What may name the data that it governs."""
-
-    source: Name | None = Field(
-        default=None,
-        description="Public name of the data behind the dataset; one ledger governs "
-        "it, and any other needs a part of that one's budget.",
-        examples=["warehouse.sales.customers"],
     )
 
 
@@ -102,13 +80,6 @@ class Check(Record):
         "1 / people.",
         examples=[23570],
     )
-
-
-CHECK: Any = Field(
-    default=Check(),
-    description="Public facts for `dpflow policy check`; no part of the guarantee.",
-    examples=[{"people": 23570}],
-)
 
 
 class TheoremChoice(BaseModel):
@@ -144,8 +115,8 @@ class TheoremChoice(BaseModel):
 
     def takes(self, option: str) -> bool:
         """Say whether the theorem's constructor takes an argument of this name."""
-        names, open_ended = _parameters(self.theorem_class(self.theorem))
-        return open_ended or option in names
+        made = self.theorem_class(self.theorem)
+        return option in inspect.signature(made).parameters
 
     @model_validator(mode="before")
     @classmethod
@@ -160,8 +131,7 @@ class TheoremChoice(BaseModel):
             raise problem(message, hint)
         fields = {k: v for k, v in value.items() if k in cls.model_fields}
         options = {k: v for k, v in value.items() if k not in cls.model_fields}
-        raise_all(cls.__name__, _unusable(options))
-        return fields | {k: _plain(v) for k, v in options.items()}
+        return fields | {k: _plain(v, str(k)) for k, v in options.items()}
 
     @field_validator("theorem")
     @classmethod
@@ -174,23 +144,21 @@ class TheoremChoice(BaseModel):
     @model_validator(mode="after")
     def _known_options(self) -> Self:
         try:
-            names, open_ended = _parameters(self.theorem_class(self.theorem))
+            made = self.theorem_class(self.theorem)
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
         # The members of `auto` are pinned, and not for a policy to choose.
-        own = names - self.given.keys() - {"delta", "members"}
+        given = {*self.given, "delta", "members"}
+        own = inspect.signature(made).parameters.keys() - given
         problems = []
-        for option, value in self.options.items():
+        for option in sorted(self.options.keys() - own):
+            message = f"the {self.kind} {self.theorem!r} has no option {option!r}."
+            hint = did_you_mean(option, own) if own else "It has no options."
             if option in self.given:
                 message = f"{option} is not an option of the {self.kind}."
                 hint = self.given[option]
-            elif open_ended or option in own:
-                continue
-            else:
-                message = f"the {self.kind} {self.theorem!r} has no option {option!r}."
-                hint = did_you_mean(option, own) if own else "It has no options."
-            problems.append(problem_at(message, hint, option, value=value))
+            problems.append(problem_at(message, hint, option))
         raise_all(type(self).__name__, problems)
         return self
 
@@ -201,14 +169,8 @@ class TheoremChoice(BaseModel):
         """Accept the short form too, and offer the theorems that exist."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         names = {"type": "string", "enum": sorted(cls.known)}
-        title, description = cls.kind.capitalize(), schema.pop("description")
         schema["properties"]["theorem"] |= {**names, "examples": sorted(cls.known)}
-        schema["title"] = f"{title} with options"
-        return {
-            "title": title,
-            "description": description,
-            "anyOf": [{**names, "title": f"{title} by name"}, schema],
-        }
+        return _with_short_form(schema, cls.kind.capitalize(), names)
 
 
 class FilterChoice(TheoremChoice):
@@ -220,11 +182,6 @@ class FilterChoice(TheoremChoice):
         "epsilon": "It comes from `budget`, or from a flow's share.",
         "delta": "It comes from `budget`, or from a flow's share.",
     }
-
-
-def default_filter() -> FilterChoice:
-    """Return the filter of a policy that declares none."""
-    return FilterChoice(theorem="auto")
 
 
 class OdometerChoice(TheoremChoice):
@@ -275,7 +232,7 @@ class PlannedStep(Record):
         ):
             message = "a planned step has a weight or a cost."
             hint = "Write a number, {weight: 2, mechanism: Laplace}, or {cost: COST}."
-            raise_all("PlannedStep", [problem_at(message, hint)])
+            raise problem(message, hint)
         return self
 
     @classmethod
@@ -284,14 +241,8 @@ class PlannedStep(Record):
     ) -> JsonSchemaValue:
         """Accept the short form, too."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        description = schema.pop("description")
-        schema["title"] = "Planned step with options"
         weight = schema["properties"]["weight"]["anyOf"]
-        return {
-            "title": "Planned step",
-            "description": description,
-            "anyOf": [*weight, schema],
-        }
+        return _with_short_form(schema, "Planned step", *weight)
 
 
 class Plan(Record):
@@ -345,19 +296,12 @@ class FlowShare(Record):
     )
 
     @model_validator(mode="after")
-    def _reserved_has_epsilon(self) -> Self:
-        if self.reserved and self.epsilon is None:
-            message = "a reserved share needs an epsilon."
-            hint = "Write such as {epsilon: 2.5, delta: 5e-7, reserved: true}."
-            raise_all("FlowShare", [problem_at(message, hint, "reserved")])
-        return self
-
-    @model_validator(mode="after")
-    def _delta_needs_epsilon(self) -> Self:
-        if self.delta is not None and self.epsilon is None:
-            message = "a share with a delta needs an epsilon."
-            hint = "Add epsilon, or drop delta if only halt_at_epsilon is meant."
-            raise_all("FlowShare", [problem_at(message, hint, "delta")])
+    def _has_epsilon(self) -> Self:
+        needs = "reserved" if self.reserved else "delta"
+        if self.epsilon is None and (self.reserved or self.delta is not None):
+            message = f"a share with {needs} needs an epsilon."
+            hint = f"Add epsilon, or drop {needs}."
+            raise_all("FlowShare", [problem_at(message, hint, needs)])
         return self
 
 
@@ -377,14 +321,48 @@ class OnExhausted(Record):
     )
 
 
+class Governing(Record):
+    """What governs a dataset, or a population of several datasets."""
+
+    unit: Unit = Field(
+        description="Whom the guarantee protects.",
+        examples=["customer", "user-week"],
+    )
+    relation: Relation = Field(
+        description="How two datasets that differ in one unit differ. "
+        "Sensitivities must be declared for this relation.",
+    )
+    budget: Budget = Field(
+        description="The most that all releases of one term together may lose.",
+        examples=[{"epsilon": 3, "delta": "1e-6"}],
+    )
+    filter: FilterChoice = Field(
+        default_factory=lambda: FilterChoice(theorem="auto"),
+        description="The theorem that admits or refuses steps against the budget. "
+        "Default: auto, for any mixture of steps.",
+        examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
+    )
+    lifetime: Budget | None = Field(
+        default=None,
+        description="The most that all terms together may lose. Required before a "
+        "second term can open.",
+        examples=[{"epsilon": 10, "delta": "1e-5"}],
+    )
+    check: Check = Field(
+        default=Check(),
+        description="Public facts for `dpflow policy check`; no part of the guarantee.",
+        examples=[{"people": 23570}],
+    )
+
+
 # Problems with rules
 
 
-def rule_problem(make: Callable[[], object], *place: str) -> InitErrorDetails | None:
+def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetails]:
     """Make a rule, or what rests on it; return the problem, if any, where to blame."""
     try:
         make()
-    except RULE_ERRORS as error:
+    except (DpflowError, ValueError, ArithmeticError, LookupError) as error:
         message, hint = split_hint(error)
         name = error.name if isinstance(error, InvalidCost) else None
         if place[0] == "flows":
@@ -395,67 +373,34 @@ def rule_problem(make: Callable[[], object], *place: str) -> InitErrorDetails | 
         else:
             blamed = place if name in (None, place[-1]) else (*place, name)
         hint = hint or f"Check the options of the {place[0]}."
-        return problem_at(message, hint, *blamed)
-    return None
-
-
-def idle_problem(choice: OdometerChoice, idle: float, halt: Decimal) -> tuple[str, str]:
-    """Say that an odometer reads too much before any step, and what to do."""
-    reading = "infinity" if math.isinf(idle) else short_up(Fraction(idle))
-    message = (
-        f"before any step, the odometer {choice.theorem!r} already reads {reading}, at "
-        f"or above halt_at_epsilon {number_text(Fraction(halt))}, so that no step "
-        "could ever run."
-    )
-    tune = "drop the odometer's options so that it is tuned, " if choice.options else ""
-    hint = f"Raise halt_at_epsilon above {reading}, {tune}"
-    return message, f"{hint}or raise the odometer's delta."
+        return [problem_at(message, hint, *blamed)]
+    return []
 
 
 # Options
 
 
-def _parameters(theorem_class: type) -> tuple[set[str], bool]:
-    """Return the constructor's argument names, and whether it takes any others."""
-    names, open_ended = set(), False
-    for name, parameter in inspect.signature(theorem_class).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            open_ended = True
-        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            names.add(name)
-    return names, open_ended
-
-
-def _unusable(options: Mapping[Any, Any]) -> list[InitErrorDetails]:
-    return [
-        problem_at(
-            f"the option {name} cannot be {shown(value)}.",
-            "Use text, true, false, a finite number, a list or a mapping.",
-            str(name),
-        )
-        for name, value in options.items()
-        if not isinstance(name, str) or not _usable(value)
-    ]
-
-
-def _usable(value: object) -> bool:
+def _plain(value: object, option: str) -> object:
+    """Return an option's value as a YAML file gives it: exact, and no object."""
     if isinstance(value, str | bool):
-        return True
+        return value
     if isinstance(value, int | float | Decimal):
-        try:
-            return read_decimal(value, "option") is not None
-        except PydanticCustomError:
-            return False
-    if isinstance(value, Mapping):
-        return all(isinstance(k, str) and _usable(v) for k, v in value.items())
-    return isinstance(value, list | tuple) and all(_usable(item) for item in value)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, float):
-        return read_decimal(value, "option")
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        number = read_decimal(value, option)
+        return value if isinstance(value, int) else number
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, option) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+        return [_plain(item, option) for item in value]
+    message = f"the option {option} cannot be {shown(value)}."
+    raise problem(
+        message, "Use text, true, false, a finite number, a list or a mapping."
+    )
+
+
+def _with_short_form(
+    schema: JsonSchemaValue, title: str, *short: JsonSchemaValue
+) -> JsonSchemaValue:
+    """Return the schema of a mapping that a short form can stand for."""
+    description = schema.pop("description")
+    schema["title"] = f"{title} with options"
+    return {"title": title, "description": description, "anyOf": [*short, schema]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,25 +25,18 @@ from dpflow.accounting import (
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.fields import (
-    CHECK,
     Budget,
-    Check,
-    FilterChoice,
     FlowShare,
+    Governing,
     OdometerChoice,
     OnExhausted,
-    Sourced,
-    default_filter,
-    idle_problem,
     rule_problem,
 )
-from dpflow.policy.limits import lifetime_problems, partition_problems, share_problems
 from dpflow.policy.partition import Partition
 from dpflow.policy.pinned import (
     declared_budget,
     declared_share,
     declared_theorem,
-    difference_lines,
     exact_text,
     guarantee_in_words,
     parameters,
@@ -52,15 +46,13 @@ from dpflow.policy.types import (
     FLOW_PATTERN,
     Alerts,
     Name,
-    Relation,
     Text,
-    Unit,
     check_flow_name,
     did_you_mean,
     problem_at,
     raise_all,
 )
-from dpflow.rounding import number_text
+from dpflow.rounding import number_text, reading_up
 
 
 def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
@@ -68,7 +60,7 @@ def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
     return "refuse" if fields.get("flows") else "allow"
 
 
-class Policy(Sourced):
+class Policy(Governing):
     """What governs one dataset.
 
     Reading a file goes through `load_policy`, whose errors name the file and the line;
@@ -78,24 +70,6 @@ class Policy(Sourced):
     dataset: Name = Field(
         description="Name of the dataset; one policy governs it.",
         examples=["cdnow"],
-    )
-    unit: Unit = Field(
-        description="Whom the guarantee protects.",
-        examples=["customer", "user-week"],
-    )
-    relation: Relation = Field(
-        description="How two datasets that differ in one unit differ. "
-        "Sensitivities must be declared for this relation.",
-    )
-    budget: Budget = Field(
-        description="The most that all releases of one term together may lose.",
-        examples=[{"epsilon": 3, "delta": "1e-6"}],
-    )
-    filter: FilterChoice = Field(
-        default_factory=default_filter,
-        description="The theorem that admits or refuses steps against the budget. "
-        "Default: auto, for any mixture of steps.",
-        examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
     )
     odometer: OdometerChoice | None = Field(
         default=None,
@@ -125,12 +99,6 @@ class Policy(Sourced):
         description="People who are in several datasets; its file caps them together.",
         examples=["customers"],
     )
-    lifetime: Budget | None = Field(
-        default=None,
-        description="The most that all terms of the dataset together may lose. "
-        "Required before a second term can open.",
-        examples=[{"epsilon": 10, "delta": "1e-5"}],
-    )
     alerts: Alerts = Field(
         default=(Decimal("0.5"), Decimal("0.8"), Decimal("0.95")),
         description="Fractions of the filter's threshold that raise an alert, rising.",
@@ -152,7 +120,12 @@ class Policy(Sourced):
         description="Version of the data; a new one lets releases be made anew.",
         examples=["1", "2026-11"],
     )
-    check: Check = CHECK
+    source: Name | None = Field(
+        default=None,
+        description="Public name of the data behind the dataset; one ledger governs "
+        "it, and any other needs a part of that one's budget.",
+        examples=["warehouse.sales.customers"],
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -220,54 +193,40 @@ class Policy(Sourced):
     # What must hold between the fields
 
     def _problems(self) -> Iterator[InitErrorDetails]:
-        found = list(self._rule_problems())
-        # A plan is solved for rules, so they come first.
-        solved = (
-            []
-            if found
-            else [
-                flow
-                for flow, share in self.flows.items()
-                if share.plan or share.reserved
-            ]
-        )
-        broken = rule_problem(self.pinned, "flows", *solved[:1]) if solved else None
-        yield from (found if broken is None else [broken])
+        found = [*self._rule_problems()]
+        solved = [name for name, s in self.flows.items() if s.plan or s.reserved]
+        if solved and not found:
+            # A plan is solved for rules, so they come first.
+            found += rule_problem(self.pinned, "flows", solved[0])
+        yield from found
 
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
-        filter_problem = rule_problem(
+        wrong_filter = rule_problem(
             lambda: self._related(self.dataset_filter()), "filter"
         )
-        if filter_problem:
-            yield filter_problem
-        odometer_problem = rule_problem(
+        wrong_odometer = rule_problem(
             lambda: self._related(self.flow_odometer(None)), "odometer"
         )
-        if odometer_problem:
-            yield odometer_problem
-        yield from lifetime_problems(self.budget, self.lifetime)
-        if self.partition is not None:
-            yield from partition_problems(self.partition, self.unit, self.relation)
-        if not filter_problem and (
-            broken := rule_problem(self.whole_filter, "lifetime")
-        ):
-            yield broken
+        yield from (*wrong_filter, *wrong_odometer)
+        if self.lifetime is not None:
+            yield from _above("budget", self.budget, "lifetime", self.lifetime)
+        if not wrong_filter:
+            yield from rule_problem(self.whole_filter, "lifetime")
+        broken = self.partition and self.partition.problem_with(
+            self.unit, self.relation
+        )
+        if broken:
+            yield problem_at(*broken, "partition")
         for flow, share in self.flows.items():
             place = ("flows", flow)
-            one_order = self.filter.theorem != "rdp" or "order" in self.filter.options
-            if share.reserved and not one_order:
-                message = "a reserved share needs one declared order of renyi."
-                hint = "Write `filter: {theorem: rdp, order: 16}`, or another order."
-                yield problem_at(message, hint, *place, "reserved")
-            name_problem = check_flow_name(flow)
-            if name_problem:
-                yield problem_at(*name_problem, *place, value=flow)
-            excess = list(share_problems(self.budget, share, place))
+            if unusable := check_flow_name(flow):
+                yield problem_at(*unusable, *place)
+            excess = [*_above("share", share, "budget", self.budget, *place)]
             yield from excess
-            if not excess and not filter_problem:
-                yield from self._filter_problems(flow, place)
-            if share.halt_at_epsilon is not None and not odometer_problem:
-                yield from self._halt_problems(flow, share.halt_at_epsilon, place)
+            if not excess and not wrong_filter:
+                yield from rule_problem(partial(self.flow_filter, flow), *place)
+            if share.halt_at_epsilon is not None and not wrong_odometer:
+                yield from self._halt_problems(flow, share.halt_at_epsilon)
 
     def _related(self, rule: Rule | None) -> Rule | None:
         """Refuse a theorem that does not hold under the policy's relation."""
@@ -280,32 +239,24 @@ class Policy(Sourced):
             raise InvalidCost(msg)
         return rule
 
-    def _filter_problems(
-        self, flow: str, place: tuple[str, ...]
-    ) -> Iterator[InitErrorDetails]:
-        broken = rule_problem(lambda: self.flow_filter(flow), *place)
-        if broken:
-            yield broken
-
-    def _halt_problems(
-        self, flow: str, halt: Decimal, place: tuple[str, ...]
-    ) -> Iterator[InitErrorDetails]:
-        place = (*place, "halt_at_epsilon")
+    def _halt_problems(self, flow: str, halt: Decimal) -> Iterator[InitErrorDetails]:
+        place = ("flows", flow, "halt_at_epsilon")
         if self.odometer is None:
             hint = f"Add `odometer: NAME`, or drop it. {did_you_mean('', ODOMETERS)}"
-            message = "halt_at_epsilon needs an odometer."
-            yield problem_at(message, hint, *place, value=halt)
+            yield problem_at("halt_at_epsilon needs an odometer.", hint, *place)
             return
-        broken = rule_problem(lambda: self.flow_odometer(flow), *place)
-        if broken:
-            yield broken
-            return
-        odometer = self.flow_odometer(flow)
+        broken = rule_problem(partial(self.flow_odometer, flow), *place)
+        yield from broken
+        odometer = None if broken else self.flow_odometer(flow)
         idle = odometer.read(odometer.zero()) if odometer else 0.0
         if idle >= Fraction(halt):
-            yield problem_at(
-                *idle_problem(self.odometer, idle, halt), *place, value=halt
+            reading = reading_up(idle)
+            message = (
+                f"the odometer {self.odometer.theorem!r} reads {reading} before any "
+                f"step, at or above halt_at_epsilon {exact_text(halt)}."
             )
+            hint = f"Raise halt_at_epsilon above {reading}, or the odometer's delta."
+            yield problem_at(message, hint, *place)
 
     # What a ledger keeps
 
@@ -364,18 +315,26 @@ class Policy(Sourced):
             "odometer": parameters(self.flow_odometer(flow)),
         }
 
-    def differences(self, pinned: Mapping[str, Any]) -> list[str]:
-        """Compare with what a ledger has pinned.
-
-        Args:
-            pinned: What `pinned` returned when the policy was applied.
-
-        Returns:
-            Lines such as "budget.epsilon: ledger 3, file 4"; none if nothing on
-            which the guarantee rests has changed.
-        """
-        return difference_lines(pinned, self.pinned())
-
     def guarantee_sentence(self) -> str:
         """Say what the policy guarantees, and on which assumptions."""
         return guarantee_in_words(self._kept_as_declared())
+
+
+def _above(
+    name: str,
+    part: Budget | FlowShare,
+    limit: str,
+    whole: Budget,
+    *place: str,
+) -> Iterator[InitErrorDetails]:
+    """Refuse a budget or share above its limit."""
+    for number in ("epsilon", "delta"):
+        small, large = getattr(part, number), getattr(whole, number)
+        if small is not None and small > large:
+            text = exact_text(large)
+            message = (
+                f"the {name}'s {number} {exact_text(small)} exceeds the {limit}'s "
+                f"{number} {text}."
+            )
+            hint = f"Write at most {text}, or raise the {limit}."
+            yield problem_at(message, hint, *(place or (name,)), number)

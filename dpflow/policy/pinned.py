@@ -104,20 +104,14 @@ def _one_spelling(value: object) -> object:
 
 
 def difference_lines(ledger: Mapping[str, Any], file: Mapping[str, Any]) -> list[str]:
-    """Compare two copies of a policy, both declared or both pinned.
+    """Compare two declared copies of a policy.
 
     Returns:
         Lines such as "budget.epsilon: ledger 3, file 4"; none if they are equal.
     """
-    found = {
-        path: f"ledger {value_text(old)}, file {value_text(new)}"
-        for path, old, new in differing(ledger, file)
-    }
     return [
-        f"{key_text(path)}: {line}"
-        for path, line in found.items()
-        # A filter repeats the numbers of its budget; say each change once.
-        if path[-2:-1] != ("filter",) or found.get(_budget_path(path)) != line
+        f"{key_text(path)}: ledger {value_text(old)}, file {value_text(new)}"
+        for path, old, new in differing(ledger, file)
     ]
 
 
@@ -137,11 +131,6 @@ def value_text(value: object) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def _budget_path(path: KeyPath) -> KeyPath:
-    around = path[:-2] or ("budget",)
-    return (*around, path[-1])
 
 
 # The guarantee

@@ -11,16 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from dpflow.policy.fields import (
-    CHECK,
-    Budget,
-    Check,
-    FilterChoice,
-    Record,
-    default_filter,
-)
+from dpflow.policy.fields import Governing
 from dpflow.policy.model import Policy
-from dpflow.policy.types import Name, Relation, Unit
+from dpflow.policy.types import Name
 
 #: What stands before a population's name where the ledger keeps datasets.
 PREFIX = "population/"
@@ -32,49 +25,19 @@ def population_of(pinned: Mapping[str, Any]) -> str | None:
     return None if name is None else f"{PREFIX}{name}"
 
 
-class Population(Record):
+class Population(Governing):
     """The cap of people who are in several datasets."""
 
     population: Name = Field(
         description="Name of the population, as policies of datasets say it.",
         examples=["customers"],
     )
-    unit: Unit = Field(
-        description="Whom the guarantee protects, in all datasets together.",
-        examples=["customer"],
-    )
-    relation: Relation = Field(
-        description="How two populations that differ in one unit differ.",
-    )
-    budget: Budget = Field(
-        description="The most that all its datasets' releases of one term may lose.",
-        examples=[{"epsilon": 5, "delta": "1e-6"}],
-    )
-    filter: FilterChoice = Field(
-        default_factory=default_filter,
-        description="The theorem that admits or refuses steps against the budget. "
-        "Default: auto, for any mixture of steps.",
-        examples=["gdp"],
-    )
-    lifetime: Budget | None = Field(
-        default=None,
-        description="The most that all terms of the population together may lose.",
-        examples=[{"epsilon": 10, "delta": "1e-5"}],
-    )
-    check: Check = CHECK
 
     def as_policy(self) -> Policy:
         """Return the policy that the ledger keeps for it, under a name of its own."""
-        return Policy(
-            dataset=f"{PREFIX}{self.population}",
-            unit=self.unit,
-            relation=self.relation,
-            budget=self.budget,
-            filter=self.filter,
-            lifetime=self.lifetime,
-            check=self.check,
-            other_flows="allow",
-        )
+        fields = dict(self)
+        name = f"{PREFIX}{fields.pop('population')}"
+        return Policy(dataset=name, other_flows="allow", **fields)
 
 
 def membership_problem(policy: Policy, population: Policy) -> tuple[str, str] | None:
@@ -82,15 +45,10 @@ def membership_problem(policy: Policy, population: Policy) -> tuple[str, str] | 
     unit = policy.unit
     if policy.partition is not None and policy.partition.by_time:
         unit = unit.removesuffix(f"-{policy.partition.by}")
-    if unit != population.unit:
-        message = (
-            f"its unit is {unit!r}, and that of the population is {population.unit!r}."
-        )
-        return message, "Both must protect the same people."
-    if policy.relation != population.relation:
-        message = (
-            f"its relation is {policy.relation}, and that of the population is "
-            f"{population.relation}."
-        )
-        return message, "Write the same relation in both files."
-    return None
+    if (unit, policy.relation) == (population.unit, population.relation):
+        return None
+    message = (
+        f"it protects each {unit} ({policy.relation}), and the population each "
+        f"{population.unit} ({population.relation})."
+    )
+    return message, "Write the same unit and relation in both files."

@@ -91,8 +91,8 @@ def test_a_lifetime_is_kept_only_where_it_is_given() -> None:
     ("fields", "told"),
     [
         ({"lifetime": "{epsilon: 2, delta: 1}"}, "lifetime.delta"),
-        ({"lifetime": "{epsilon: 2, delta: 1e-5}"}, "below the budget's epsilon 3"),
-        ({"lifetime": "{epsilon: 9}"}, "below the budget's delta 0.000001"),
+        ({"lifetime": "{epsilon: 2, delta: 1e-5}"}, "exceeds the lifetime's epsilon 2"),
+        ({"lifetime": "{epsilon: 9}"}, "exceeds the lifetime's delta 0"),
     ],
 )
 def test_a_lifetime_that_holds_no_term_is_refused(

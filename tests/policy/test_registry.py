@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -42,17 +41,6 @@ class OrdersFilter(BasicFilter):
         return super().parameters() | {"orders": self.orders}
 
 
-class OpenFilter(BasicFilter):
-    """A filter that takes whatever it is given."""
-
-    theorem = "open"
-
-    def __init__(self, *, epsilon: Number, delta: Number = 0, **others: Any) -> None:
-        """Keep the options as they came."""
-        super().__init__(epsilon=epsilon, delta=delta)
-        self.others = others
-
-
 class FixedOdometer(RdpOdometer):
     """An odometer without constants to tune."""
 
@@ -66,7 +54,6 @@ class FixedOdometer(RdpOdometer):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILTERS, "orders", f"{__name__}:OrdersFilter")
-    monkeypatch.setitem(FILTERS, "open", f"{__name__}:OpenFilter")
     monkeypatch.setitem(FILTERS, "absent", "dpflow_absent:AbsentFilter")
     monkeypatch.setitem(ODOMETERS, "fixed", f"{__name__}:FixedOdometer")
 
@@ -83,17 +70,6 @@ def test_options_of_every_kind_reach_a_new_theorem() -> None:
         "weights": {"two": Decimal("0.1")},
     }
     assert policy.pinned()["filter"]["orders"] == ["2", "4.5", "10"]
-
-
-def test_lists_in_pins_are_compared_whole() -> None:
-    """A list of orders is one value."""
-    text = edited("gdp", "{theorem: orders, orders: [2, 4]}", SHORT)
-    policy = parse_policy(text)
-    pinned = json.loads(json.dumps(policy.pinned()))
-    assert policy.differences(pinned) == []
-    other = parse_policy(edited("[2, 4]", "[2, 8]", text))
-    expected = ['filter.orders: ledger ["2", "4"], file ["2", "8"]']
-    assert other.differences(pinned) == expected
 
 
 def test_wrong_values_of_options_point_at_the_option() -> None:
@@ -117,20 +93,6 @@ def test_a_theorem_that_takes_no_such_value_is_blamed_once() -> None:
     error = refused(edited("gdp", "{theorem: orders, orders: 3}", SHORT))
     assert error.line == 5
     assert str(error).startswith("cdnow.yaml:5: filter: the filter 'orders' does not")
-
-
-def test_open_ended_theorems_check_their_own_options() -> None:
-    """A theorem that takes any option gets them all."""
-    policy = parse_policy(edited("gdp", "{theorem: open, x: 1}", SHORT))
-    rule = policy.dataset_filter()
-    assert isinstance(rule, OpenFilter)
-    assert rule.others == {"x": 1}
-
-
-def test_budgets_stay_out_of_open_ended_options() -> None:
-    """The budget comes from one place only."""
-    error = refused(edited("gdp", "{theorem: open, epsilon: 1}", SHORT))
-    assert "filter.epsilon is not an option" in str(error)
 
 
 def test_theorems_that_cannot_be_loaded_are_refused() -> None:

@@ -143,8 +143,8 @@ def test_leaving_a_population_is_a_changed_policy(ledger: Ledger, folder: Path) 
     ("edit", "message"),
     [
         (("population: people", "population: persons"), "no file of the population"),
-        (("unit: customer", "unit: household"), "same people"),
-        (("add-or-remove", "replace-one"), "same relation"),
+        (("unit: customer", "unit: household"), "the same unit and relation"),
+        (("add-or-remove", "replace-one"), "the same unit and relation"),
     ],
 )
 def test_a_member_must_fit_its_population(
