@@ -189,7 +189,7 @@ def test_a_budget_below_what_others_used_is_not_applied_in_place(
         ({"filter": "whitehouse"}, "", "filter: gdp"),
         ({"filter": "rogers"}, "", "filter: gdp"),
         ({"filter": "{theorem: individual, measure: gdp}"}, "", "gdp"),
-        ({"filter": "rdp"}, "", "several orders of rdp"),
+        ({"filter": "rdp"}, "", "different constants"),
         ({"filter": "{theorem: rdp, orders: [4, 16]}"}, "", "several orders of rdp"),
         ({"filter": "gdp", "partition": "{by: region}"}, "", "each partition"),
         ({"filter": "gdp", "population": "all"}, "", "other datasets"),
