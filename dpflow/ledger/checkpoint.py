@@ -16,27 +16,18 @@ from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.keys import Sign, Verifies, from_hex
 
 
-def told(
-    ledger: str,
-    book: str,
-    number: int,
-    digest: str,
-    *,
-    count: int,
-    previous: str,
-) -> bytes:
+def message(ledger: str, book: str, point: Mapping[str, Any]) -> bytes:
     """Return what a checkpoint's signature is over.
 
     Args:
         ledger: Id of the ledger.
         book: Whose journal was signed.
-        number: Of the newest entry that was signed.
-        digest: Hash of that entry.
-        count: How many checkpoints the book has with this one.
-        previous: The last one's signature; empty for the first.
+        point: What the checkpoint's entry says: number and hash of the newest entry
+            that was signed, count of the book's checkpoints with this one, and the
+            previous signature (empty for the first).
     """
-    text = canonical([ledger, book, number, digest, count, previous])
-    return text.encode()
+    names = ("number", "hash", "count", "previous")
+    return canonical([ledger, book, *map(point.__getitem__, names)]).encode()
 
 
 def signed(
@@ -45,9 +36,12 @@ def signed(
     book: str,
     place: tuple[int, str],
     *,
-    last: Mapping[str, Any] | None,
+    last: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what a checkpoint's entry says.
+
+    A book's first entry is signed when it is written, so that a book without a
+    checkpoint is one whose checkpoints were removed.
 
     Args:
         sign: Signs with the ledger's private key.
@@ -56,33 +50,13 @@ def signed(
         place: Number and hash of the newest entry that was verified.
         last: What the last checkpoint's entry says; None if there is none.
     """
-    number, digest = place
-    count = 1 if last is None else last["count"] + 1
-    previous = "" if last is None else last["signature"]
-    text = told(
-        ledger,
-        book,
-        number,
-        digest,
-        count=count,
-        previous=previous,
-    )
-    return {
-        "number": number,
-        "hash": digest,
-        "count": count,
-        "previous": previous,
-        "signature": sign(text).hex(),
+    point = {
+        "number": place[0],
+        "hash": place[1],
+        "count": 1 if last is None else last["count"] + 1,
+        "previous": "" if last is None else last["signature"],
     }
-
-
-def opening(sign: Sign, ledger: str, entry: Entry) -> dict[str, Any]:
-    """Return what the checkpoint of a book's first entry says.
-
-    Signed when it is written, so that a book without a checkpoint is one whose
-    checkpoints were removed.
-    """
-    return signed(sign, ledger, entry.book, (entry.number, entry.hash), last=None)
+    return {**point, "signature": sign(message(ledger, book, point)).hex()}
 
 
 def forged(
@@ -98,15 +72,8 @@ def forged(
     """
     previous = ""
     for count, point in enumerate(points, 1):
-        text = told(
-            ledger,
-            book,
-            point["number"],
-            point["hash"],
-            count=count,
-            previous=previous,
-        )
-        if not verifies(text, from_hex(point["signature"])):
+        wanted = {**point, "count": count, "previous": previous}
+        if not verifies(message(ledger, book, wanted), from_hex(point["signature"])):
             return int(point["number"])
         previous = point["signature"]
     return None

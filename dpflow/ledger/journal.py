@@ -62,50 +62,6 @@ from dpflow.ledger.rows import (
 
 _NONE: Mapping[str, Any] = {}
 
-# What the kinds do
-
-
-class Kind(NamedTuple):
-    """What an entry of a kind does.
-
-    Attributes:
-        holds: Whether its amount is held.
-        settles: Whether its amount is added to what is settled.
-        ends: The state that its charge has afterwards, if it ends one.
-        returns: Whether its amount must be all that its charge holds.
-        ran: By how much it changes the number of charges that may have read data. No
-            body runs under a preflight, so that a seal takes it back as a void does.
-        charges: Whether its postings may hold anything but nothing.
-    """
-
-    holds: bool = False
-    settles: bool = False
-    ends: str | None = None
-    returns: bool = False
-    ran: int = 0
-    charges: bool = True
-
-
-KINDS: Mapping[str, Kind] = {
-    "open": Kind(charges=False),
-    "tighten": Kind(charges=False),
-    "freeze": Kind(charges=False),
-    "unfreeze": Kind(charges=False),
-    "adopt": Kind(charges=False),
-    "withdraw": Kind(charges=False),
-    "checkpoint": Kind(charges=False),
-    "resume": Kind(charges=False),
-    "refuse": Kind(),
-    "reserve": Kind(holds=True, ran=1),
-    "settle": Kind(settles=True, ends="settled"),
-    "void": Kind(ends="void", returns=True, ran=-1),
-    "forfeit": Kind(settles=True, ends="forfeited", returns=True),
-    "seal": Kind(ends="sealed", returns=True, ran=-1),
-    "amend": Kind(settles=True, ran=1),
-    "prior": Kind(settles=True, ran=1),
-    "repair": Kind(settles=True, ran=1),
-}
-
 
 def next_entry(
     rows: Rows,
@@ -225,7 +181,7 @@ def _rule_of(kind: str, amounts: Sums) -> Kind:
     if rule is None:
         what = f"no entry is of kind {kind!r}"
         raise JournalError(what)
-    if amounts and not rule.charges:
+    if amounts and not rule.posts:
         what = f"an entry of kind {kind} posts nothing"
         raise JournalError(what)
     return rule
@@ -259,14 +215,9 @@ def _changes(
     rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
 ) -> Changes:
     """Add to the accounts that an entry moves whatever else it changes."""
-    changes, kind = cast("Changes", moved), entry.kind
-    state = KINDS[kind].ends
-    if kind == "reserve":
-        _reserve(rows, entry, amounts, changes)
-    elif state is not None:
-        _end(rows, entry, state, changes)
-    elif kind in _OTHERS:
-        _OTHERS[kind](rows, entry, changes)
+    changes, also = cast("Changes", moved), KINDS[entry.kind].also
+    if also is not None:
+        also(rows, entry, amounts, changes)
     if "claims" in entry.body:
         _claim(rows, entry, changes)
     changes["book", entry.book] = _moved_book(entry, head)
@@ -341,9 +292,10 @@ def _note_granted(
                 changes[key] = MostGranted(book, kept, {**most, name: highest})
 
 
-def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
+def _end(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     """End a charge in one of its books."""
     book, kind, postings = entry.book, entry.kind, entry.postings
+    state = str(KINDS[kind].ends)
     charge = _known(rows, entry)
     held = charge.held
     rest: dict[str, Amounts] = {}
@@ -360,17 +312,16 @@ def _end(rows: Rows, entry: Entry, state: str, changes: Changes) -> None:
         what = f"a {kind} is no end of charge {charge.id}"
         raise JournalError(what)
     less = kind == "settle" and may_return(entry.body, charge.added)
-    for name, (amount, _, _) in postings.items():
-        whole = held[name]
+    for name, posting in postings.items():
+        amount, whole = posting.amount, held[name]
         if amount != whole and not (less and all(map(le, amount, whole))):
             what = f"it ends a charge that holds {list(whole)} with {list(amount)}"
             raise JournalError(what)
-    name, _, owner, places, _, added, covers, key, epoch = charge
-    places = {**places, book: (places[book][0], entry.number)}
-    fields = (name, state, owner, places, rest or _NONE, added, covers, key, epoch)
-    changes["charge", name] = tuple.__new__(Charge, fields)
-    if key is not None:
-        _end_release(rows, entry, key, changes)
+    places = {**charge.places, book: (charge.places[book][0], entry.number)}
+    changed = charge._replace(state=state, places=places, held=rest or _NONE)
+    changes["charge", charge.id] = changed
+    if charge.key is not None:
+        _end_release(rows, entry, charge.key, changes)
 
 
 def may_return(body: Mapping[str, Any], added: Sums = _NONE) -> bool:
@@ -398,19 +349,18 @@ def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
         changes[place] = None
 
 
-def _adopt(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _adopt(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     charge = _known(rows, entry)
     changes["charge", charge.id] = charge._replace(owner=entry.body["owner"])
 
 
-def _amend(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _amend(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
     charge = _known(rows, entry)
-    added = {name: posting.amount for name, posting in entry.postings.items()}
-    both = added_up(charge.added, added)
+    both = added_up(charge.added, amounts)
     changes["charge", charge.id] = charge._replace(added=both)
 
 
-def _pin(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _pin(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     """Begin a term, or tighten what it pins."""
     facts = entry.body["term"]
     number, terms = facts["number"], book_of(rows, entry.book).terms
@@ -421,7 +371,7 @@ def _pin(rows: Rows, entry: Entry, changes: Changes) -> None:
     changes[key_of(term)] = term
 
 
-def _refuse(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _refuse(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     body, charged = entry.body, entry.body.get("flow_run")
     for name in body.get("runs", ()):
         run = run_of(rows, name)
@@ -435,7 +385,7 @@ def _refuse(rows: Rows, entry: Entry, changes: Changes) -> None:
         )
 
 
-def _withdraw(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _withdraw(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     key = entry.body["release"]
     kept = rows.get(("release", key))
     if not isinstance(kept, Release) or kept.state != "settled":
@@ -444,20 +394,8 @@ def _withdraw(rows: Rows, entry: Entry, changes: Changes) -> None:
     changes["release", key] = kept._replace(state="withdrawn")
 
 
-def _repair(rows: Rows, entry: Entry, changes: Changes) -> None:
+def _repair(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     changes[EPOCH] = Epoch(max(epoch_of(rows), int(entry.body.get("epoch", 0))))
-
-
-#: What the kinds change that neither make a charge nor end one, beside the accounts.
-_OTHERS: Mapping[str, Callable[[Rows, Entry, Changes], None]] = {
-    "open": _pin,
-    "tighten": _pin,
-    "refuse": _refuse,
-    "adopt": _adopt,
-    "amend": _amend,
-    "withdraw": _withdraw,
-    "repair": _repair,
-}
 
 
 def _claim(rows: Rows, entry: Entry, changes: Changes) -> None:
@@ -496,3 +434,59 @@ def _known(rows: Rows, entry: Entry) -> Charge:
         what = f"it is about charge {entry.charge}, which nobody made"
         raise JournalError(what)
     return found
+
+
+# The kinds
+
+
+class Kind(NamedTuple):
+    """What an entry of a kind does, and who hears of it.
+
+    Attributes:
+        also: Changes rows besides the accounts' and the book's.
+        holds: Whether its amount is held.
+        settles: Whether its amount is added to what is settled.
+        ends: The state that its charge has afterwards, if it ends one.
+        ran: By how much it changes the number of charges that may have read data. No
+            body runs under a preflight, so that a seal takes it back as a void does.
+        posts: Whether it may have postings.
+        decides: Whether it is a person's decision that moves no budget.
+        told: Whether the witness is told of it. What ends a charge only ever lowers
+            or keeps what is used: a ledger that forgot it promises nothing more.
+    """
+
+    also: Callable[[Rows, Entry, Sums, Changes], None] | None = None
+    holds: bool = False
+    settles: bool = False
+    ends: str | None = None
+    ran: int = 0
+    posts: bool = True
+    decides: bool = False
+    told: bool = False
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it charges without a step."""
+        return self.settles and self.ends is None
+
+
+#: The only list of kinds.
+KINDS: Mapping[str, Kind] = {
+    "open": Kind(_pin, posts=False, decides=True, told=True),
+    "tighten": Kind(_pin, posts=False, decides=True, told=True),
+    "freeze": Kind(posts=False, decides=True, told=True),
+    "unfreeze": Kind(posts=False, decides=True, told=True),
+    "adopt": Kind(_adopt, posts=False, told=True),
+    "withdraw": Kind(_withdraw, posts=False),
+    "checkpoint": Kind(posts=False, told=True),
+    "resume": Kind(posts=False),
+    "refuse": Kind(_refuse),
+    "reserve": Kind(_reserve, holds=True, ran=1, told=True),
+    "settle": Kind(_end, settles=True, ends="settled"),
+    "void": Kind(_end, ends="void", ran=-1),
+    "forfeit": Kind(_end, settles=True, ends="forfeited"),
+    "seal": Kind(_end, ends="sealed", ran=-1),
+    "amend": Kind(_amend, settles=True, ran=1, told=True),
+    "prior": Kind(settles=True, ran=1, told=True),
+    "repair": Kind(_repair, settles=True, ran=1, told=True),
+}

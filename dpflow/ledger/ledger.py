@@ -23,7 +23,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.checkpoint import opening
+from dpflow.ledger.checkpoint import signed
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
@@ -48,7 +48,6 @@ from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch
-from dpflow.ledger.witness.sources import Sources
 from dpflow.solving import NotSolved, only_solved
 
 #: How many charges are remembered only to know beside which others they end.
@@ -90,7 +89,6 @@ class Ledger:
         check_environment(storage.place, self.environment, environment)
         told = None if witness is None else witness(self.id)
         self.watch = Watch(storage.place, told)
-        self.sources = Sources(self.id, told)
         self.digests = Digests(storage)
         self._tails: set[str] = set()
         #: By book, settlements among its newest entries whose prices are not checked.
@@ -165,7 +163,7 @@ class Ledger:
         if why is not None:
             kept: Answer | DpflowError = self._kept([command], why)[0]
             return kept
-        others = self.sources.others(request.policies)
+        others = self.watch.governors(request.policies)
         with self.storage.read() as reading, Readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
         with Readable(self.place):
@@ -175,7 +173,7 @@ class Ledger:
     def _decided(self, commands: Sequence[Command], *, again: bool) -> list[Decision]:
         if again:
             commands = [replace(command, again=True) for command in commands]
-        others = self.sources.others([p for c in commands for p in c.reads])
+        others = self.watch.governors([p for c in commands for p in c.reads])
         for attempt in count():
             with only_solved(active=attempt < _LOOKUPS):
                 found = self._transacted(commands, others)
@@ -246,7 +244,7 @@ class Ledger:
                 book=entry.book,
                 number=entry.number,
                 hash=entry.hash,
-                signed=opening(sign, self.id, entry),
+                signed=signed(sign, self.id, entry.book, (entry.number, entry.hash)),
                 **self.label(),
             )
             decision = self._one(state, command, {})
@@ -287,7 +285,7 @@ class Ledger:
         """Decide one command; one that fails contributes nothing."""
         try:
             if others:
-                self.sources.check(command.reads, others)
+                self.watch.check_sources(command.reads, others)
             return command.decide(state)
         except (LedgerUnavailable, LedgerCorrupt):
             raise

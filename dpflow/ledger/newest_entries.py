@@ -111,7 +111,7 @@ def _follows(before: Posting, entry: Entry, posting: Posting, name: str) -> bool
         # What it held is not in the entry.
         fits = all(map(le, posting.held, held))
     else:
-        if rule.returns:
+        if rule.ends:
             held = tuple(map(sub, held, amount))
         elif entry.kind == "reserve" and "preflight" not in entry.body:
             held = tuple(map(add, held, amount))

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.audit.export import export_head, journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.checkpoint import told
+from dpflow.ledger.checkpoint import message
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
 from tests.ledger.audit.books import points, rewrite
@@ -81,8 +81,7 @@ def forge(ledger: Ledger, path: Path, sign: Any) -> None:
 
 def signed_text(ledger: Ledger, point: dict[str, Any]) -> bytes:
     """Return what a first checkpoint's signature is over."""
-    place = (ledger.id, "a", point["number"], point["hash"])
-    return told(*place, count=1, previous="")
+    return message(ledger.id, "a", {**point, "count": 1, "previous": ""})
 
 
 def exported(ledger: Ledger, place: Path) -> Path:

@@ -21,13 +21,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dpflow.ledger.entry import Entry, entry_of
-from dpflow.ledger.journal import follow
+from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.rows import JournalError, Key, Row
 
 #: Kinds that are written in all books of a charge at once.
-TOGETHER = frozenset(
-    {"reserve", "adopt", "settle", "void", "forfeit", "seal"},
-)
+TOGETHER = {"adopt", *(name for name, k in KINDS.items() if k.holds or k.ends)}
 #: What following garbage raises, where its hashes fit.
 _GARBAGE = (
     *(JournalError, ArithmeticError, AttributeError, LookupError),

@@ -8,6 +8,7 @@ from typing import Any
 
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountLine, AccountView
 from dpflow.ledger.views.accounts import accounts
@@ -15,9 +16,6 @@ from dpflow.ledger.views.history import decisions, history
 from dpflow.ledger.views.reservations import open_reservations
 from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.rounding import number_from_text, number_text
-
-#: Kinds of entries that somebody decided on, and that charge nothing.
-_DECISIONS = frozenset({"open", "tighten", "freeze", "unfreeze"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ class JournalEntry:
             return f"failed: {body.get('error_type', 'error')}", True
         if kind == "settle":
             return f"noise {body.get('noise', 'unknown')}", False
-        return _decided(body), kind in {"forfeit", "amend", "prior", "repair"}
+        return _decided(body), kind == "forfeit" or KINDS[kind].by_hand
 
     def _opened(self) -> str:
         body, opened = self.entry.body, self.opened_with
@@ -142,7 +140,7 @@ def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bo
         # An odometer that halts the run journals another gate's refusal, too.
         return bool(account.kind == entry.body.get("gate", account.kind))
     if account.kind == "population":
-        return dataset is not None or entry.kind in _DECISIONS
+        return dataset is not None or KINDS[entry.kind].decides
     return account.kind == "dataset"
 
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import AccountLine
@@ -19,10 +20,7 @@ from dpflow.ledger.views.charges import told
 from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
-_DECIDED = (
-    *("open", "tighten", "freeze", "unfreeze"),
-    *("forfeit", "amend", "prior", "repair"),
-)
+_DECIDED = ("forfeit", *(n for n, k in KINDS.items() if k.decides or k.by_hand))
 #: Those of them that may stand in several journals: they charge a step's accounts.
 _SPREAD = ("forfeit", "amend", "prior")
 #: An entry, and an account that it moves; its term's whole if it moves none.

@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Iterable
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.storage.transaction import Reading
 
 #: Kinds of entries that may leave an account overdrawn.
-_BY_HAND = ("amend", "prior", "repair")
+_BY_HAND = [name for name, kind in KINDS.items() if kind.by_hand]
 
 
 def load_parts(

@@ -179,7 +179,7 @@ def _runs(
     for charge in sorted(charges(reading, book.name, start), key=_number):
         made, kind = charge.made, charge.last.kind
         moves = any(term in ("", name_of_term(account)) for account in made.postings)
-        if made.number > start and moves and kind not in ("amend", "prior", "repair"):
+        if made.number > start and moves and not KINDS[kind].by_hand:
             name = made.body.get("flow_run") or made.charge
             parts.setdefault(str(name), []).append(charge)
     lent: dict[str, list[str]] = {}

@@ -15,8 +15,14 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
-from dpflow.ledger.witness.lines import Header, Line
-from dpflow.ledger.witness.log import Log, LogDamaged, LogError, NotBegun
+from dpflow.ledger.witness.lines import (
+    Header,
+    Line,
+    Log,
+    LogDamaged,
+    LogError,
+    NotBegun,
+)
 
 T = TypeVar("T")
 

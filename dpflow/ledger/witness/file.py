@@ -20,8 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from dpflow.durable import sync, sync_path, write
 from dpflow.ledger.witness.base import Seen
-from dpflow.ledger.witness.lines import Header, Line
-from dpflow.ledger.witness.log import Found, LogDamaged, NotBegun
+from dpflow.ledger.witness.lines import Found, Header, Line, LogDamaged, NotBegun
 from dpflow.locks import FileLock
 
 T = TypeVar("T")

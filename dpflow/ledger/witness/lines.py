@@ -1,6 +1,8 @@
-"""What a witness is made of: a header, and one line for each entry that it was told of.
+"""What a witness is made of: a log of one line for each entry that it was told of.
 
-A line is canonical JSON and a checksum that is bound to the ledger's id.
+A line is canonical JSON and a checksum that is bound to the ledger's id. Each repair of
+a ledger begins a new epoch of its log, with a header and the heads of the ledger's
+books; those before it are kept.
 """
 
 from __future__ import annotations
@@ -8,22 +10,19 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.rows import Amounts, Sums, sums_of_lists
 
 _MAGIC, _VERSION = "dpflow-witness", "2"
 _HEADER_PARTS = 6
 #: What a line says that was not written for one entry, but for a book with all before.
 HEAD = "head"
-#: Entries that move no budget, hold no step and are a person's decision.
-DECIDED = frozenset({"open", "tighten", "freeze", "unfreeze"})
-#: Entries that the witness is told of. What ends a charge only ever lowers or keeps
-#: what is used, so that a ledger that forgot it promises nothing more.
-TOLD = DECIDED | {"adopt", "reserve", "amend", "prior", "repair", "checkpoint"}
 
 
 class Line(NamedTuple):
@@ -56,7 +55,7 @@ class Line(NamedTuple):
     @property
     def decides(self) -> bool:
         """Whether the entry is a decision that no later line tells of."""
-        return self.kind in DECIDED
+        return self.kind in KINDS and KINDS[self.kind].decides
 
     def to_text(self, ledger: str) -> str:
         """Write the line, with its end."""
@@ -133,3 +132,81 @@ def _checked(ledger: str, text: str) -> str | None:
     """Return a line without its checksum, or None if that does not fit."""
     content = text.rpartition(" ")[0]
     return content if _summed(ledger, content) == f"{text}\n" else None
+
+
+# Where the lines are
+
+
+class LogError(Exception):
+    """A log did not answer; its text holds no secret."""
+
+
+class NotBegun(LogError):
+    """A ledger has no lines in a log, or they are gone."""
+
+
+class LogDamaged(LogError):
+    """A log holds what nobody wrote to it."""
+
+
+class Found(NamedTuple):
+    """What is new in a log.
+
+    Attributes:
+        header: Of the newest epoch.
+        lines: Those after the end that was asked for; all, if the header is another.
+        end: Where they end, in the log's own terms.
+    """
+
+    header: str
+    lines: Sequence[str]
+    end: Any
+
+
+class Log(Protocol):
+    """An append-only log of lines, for every ledger that uses it; threads may share it.
+
+    A file and a database each are one.
+
+    Each method raises `LogError` or `OSError` if the place does not answer or is not
+    durable.
+    """
+
+    #: Where it is, without any secret.
+    place: str
+    #: What brings a lost one back.
+    advice: str
+
+    def read(self, ledger: str, header: str, end: Any) -> Found:
+        """Return the newest epoch's lines after an end.
+
+        Args:
+            ledger: Whose witness.
+            header: Of the epoch that was read before; empty for none.
+            end: What was returned last; None reads from the beginning.
+
+        Raises:
+            NotBegun: If no epoch was ever begun, or all are gone.
+        """
+
+    def append(self, ledger: str, lines: Sequence[tuple[str, str]], end: Any) -> Any:
+        """Append lines to the newest epoch, each beside its book, durably.
+
+        Returns:
+            Their end, if nothing came between the given end and them; else None.
+
+        Raises:
+            NotBegun: If no epoch was ever begun; nothing is written then.
+        """
+
+    def begin(
+        self, ledger: str, epoch: int, header: str, lines: Sequence[tuple[str, str]]
+    ) -> bool:
+        """Begin an epoch with a header and lines, durably, all or nothing.
+
+        Returns:
+            Whether this did it; False if the epoch had been begun.
+        """
+
+    def claim(self, source: str, ledger: str) -> str:
+        """Return the first ledger that claimed a source; this one, if none had."""

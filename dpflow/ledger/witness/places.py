@@ -10,7 +10,7 @@ from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.storage.memory import MEMORY
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileLog
-from dpflow.ledger.witness.log import Log
+from dpflow.ledger.witness.lines import Log
 
 _POSTGRES = ("postgresql://", "postgres://")
 

@@ -24,7 +24,7 @@ from dpflow.ledger.storage.postgres_connection import (
     abandon,
     is_stale,
 )
-from dpflow.ledger.witness.log import Found, LogError, NotBegun
+from dpflow.ledger.witness.lines import Found, LogError, NotBegun
 from dpflow.locks import Lock
 
 _LOCK_SECONDS = 20.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import add
 from typing import NamedTuple
 
 from dpflow.exceptions import (
+    ConfigurationError,
     LedgerCorrupt,
     LedgerError,
     LedgerRolledBack,
@@ -16,12 +17,14 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
 from dpflow.ledger.storage.base import Place
 from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import Unseen, Witness
-from dpflow.ledger.witness.lines import HEAD, TOLD, Line, line_of
+from dpflow.ledger.witness.lines import HEAD, Line, line_of
+from dpflow.policy import Policy
 
 #: More lines than these are compared by questions of their own, so many at once.
 _AT_ONCE = 500
@@ -52,6 +55,8 @@ class Watch:
     def __init__(self, place: str, witness: Witness | None) -> None:
         self.place = place
         self.witness = witness
+        #: Sources that this ledger governs, which never changes.
+        self._governed: set[str] = set()
 
     def look(self, books: Iterable[str] = ()) -> Look | None:
         """Read what the ledger has to hold, before it is asked; None if it is waived.
@@ -111,6 +116,53 @@ class Watch:
             line = told.get(row.id)
             if line is not None and row.id in line.amounts and row.entry < line.number:
                 raise self._put_back(row, line)
+
+    def governors(self, policies: Iterable[Policy]) -> Mapping[str, str]:
+        """Return which other ledgers govern the sources of some policies, by source.
+
+        Two ledgers on the same data would each promise its own budget, and together
+        lose the sum. The first ledger that used a source governs it; the place of the
+        witness remembers which, and without a witness nothing is noticed.
+
+        Raises:
+            LedgerUnavailable: If the place of the witness does not answer.
+        """
+        found: dict[str, str] = {}
+        witness = self.witness
+        for source in {policy.source for policy in policies} - self._governed:
+            if source is None or witness is None:
+                continue
+            governor = witness.claim(source)
+            if governor == witness.ledger:
+                self._governed.add(source)
+            else:
+                found[source] = governor
+        return found
+
+    def check_sources(
+        self, policies: Iterable[Policy], others: Mapping[str, str]
+    ) -> None:
+        """Refuse a step on a source that another ledger governs.
+
+        Args:
+            policies: Of the step's datasets.
+            others: Which other ledgers govern their sources.
+
+        Raises:
+            ConfigurationError: If another ledger governs one of the sources.
+        """
+        for policy in policies:
+            governor = others.get(policy.source or "")
+            if governor is not None and self.witness is not None:
+                msg = (
+                    f"ledger {governor} governs the data source {policy.source!r} of "
+                    f"dataset {policy.dataset!r}, according to the witness "
+                    f"{self.witness.place}; this is ledger {self.witness.ledger}. Two "
+                    "ledgers on the same data would lose more than either promises. "
+                    "Set DPFLOW_LEDGER_URL to the governing ledger; the step did not "
+                    "run."
+                )
+                raise ConfigurationError(msg)
 
     def _put_back(self, row: Account, line: Line) -> LedgerCorrupt:
         msg = (
@@ -227,7 +279,7 @@ def _is_told(entry: Entry) -> bool:
     """
     if entry.kind == "open":
         return entry.body["term"]["reason"] not in BY_ITSELF
-    return entry.kind in TOLD
+    return KINDS[entry.kind].told
 
 
 def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:

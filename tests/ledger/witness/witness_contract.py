@@ -18,8 +18,7 @@ from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import Line
-from dpflow.ledger.witness.log import Found, Log, LogError
+from dpflow.ledger.witness.lines import Found, Line, Log, LogError
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
