@@ -1,7 +1,7 @@
-"""Many threads that ask about one dataset at once share one load and one store.
+"""Many threads that ask at once share one load and one store.
 
-A commit costs a sync of the disk, and a book's lock is held for as long. So one of the
-threads that wait takes all their commands, in the order in which they came, and has
+A commit costs a sync of the disk, and the ledger's lock is held for as long. So one of
+the threads that wait takes all their commands, in the order in which they came, and has
 them decided one after another in one transaction; each gets its own answer. A thread
 that asks alone is served as if this were not here.
 """
@@ -37,7 +37,7 @@ class _Waiting(Turn):
 
 
 class Combiner:
-    """Lines of commands, one for each name.
+    """A line of commands.
 
     Args:
         decide: Decides several commands in one transaction; an error is an answer.
@@ -45,23 +45,17 @@ class Combiner:
 
     def __init__(self, decide: _Decide) -> None:
         self._decide = decide
-        self._lines: dict[object, TurnQueue] = {}
+        self._line = TurnQueue()
 
-    def ask(self, name: object, command: Command) -> Any:
-        """Return the answer to a command, decided with those that wait beside it.
-
-        Args:
-            name: Of the line to wait in: of what the command locks.
-            command: What is asked.
-        """
-        line = self._lines.get(name) or self._lines.setdefault(name, TurnQueue())
-        mine = _Waiting(command)
+    def ask(self, command: Command) -> Any:
+        """Return the answer to a command, decided with those that wait beside it."""
+        line, mine = self._line, _Waiting(command)
         try:
             try:
                 line.join(mine)
                 while not mine.answered:
                     if line.is_first(mine):
-                        self._lead(line, mine)
+                        self._lead(mine)
                     elif mine in line.turns():
                         mine.rest(1)
                     else:
@@ -75,23 +69,21 @@ class Combiner:
             line.leave(mine)
         return mine.answer
 
-    def _lead(self, line: TurnQueue, mine: _Waiting) -> None:
+    def _lead(self, mine: _Waiting) -> None:
         """Have the first in line decided, this thread's own command among them.
 
         An interrupt is for this thread. The others stay in line and are asked for
         again: the same ids, so that what was charged is not charged twice. Until all
         have their answers this thread stays the first.
         """
-        batch = [mine, *_others(line, mine)[: MOST_AT_ONCE - 1]]
+        batch = [mine, *self._others(mine)[: MOST_AT_ONCE - 1]]
         answers = self._decided([waiting.command for waiting in batch])
         for waiting, answer in zip(batch, answers, strict=True):
-            _tell(line, mine, waiting, answer)
+            self._tell(mine, waiting, answer)
         if isinstance(answers[0], LedgerUnavailable):
-            self._tell_patient(line, mine, answers[0])
+            self._tell_patient(mine, answers[0])
 
-    def _tell_patient(
-        self, line: TurnQueue, mine: _Waiting, error: LedgerUnavailable
-    ) -> None:
+    def _tell_patient(self, mine: _Waiting, error: LedgerUnavailable) -> None:
         """Tell who has waited for most of the deadline for a lock that nobody got.
 
         To wait for another whole deadline would make it twice as long.
@@ -100,10 +92,10 @@ class Combiner:
         if limit is None:
             return
         now = time.monotonic()
-        for waiting in _others(line, mine):
+        for waiting in self._others(mine):
             if now - waiting.since >= limit / 2:
                 answer = LedgerUnavailable(error.message, **error.details)
-                _tell(line, mine, waiting, answer)
+                self._tell(mine, waiting, answer)
 
     def _decided(self, commands: Sequence[Command]) -> _Answers:
         try:
@@ -128,22 +120,20 @@ class Combiner:
             found |= zip(map(id, some), self._decided(some), strict=True)
         return [found[id(command)] for command in commands]
 
+    def _others(self, mine: _Waiting) -> list[_Waiting]:
+        """Return who else stands in line without an answer."""
+        return [
+            turn
+            for turn in self._line.turns()
+            if turn is not mine
+            and isinstance(turn, _Waiting)
+            and not (turn.answered or turn.is_over)
+        ]
 
-def _others(line: TurnQueue, mine: _Waiting) -> list[_Waiting]:
-    """Return who else stands in line without an answer."""
-    return [
-        turn
-        for turn in line.turns()
-        if turn is not mine
-        and isinstance(turn, _Waiting)
-        and not (turn.answered or turn.is_over)
-    ]
-
-
-def _tell(line: TurnQueue, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
-    """Give an answer; who has it need not stand in line."""
-    waiting.answer = answer
-    waiting.answered = True
-    if waiting is not mine:
-        line.leave(waiting)
-        waiting.call()
+    def _tell(self, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
+        """Give an answer; who has it need not stand in line."""
+        waiting.answer = answer
+        waiting.answered = True
+        if waiting is not mine:
+            self._line.leave(waiting)
+            waiting.call()

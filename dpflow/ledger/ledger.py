@@ -50,10 +50,6 @@ from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch
 from dpflow.solving import NotSolved, only_solved
 
-#: How many charges are remembered only to know beside which others they end.
-_REMEMBERED = 10_000
-#: So often others may be faster to write the same rows.
-_RACES = 20
 #: So often a transaction ends to solve a number; the next one solves it inside.
 _LOOKUPS = 3
 #: Number and kind of the entry that begins a book.
@@ -94,7 +90,6 @@ class Ledger:
         #: By book, settlements among its newest entries whose prices are not checked.
         self._unchecked: dict[str, list[Lesser]] = {}
         self._combiner = Combiner(self.ask_all)
-        self._beside: dict[str, tuple[str, ...]] = {}
 
     def label(self) -> dict[str, Any]:
         """Return who sends a command, when, and how it is decided."""
@@ -134,21 +129,16 @@ class Ledger:
         """Have commands decided, and again if the outcome is unknown.
 
         The ids were made before sending, so that asking again, on a fresh connection,
-        either finds the answer or decides anew. Where others were faster nothing was
-        written; where the ledger was busy, to wait twice as long helps nobody.
+        either finds the answer or decides anew. Where the ledger was busy, to wait
+        twice as long helps nobody.
         """
-        again, races = False, 0
         try:
-            while True:
-                try:
-                    return self._decided(commands, again=again)
-                except LedgerUnavailable as error:
-                    if "raced" in error.details and races < _RACES:
-                        races += 1
-                    elif again or error.details.keys() & {"waited", "raced"}:
-                        raise
-                    else:
-                        again, races = True, 0
+            try:
+                return self._decided(commands, again=False)
+            except LedgerUnavailable as error:
+                if "waited" in error.details:
+                    raise
+            return self._decided(commands, again=True)
         except Exception:
             raise
         except BaseException as stopped:
@@ -336,13 +326,7 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        # What has a transaction for itself has all who wait for one.
-        name = () if self.storage.exclusive else tuple(sorted(request.datasets))
-        found = _raised(self._combiner.ask(name, Reserve(request=request)))
-        if name and isinstance(found, Granted):
-            if len(self._beside) >= _REMEMBERED:
-                self._beside.clear()
-            self._beside[found.reservation] = name
+        found = _raised(self._combiner.ask(Reserve(request=request)))
         if isinstance(found, Replayed):
             told = request.key_text or request.step
             self.digests.check_value(found.value, found.reservation, found.digest, told)
@@ -384,11 +368,7 @@ class Ledger:
         kept = None if value is None else self.digests.of_value(reservation, value)
         told = {**(body or {}), "outcome": outcome, "digest": kept}
         command = self._ending(reservation, "settle", told, value, reported)
-        name = () if self.storage.exclusive else self._beside.pop(reservation, None)
-        if name is None:
-            self.ask(command)
-        else:
-            _raised(self._combiner.ask(name, command))
+        _raised(self._combiner.ask(command))
         return kept
 
     def void(self, reservation: str, *, reason: str) -> None:

@@ -85,7 +85,8 @@ def _of_sqlite(table: str, *, writes: bool) -> Iterator[str]:
     )
     yield (
         f"CREATE TEMP TRIGGER {table}_i INSTEAD OF INSERT ON {table} BEGIN "
-        f"INSERT INTO row VALUES ({new}, '[' || {values} || ']', {output}); END"
+        "INSERT INTO row (key, value, output) "
+        f"VALUES ({new}, '[' || {values} || ']', {output}); END"
     )
 
 
@@ -115,12 +116,10 @@ def show_columns_of_postgres(
 def _of_postgres(table: str, *, writes: bool) -> Iterator[str]:
     fields = TABLES[table].split()
     shown = [_shown_in_postgres(each, at) for at, each in enumerate(fields)]
-    more = ", dpflow.value_of(row.key) AS value" if table == "release" else ""
-    # A book without an entry is there to be locked.
-    real = " AND CAST(value AS json) ->> 1 <> '0'" if table == "book" else ""
+    more = ", output AS value" if table == "release" else ""
     yield (
         f"CREATE TEMP VIEW {table} AS SELECT {', '.join(shown)}{more} "
-        f"FROM dpflow.row WHERE key > '{table}:' AND key < '{table};'{real}"
+        f"FROM dpflow.row WHERE key > '{table}:' AND key < '{table};'"
     )
     if not writes:
         return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.postgres_connection import Connection
-from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.support import Place
 
@@ -39,18 +39,19 @@ class FaultySqlite(SqliteStorage):
 class _FaultyConnection:
     """A connection that calls its storage's hooks around each statement."""
 
-    def __init__(self, connection: sqlite3.Connection, hooks: FaultySqlite) -> None:
+    def __init__(self, connection: Any, hooks: FaultySqlite | FaultyPostgres) -> None:
         self._connection, self._hooks = connection, hooks
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str | bytes, *values: Any) -> Any:
         """Run a statement between the hooks."""
-        self._hooks.before(sql)
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        self._hooks.before(text)
         cursor = self._connection.execute(sql, *values)
         try:
-            self._hooks.after(sql)
+            self._hooks.after(text)
         except BaseException:
             # The driver leaves no statement running when it raises.
             cursor.close()
@@ -72,27 +73,16 @@ class FaultyPostgres(PostgresStorage):
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
 
-    def wire(self, connection: Connection) -> Wire:
-        """Return a wire that calls the hooks."""
-        return _FaultyWire(connection, self)
+    def _open(self) -> Any:
+        return _FaultySession(super()._open(), self)
 
 
-class _FaultyWire(Wire):
-    """Sends statements to PostgreSQL between its storage's hooks."""
+class _FaultySession(_FaultyConnection):
+    """A session whose statements run one by one, not in a pipeline."""
 
-    def __init__(self, connection: Connection, hooks: FaultyPostgres) -> None:
-        super().__init__(connection)
-        self._hooks = hooks
-
-    def send(self, name: str, sql: bytes, values: Sequence[object] = ()) -> Answer:
-        """Send a statement between the hooks."""
-        self._hooks.before(sql.decode())
-        answer = super().send(name, sql, values)
-        if self._hooks.after is not _nothing:
-            # It has run, not only been sent, when the hook is called.
-            self.wait()
-        self._hooks.after(sql.decode())
-        return answer
+    def pipeline(self) -> Any:
+        """Return one that has nothing to wait for."""
+        return nullcontext(SimpleNamespace(sync=lambda: None))
 
 
 def _nothing(sql: str) -> None:

@@ -1,4 +1,4 @@
-"""Threads that wait for one dataset share a transaction, and nothing else."""
+"""Threads that wait share a transaction, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
 from dpflow.ledger.records import Granted
 from tests.ledger.processes import Child
-from tests.ledger.support import Place, audit, granted, make_policy, request, sums
+from tests.ledger.support import Place, audit, granted, request, sums
 
 
-def asks(ledger: Ledger, dataset: str = "a") -> Reserve:
+def asks(ledger: Ledger) -> Reserve:
     """Make a command of a step."""
-    made = request(ledger, policies=[make_policy(dataset)])
-    return Reserve(request=made, at="now", writer="me")
+    return Reserve(request=request(ledger), at="now", writer="me")
 
 
 def id_of(command: Command) -> str:
@@ -60,16 +59,16 @@ class Asking:
         self._threads: list[threading.Thread] = []
         self.told: dict[str, object] = {}
 
-    def start(self, made: Command, name: str = "a") -> None:
+    def start(self, made: Command) -> None:
         """Let a thread ask, and wait until it stands in line."""
-        thread = threading.Thread(target=self._ask, args=[name, made])
+        thread = threading.Thread(target=self._ask, args=[made])
         thread.start()
         self._threads.append(thread)
         time.sleep(0.005)
 
-    def _ask(self, name: str, made: Command) -> None:
+    def _ask(self, made: Command) -> None:
         try:
-            self.told[id_of(made)] = self._combiner.ask(name, made)
+            self.told[id_of(made)] = self._combiner.ask(made)
         except BaseException as error:
             self.told[id_of(made)] = error
 
@@ -93,17 +92,6 @@ def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
     assert made == [each for batch in slow.batches for each in batch]
     for each in made:
         assert asking.told[id_of(each)] == Granted(reservation=id_of(each), accounts=())
-
-
-def test_another_dataset_does_not_wait(ledger: Ledger) -> None:
-    """A lock that is held for one is no obstacle for the other."""
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    asking.start(asks(ledger))
-    asking.start(asks(ledger, "b"), "b")
-    assert len(slow.batches) == 2
-    slow.go.set()
-    asking.end()
 
 
 def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
@@ -177,7 +165,7 @@ def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:
     assert [type(error) for error in errors] == [LedgerUnavailable] * 3
     assert len({id(error) for error in errors}) == 3
     slow.fault = lambda _: None
-    assert isinstance(combiner.ask("a", asks(ledger)), Granted)
+    assert isinstance(combiner.ask(asks(ledger)), Granted)
 
 
 def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
@@ -261,7 +249,7 @@ def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) ->
 
     def work(say: Callable[[str], None]) -> None:
         slow.go.set()
-        say(type(combiner.ask("a", asks(ledger))).__name__)
+        say(type(combiner.ask(asks(ledger))).__name__)
 
     assert Child(work).end() == (0, ["Granted"])
     slow.go.set()

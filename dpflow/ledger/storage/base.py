@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 
@@ -54,6 +55,16 @@ def check_writer(place: str, needed: object) -> None:
             f"writes {SCHEMA_VERSION}. Upgrade dpflow."
         )
         raise LedgerUnavailable(msg, ledger=place)
+
+
+def identity_of(rows: Sequence[tuple[Any, ...]], place: str) -> Identity:
+    """Read the identity of a ledger that this version may write."""
+    if len(rows) != 1:
+        msg = f"{place} is no ledger: its identity row is missing"
+        raise LedgerCorrupt(msg, ledger=place)
+    ((ledger, environment, created_at, needed),) = rows
+    check_writer(place, needed)
+    return Identity(ledger, environment, created_at)
 
 
 def another_ledger(place: str, opened: str, found: str) -> LedgerCorrupt:

@@ -8,6 +8,7 @@ another, or that stands before or behind an entry that was read is damage.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from operator import le
 from typing import Any, ClassVar
 
@@ -75,19 +76,8 @@ class Loading:
         Raises:
             JournalError: If a row or an entry is not what it should be.
         """
-        wanted: Collection[Key] = _named(self._keys)
-        rows, asked = self._rows, self._asked
-        while wanted:
-            asked.update(wanted)
-            more: dict[Key, None] = {}
-            for key, row, value in self._read(wanted):
-                rows[key] = row
-                if value is not None:
-                    self._values[key[1]] = value
-                follow = self.FOLLOW.get(key[0])
-                if follow is not None and (keys := follow(self, row)):
-                    more.update(dict.fromkeys(keys))
-            wanted = [key for key in more if key not in asked]
+        rows = self._rows
+        self._collect()
         for key in self._needed - rows.keys():
             what = f"{key[0]} {key[1]!r} is not there"
             raise JournalError(what)
@@ -103,9 +93,31 @@ class Loading:
             rows=rows,
             entries=entries,
             values=self._values,
-            looked_for=asked,
+            looked_for=self._asked,
             whole=self._keys.whole,
         )
+
+    def guess(self) -> tuple[Collection[Key], Collection[Place]]:
+        """Return which rows and entries are read if every row is as `read` says."""
+        with suppress(JournalError):
+            self._collect()
+        return self._asked, self._shown | self._proofs
+
+    def _collect(self) -> None:
+        """Read rows in rounds, until they lead to no further ones."""
+        wanted: Collection[Key] = _named(self._keys)
+        rows, asked = self._rows, self._asked
+        while wanted:
+            asked.update(wanted)
+            more: dict[Key, None] = {}
+            for key, row, value in self._read(wanted):
+                rows[key] = row
+                if value is not None:
+                    self._values[key[1]] = value
+                follow = self.FOLLOW.get(key[0])
+                if follow is not None and (keys := follow(self, row)):
+                    more.update(dict.fromkeys(keys))
+            wanted = [key for key in more if key not in asked]
 
     # What rows lead to, and which entries are behind them
 

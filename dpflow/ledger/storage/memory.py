@@ -63,8 +63,6 @@ class Memory:
         read_only: Refuse every write.
     """
 
-    exclusive = True
-
     def __init__(self, name: str, *, read_only: bool = False) -> None:
         self.name = name
         self._read_only = read_only

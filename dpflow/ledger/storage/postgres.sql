@@ -1,6 +1,5 @@
--- Every statement of a ledger in PostgreSQL, by name. Nothing else in dpflow holds SQL
--- for it but roles.sql and the witness. Rows are what `journal.follow` makes of the
--- entries; only entries are never changed.
+-- The statements of a ledger in PostgreSQL, by name, beside those of every dialect.
+-- Rows are what `journal.follow` makes of the entries; only entries are never changed.
 
 -- name: schema
 -- Texts are compared byte by byte, so that no locale changes an order or an index.
@@ -16,8 +15,7 @@ CREATE TABLE dpflow.ledger (
     created_at text COLLATE "C" NOT NULL,
     environment text COLLATE "C"
 );
--- Every row by its key, as text; beside that of a release, the output that is kept. A
--- book without an entry, of number 0, is there to be locked: nobody counts it as one.
+-- Every row by its key, as text; beside that of a release, the output that is kept.
 CREATE TABLE dpflow.row (
     key text COLLATE "C" PRIMARY KEY,
     value text COLLATE "C" NOT NULL,
@@ -176,34 +174,14 @@ CREATE TRIGGER release_claimed_again AFTER UPDATE ON dpflow.row FOR EACH ROW
     WHEN (OLD.key LIKE 'release:%')
     EXECUTE FUNCTION dpflow.check_claimed_again();
 
--- Who may not read released values is shown none.
-CREATE FUNCTION dpflow.value_of(wanted text) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
-BEGIN
-    IF NOT has_column_privilege('dpflow.row', 'output', 'SELECT') THEN
-        RETURN NULL;
-    END IF;
-    RETURN (SELECT kept.output FROM dpflow.row AS kept WHERE kept.key = wanted);
-END
-$$;
-
--- Ends a transaction whose rows somebody else wrote since they were read.
-CREATE FUNCTION dpflow.changed_meanwhile() RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
-BEGIN
-    RAISE EXCEPTION 'somebody else wrote the same rows meanwhile'
-        USING ERRCODE = 'serialization_failure';
-END
-$$;
+-- A transaction that writes has the ledger for itself from here to its end. Readers may
+-- not call it, and so no reader stops a step.
+CREATE FUNCTION dpflow.take_turn() RETURNS SETOF dpflow.ledger
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'SELECT * FROM dpflow.ledger FOR UPDATE';
 
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
-
--- name: create_ledger
-INSERT INTO dpflow.ledger (one, ledger_id, schema_version, min_writer,
-    release_secret, created_at, environment)
-VALUES (1, %(ledger_id)s, %(version)s, %(version)s, %(secret)s, %(at)s,
-    %(environment)s)
 
 -- name: prepare_connection
 -- Every statement looks rows up by their keys: no plan may read a whole table because
@@ -219,8 +197,6 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     set_config('enable_seqscan', 'off', false),
     set_config('enable_hashjoin', 'off', false),
     set_config('enable_mergejoin', 'off', false),
-    set_config('enable_hashagg', 'off', false),
-    set_config('enable_memoize', 'off', false),
     set_config('jit', 'off', false),
     (SELECT CAST(system_identifier AS text) FROM pg_control_system())
         AS system_identifier,
@@ -231,217 +207,36 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     current_setting('full_page_writes') AS full_page_writes,
     pg_is_in_recovery() AS in_recovery,
     to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
-    to_regclass('dpflow.row') IS NOT NULL AS has_books
+    to_regclass('dpflow.row') IS NOT NULL AS has_books,
+    has_column_privilege(to_regclass('dpflow.row'), 'output', 'SELECT') AS shows_values
 
 -- name: identity
-SELECT ledger_id, environment, created_at, min_writer FROM ledger
-
--- A load: in one trip, a book that has no row gets one, the books are locked in the
--- order of their names, and all is read that the keys lead to. Keys are their texts.
-
--- name: make_books
-INSERT INTO row (key, value)
-SELECT wanted.key, wanted.value
-FROM unnest(CAST(:books AS text[]), CAST(:blanks AS text[])) AS wanted (key, value)
-ORDER BY wanted.key COLLATE "C"
-ON CONFLICT (key) DO NOTHING
-
--- name: lock
-SELECT key FROM row WHERE key = ANY (CAST(:books AS text[]))
-ORDER BY key FOR UPDATE
-
--- name: lock_charges
-SELECT key FROM row
-WHERE key = ANY (CAST(:books AS text[]) || ARRAY(
-    SELECT 'book:' || json_object_keys(CAST(charge.value AS json) -> 3) FROM row AS charge
-    WHERE charge.key = ANY (CAST(:charges AS text[]) || ARRAY(
-        SELECT 'charge:' || (CAST(run.value AS json) ->> 3)
-        FROM row AS run WHERE run.key = ANY (CAST(:runs AS text[]))
-    ))
-))
-ORDER BY key FOR UPDATE
-
--- name: lock_runs
--- The steps of a run draw from one preflight in several books.
-SELECT key FROM row
-WHERE key = ANY (CAST(:runs AS text[]) || ARRAY(
-    SELECT 'charge:' || (CAST(run.value AS json) ->> 3)
-    FROM row AS run WHERE run.key = ANY (CAST(:runs AS text[]))
-))
-ORDER BY key FOR UPDATE
-
--- name: load
-WITH named AS MATERIALIZED (
-    SELECT xmin, key, value, CAST(value AS json) AS fields FROM row
-    WHERE key = ANY (CAST(:keys AS text[]))
-),
-held (key) AS MATERIALIZED (
-    SELECT 'charge:' || (fields ->> 3) FROM named WHERE key = ANY (CAST(:runs AS text[]))
-),
-made AS MATERIALIZED (
-    SELECT xmin, key, value, CAST(value AS json) AS fields FROM row
-    WHERE key = ANY (CAST(:charges AS text[])
-        || ARRAY(SELECT held.key FROM held)
-        || ARRAY(SELECT 'charge:' || (fields ->> 1) FROM named
-            WHERE key = ANY (CAST(:releases AS text[]))))
-),
-place (book, made, ended, moves) AS MATERIALIZED (
-    SELECT part.key, CAST(part.value ->> 0 AS bigint), CAST(part.value ->> 1 AS bigint),
-        CAST(:reach AS bigint) > 0 AND made.key = ANY (CAST(:charges AS text[])
-            || ARRAY(SELECT held.key FROM held))
-    FROM made, json_each(made.fields -> 3) AS part
-),
-book AS MATERIALIZED (
-    SELECT xmin, key, value, CAST(value AS json) AS fields FROM row
-    WHERE key = ANY (CAST(:books AS text[])
-        || ARRAY(SELECT 'book:' || place.book FROM place WHERE place.moves))
-),
-further AS MATERIALIZED (
-    SELECT xmin, key, value, CAST(value AS json) AS fields FROM row
-    WHERE key = ANY (
-        ARRAY(SELECT 'term:' || (fields ->> 0) || '#' || (fields ->> 5) FROM book)
-        || ARRAY(SELECT 'release:' || (fields ->> 7) FROM made)
-        || ARRAY(
-            SELECT 'account:' || (fields ->> 0) || '#' || (fields ->> 5) || gate.place
-            FROM unnest(CAST(:gate_books AS text[]), CAST(:gate_places AS text[]))
-                AS gate (book, place)
-            JOIN book ON book.key = gate.book)
-        || ARRAY(
-            SELECT 'account:' || json_object_keys(CAST(entry.postings AS json))
-            FROM place
-            JOIN entry ON entry.book = place.book AND entry.number = place.made
-            WHERE place.moves)
-        || ARRAY(
-            SELECT part.key FROM unnest(CAST(:whole AS text[])) AS whole (book)
-            JOIN row AS part ON part.key >= 'account:' || whole.book || '#'
-                AND part.key < 'account:' || whole.book || '$')
-        || ARRAY(
-            SELECT 'account:' || (fields ->> 0) || '#' || number
-            FROM book, generate_series(1, CAST(fields ->> 5 AS bigint)) AS number
-            WHERE (fields ->> 0) = ANY (CAST(:terms AS text[])))
-        || CAST(:accounts AS text[])
-        || ARRAY(
-            SELECT part.key FROM unnest(CAST(:terms AS text[])) AS known (book)
-            JOIN row AS part ON part.key >= 'term:' || known.book || '#'
-                AND part.key < 'term:' || known.book || '$')
-    )
-),
-term AS MATERIALIZED (
-    SELECT xmin, key, value, CAST(value AS json) AS fields FROM row
-    WHERE CAST(:reach AS bigint) > 1 AND key = ANY (ARRAY(
-        SELECT 'term:' || (fields ->> 1) || '#'
-            || split_part(split_part(fields ->> 0, '#', 2), '/', 1)
-        FROM further WHERE key >= 'account:' AND key < 'account;'))
-),
-found AS MATERIALIZED (
-    SELECT * FROM named UNION ALL SELECT * FROM made UNION ALL SELECT * FROM book
-    UNION ALL SELECT * FROM further UNION ALL SELECT * FROM term
-),
-behind (book, number) AS (
-    SELECT fields ->> 0, CAST(fields ->> 1 AS bigint) FROM book
-    UNION SELECT fields ->> 0, CAST(fields ->> 2 AS bigint)
-        FROM found WHERE key >= 'term:' AND key < 'term;'
-    UNION SELECT fields ->> 1, CAST(fields ->> 2 AS bigint)
-        FROM further WHERE key >= 'account:' AND key < 'account;'
-    UNION SELECT place.book, place.made FROM place
-    UNION SELECT place.book, place.ended FROM place
-    UNION SELECT fields -> 4 ->> 0, CAST(fields -> 4 ->> 1 AS bigint)
-        FROM named WHERE key = ANY (CAST(:runs AS text[])) AND fields ->> 4 IS NOT NULL
-    UNION SELECT other.book, other.number
-        FROM unnest(CAST(:entry_books AS text[]), CAST(:entry_numbers AS bigint[]))
-            AS other (book, number)
-)
-SELECT 'ledger', ledger.ledger_id, CAST(ledger.min_writer AS text),
-    current_setting('synchronous_commit'), current_setting('fsync'),
-    current_setting('full_page_writes'), CAST(pg_is_in_recovery() AS text),
-    NULL, NULL, NULL, NULL
+SELECT ledger_id, min_writer, current_setting('synchronous_commit'),
+    current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()
 FROM ledger
-UNION ALL
-SELECT 'row', key, value,
-    CASE WHEN key >= 'release:' AND key < 'release;' THEN value_of(key) END,
-    CAST(xmin AS text), NULL, NULL, NULL, NULL, NULL, NULL
-FROM found
-UNION ALL
-SELECT 'entry', entry.book, CAST(entry.number AS text), entry.kind, entry.charge,
-    entry.postings, entry.body, entry.at, entry.writer, entry.hash, before.hash
-FROM behind
-JOIN entry ON entry.book = behind.book AND entry.number = behind.number
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
 
--- Questions of who only reads.
+-- name: turn
+SELECT ledger_id, min_writer, current_setting('synchronous_commit'),
+    current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()
+FROM take_turn()
 
--- name: entries
-SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM unnest(CAST(:books AS text[]), CAST(:numbers AS bigint[]))
-    AS wanted (book, number)
-JOIN entry ON entry.book = wanted.book AND entry.number = wanted.number
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
-
--- name: rare
-SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM entry
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
-WHERE entry.book = :book AND entry.number < CAST(:before AS bigint)
-    AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
-    AND CAST(:kind AS text) IN ('', entry.kind)
-ORDER BY entry.number DESC LIMIT CAST(:limit AS bigint)
-
--- name: open_charges
-SELECT key, value FROM row WHERE open
-
--- name: releases
-SELECT key, value, length(value_of(key)) FROM row
-WHERE key > 'release:' AND key < 'release;'
-
--- name: charges_of
-SELECT charge FROM entry
-WHERE book >= CAST(:first AS text) AND book <= CAST(:last AS text)
-    AND kind = 'reserve' AND strpos(body, CAST(:text AS text)) > 0
-
--- name: kept
-SELECT key, value,
-    CASE WHEN key > 'release:' AND key < 'release;' THEN value_of(key) END
-FROM row
-WHERE key > :above AND key < :below
-    AND NOT (key > 'book:' AND key < 'book;' AND value LIKE '%",0,"",null,{},0]')
-ORDER BY key LIMIT CAST(:limit AS bigint)
-
--- name: keys
-SELECT key FROM row WHERE key >= :above AND key < :below
-
--- What a decision writes, in one trip with the COMMIT. A book's lock keeps its rows for
--- the transaction; of others, the version that was read must be the one that is written,
--- and what was not there must still not be there.
+-- name: rows_among_entries
+SELECT key, NULL, key, value, output, NULL, NULL, NULL, NULL, NULL FROM (rows) AS named
 
 -- name: store
 WITH written AS (
     INSERT INTO entry (book, number, kind, charge, postings, body, at, writer, hash)
-    SELECT part ->> 0, CAST(part ->> 1 AS bigint), part ->> 2, part ->> 3, part ->> 4,
-        part ->> 5, part ->> 6, part ->> 7, part ->> 8
-    FROM json_array_elements(CAST(:entries AS json)) AS part
-),
-moved AS (
-    INSERT INTO row (key, value, output)
-    SELECT part ->> 0, part ->> 1, part ->> 2
-    FROM json_array_elements(CAST(:rows AS json)) AS part
-    ON CONFLICT (key) DO UPDATE SET value = excluded.value, output = excluded.output
-    WHERE row.xmin = ANY (CAST(:versions AS xid[]))
-    RETURNING 1
+    SELECT value ->> 0, CAST(value ->> 1 AS bigint), value ->> 2, value ->> 3,
+        value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+    FROM json_array_elements(CAST(:entries AS json))
 ),
 gone AS (
-    DELETE FROM row
-    WHERE key = ANY (CAST(:gone AS text[])) AND xmin = ANY (CAST(:versions AS xid[]))
-    RETURNING 1
+    DELETE FROM row WHERE key = ANY (CAST(:gone AS text[]))
 )
-SELECT CASE
-    WHEN (SELECT count(*) FROM moved) = json_array_length(CAST(:rows AS json))
-        AND (SELECT count(*) FROM gone) = cardinality(CAST(:gone AS text[]))
-    THEN true ELSE dpflow.changed_meanwhile() END
+INSERT INTO row (key, value, output)
+SELECT value ->> 0, value ->> 1, value ->> 2
+FROM json_array_elements(CAST(:rows AS json))
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, output = excluded.output
 
 -- Owners.
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, dict_row
 
 from dpflow.exceptions import (
@@ -40,8 +41,6 @@ _URL: Final = re.compile(
     r"(?:/[^/@:?#\s]*)?(?:\?[^#@\s]*)?"  # database and options
 )
 _NO_LEDGER: Final = ("42P01", "3F000", "3D000")
-#: A row is another one than was read, or two wait for each other: nothing was written.
-_RACES: Final = ("40001", "40P01")
 #: Words of the driver's messages about a connection, and what they mean. The message
 #: itself is not shown: it may quote the URL, and a mask would show where.
 _NO_CONNECTION: Final = {
@@ -74,25 +73,28 @@ class Connection(psycopg.Connection[TupleRow]):
         system_identifier: Of the server's cluster.
         has_ledger: Whether there is a ledger, of whatever schema.
         has_books: Whether it is of a schema with books.
-        prepared: Names of the statements that were prepared in the session.
+        shows_values: Whether the role may read released values.
     """
 
     system_identifier = ""
     has_ledger = False
     has_books = False
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.prepared: set[str] = set()
+    shows_values = False
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
-        """Wait for the server, at most so long that a stopped one is noticed."""
-        return super().wait(gen, interval, patience() if timeout is None else timeout)
+        """Wait for the server, at most so long that a stopped one is noticed.
 
-
-def patience() -> float:
-    """Return how many seconds to wait for a server that says nothing."""
-    return STATEMENT_SECONDS + _GRACE_SECONDS
+        After an error the connection is closed, and what still waits for it waits no
+        more.
+        """
+        patience = STATEMENT_SECONDS + _GRACE_SECONDS
+        if self.closed:
+            return None
+        try:
+            return super().wait(gen, interval, timeout or patience)
+        except BaseException:
+            self.close()
+            raise
 
 
 class Server:
@@ -168,6 +170,7 @@ class Server:
         connection.system_identifier = row["system_identifier"]
         connection.has_ledger = row["has_ledger"]
         connection.has_books = row["has_books"]
+        connection.shows_values = bool(row["shows_values"])
         return connection
 
     def check_durable(self, told: Durable) -> None:
@@ -239,17 +242,11 @@ class Server:
         if code == "55P03":
             waited = self._lock_seconds
             msg = (
-                f"another process holds the lock of a dataset in the ledger "
-                f"{self.place}; waited {waited:g} s. The step did not run; try again, "
-                "or find the holder in pg_stat_activity."
+                f"another process holds the lock of the ledger {self.place}; waited "
+                f"{waited:g} s. The step did not run; try again, or find the holder in "
+                "pg_stat_activity."
             )
             return LedgerUnavailable(msg, ledger=self.place, waited=waited)
-        if code in _RACES:
-            msg = (
-                f"others were faster to write the same rows of the ledger {self.place}"
-                ": nothing was written, and the step did not run; try again"
-            )
-            return LedgerUnavailable(msg, ledger=self.place, raced=True)
         if code == "42501":
             msg = (
                 f"the role that uses the ledger {self.place} may not do this: {text}. "
@@ -303,7 +300,9 @@ def _shown(options: Mapping[str, Any]) -> str:
 
 
 def is_stale(connection: Connection) -> bool:
-    """Say whether something came on an idle connection: an end, or a complaint."""
+    """Say whether a connection is not idle, or something came on it meanwhile."""
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        return True
     with suppress(OSError, ValueError, psycopg.Error):
         waiting = select.poll()
         waiting.register(connection.pgconn.socket, select.POLLIN)

@@ -1,280 +1,181 @@
 """One transaction of a ledger in PostgreSQL: a trip to load, and a trip to store.
 
-Statements are sent together and answered in order. What a transaction reads is asked
-behind the locks of its books in one trip; what it writes goes with the COMMIT in the
-second, and the server refuses to commit if a row that no book's lock keeps was written
-by somebody else since.
+Statements are sent together, in the driver's pipeline. The first trip begins the
+transaction, takes the ledger's turn, and reads what the keys led to at the last load;
+what they lead to now and was not read then is read in further trips.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
+
+import psycopg
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import EPOCH, Book, Changes, Key, Rows
-from dpflow.ledger.storage.base import Identity, Place
-from dpflow.ledger.storage.loading import Found
-from dpflow.ledger.storage.postgres_connection import Durable, Server
-from dpflow.ledger.storage.postgres_pipeline import Answer, Wire
+from dpflow.ledger.rows import Changes, Key, Row
+from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.loading import Found, Loading
+from dpflow.ledger.storage.postgres_connection import Connection, Durable, Server
 from dpflow.ledger.storage.row_texts import (
     entry_texts,
-    key_of_text,
     key_text,
-    row_of,
-    row_text,
+    place_text,
     row_texts,
     statements,
 )
-from dpflow.ledger.storage.transaction import Reading, Transaction
+from dpflow.ledger.storage.transaction import Transaction
 
-_Columns = tuple[Any, ...]
+#: Rows as they were last seen, which say what to read in the first trip.
+Seen = dict[Key, Row]
+#: More of them are forgotten.
+_MOST_SEEN = 10_000
+#: How a transaction begins, and its first statement. What comes behind the one that
+#: waits for the turn sees all that was committed before.
+READING = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "identity")
+WRITING = ("BEGIN ISOLATION LEVEL READ COMMITTED", "turn")
 
-#: How often a load begins anew because what it leads to moved before it was locked.
-_LOADS = 5
 
-
-class Snapshot(Reading):
-    """A consistent state of the ledger.
+class PostgresTables(Transaction):
+    """A ledger within one transaction of a connection.
 
     Args:
-        wire: Outside a transaction; one of its own begins with this.
+        connection: Outside a transaction, in a pipeline; the first trip begins one.
+        sync: Waits for the answers to all that was sent.
         server: Whose it is.
         identity: Of the ledger that was opened.
+        begin: `READING` or `WRITING`.
+        seen: Rows as the process saw them last.
     """
 
-    begin = ("begin_reading", b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-
-    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sync: Callable[[], None],
+        *,
+        server: Server,
+        identity: Identity,
+        begin: tuple[str, str],
+        seen: Seen,
+    ) -> None:
         super().__init__(server.place, identity)
-        self._server = server
-        self._wire = wire
-        self._sql = _statements()
-        wire.send(*self.begin)
+        self._execute, self._sync = connection.execute, sync
+        self._server, self._seen = server, seen
+        self._sql = sql_of(shows_values=connection.shows_values)
+        self._begin: tuple[str, str] | None = begin
+        #: By statement and name, what the first trip brought; None if it is not there.
+        self._read: dict[tuple[str, str], tuple[Any, ...] | None] = {}
+        self._stored: dict[str, Any] | None = None
+        self._ended: psycopg.Cursor[Any] | None = None
 
     def load(self, keys: Keys) -> State:
         """Return every row that the keys lead to, checked."""
-        asked = self._send("load", **_asked(keys))
-        self.wait()
-        return self._state(keys, asked.fetchall())
+        rows, entries = Loading(keys, self._known, lambda _: (), lambda *_: {}).guess()
+        names = [key_text(key) for key in rows]
+        places = [place_text(place) for place in entries]
+        asked = {"rows": names, "entries": places}
+        self._read = dict.fromkeys((name, key) for name in asked for key in asked[name])
+        for row in self._ask("load", names=names, places=places):
+            if row[1] is None:
+                self._read["rows", row[0]] = row[2:5]
+            else:
+                self._read["entries", place_text(row[:2])] = row
+        state = self._loaded(keys)
+        self._remember(state.rows)
+        return state
 
-    def wait(self) -> None:
-        """Wait until all that was sent is answered."""
-        self._wire.wait()
+    def _known(self, wanted: Collection[Key]) -> Iterable[Found]:
+        return [(k, self._seen[k], None) for k in wanted if k in self._seen]
 
-    def _state(self, keys: Keys, found: list[_Columns]) -> State:
-        """Return what one trip brought, checked; what it has not is not there."""
-        self._check([row for row in found if row[0] == "ledger"])
-        rows = {key_of_text(row[1]): row for row in found if row[0] == "row"}
-        entries = {(row[1], int(row[2])): row for row in found if row[0] == "entry"}
+    def _remember(self, rows: Mapping[Key, Row]) -> None:
+        if len(self._seen) > _MOST_SEEN:
+            self._seen.clear()
+        self._seen.update(rows)
 
-        def read(wanted: Collection[Key]) -> Iterable[Found]:
-            for key in wanted:
-                if key in rows:
-                    _, _, value, output, *_ = rows[key]
-                    row = row_of(key, value)
-                    # A book without an entry is there to be locked.
-                    if not isinstance(row, Book) or row.number:
-                        yield key, row, output
-
-        def proved(shown: set[Place], proofs: set[Place]) -> Mapping[Place, Entry]:
-            return {
-                (book, number): self._entry(
-                    (book, number, *entries[book, number][3:]),
-                    body=(book, number) in shown,
-                )
-                for book, number in entries.keys() & (shown | proofs)
-            }
-
-        def accounts(book: str) -> Iterable[str]:
-            ids = (key[1] for key in rows if key[0] == "account")
-            return [name for name in ids if name.startswith(f"{book}#")]
-
-        return self._loaded(keys, read, accounts, proved)
-
-    def _check(self, rows: Sequence[_Columns]) -> None:
-        """Refuse another ledger than the one that was opened."""
-        self._check_identity((rows[0][1], int(rows[0][2])) if len(rows) == 1 else None)
-
-    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
-        wanted = [*shown, *proofs]
-        books = _array(book for book, _ in wanted)
-        numbers = _array(str(number) for _, number in wanted)
-        found = self._ask("entries", books=books, numbers=numbers)
-        return {row[:2]: self._entry(row, body=row[:2] in shown) for row in found}
-
-    def _send(self, name: str, **values: object) -> Answer:
-        sql, names = self._sql[name]
-        return self._wire.send(name, sql, [values[each] for each in names])
-
-    def _ask(self, name: str, **values: object) -> Answer:
-        asked = self._send(name, **values)
-        self.wait()
-        return asked
-
-
-class Trips(Snapshot, Transaction):
-    """A transaction that decides: it loads behind locks, and stores once.
-
-    Attributes:
-        stored: Whether there is something to commit.
-    """
-
-    #: The rest is set for the session when it is opened.
-    begin = ("begin", b"BEGIN")
-
-    def __init__(self, wire: Wire, server: Server, identity: Identity) -> None:
-        super().__init__(wire, server, identity)
-        self.stored = False
-        self._locked: set[Key] | None = None
-        self._versions: set[str] = set()
-        self._ending: Answer | None = None
-
-    def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked; lock their books."""
-        asked = _asked(keys)
-        for _ in range(_LOADS):
-            found = self._behind_locks(asked, keys)
-            state = self._state(keys, found)
-            if self._holds(keys, state.rows):
-                self._versions |= {row[4] for row in found if row[0] == "row"}
-                return state
-            # Locks are taken in one order only, and so all of them anew.
-            self._wire.send("rollback", b"ROLLBACK")
-            self._wire.send(*self.begin)
-            self._locked = None
-        msg = (
-            f"what was asked of the ledger {self.place} was moved by others whenever "
-            "it was about to be locked; the step did not run"
-        )
-        raise LedgerUnavailable(msg, ledger=self.place)
-
-    def _behind_locks(self, asked: Mapping[str, object], keys: Keys) -> list[_Columns]:
-        locks = None
-        if self._locked is None:
-            if keys.books or keys.whole or keys.terms:
-                # Only a row can be locked; a new book has none.
-                self._send("make_books", **asked)
-            deep = keys.reach and (keys.charges or keys.runs)
-            locks = self._send("lock_charges" if deep else "lock", **asked)
-            if keys.runs:
-                self._send("lock_runs", **asked)
-        load = self._send("load", **asked)
-        self.wait()
-        if locks is not None:
-            self._locked = {key_of_text(text) for (text,) in locks.fetchall()}
-        return load.fetchall()
-
-    def _holds(self, keys: Keys, rows: Rows) -> bool:
-        """Say whether all books are locked whose rows a decision may move.
-
-        A charge may have been made meanwhile, or a run taken over by another one.
-        """
-        named = {("book", n) for n in (*keys.books, *keys.whole, *keys.terms)}
-        needed = named | {key for key in rows if key[0] == "book"}
-        return needed <= (self._locked or set())
-
-    def _check(self, rows: Sequence[_Columns]) -> None:
-        super()._check(rows)
-        ((_, _, _, commit, fsync, full_pages, recovers, *_),) = rows
-        self._server.check_durable(
-            Durable(commit, fsync, full_pages, recovers == "true")
-        )
+    def _named(self, name: str, names: list[str]) -> list[tuple[Any, ...]]:
+        rest = [each for each in names if (name, each) not in self._read]
+        found = super()._named(name, rest)
+        return found + [row for each in names if (row := self._read.get((name, each)))]
 
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them, with the commit."""
-        if not entries:
-            return
-        held = self._locked or set()
-        if self.stored or not all(("book", entry.book) in held for entry in entries):
-            msg = "a transaction stores once, and only entries of books that it locked"
+        if self._stored is not None:
+            msg = "a transaction stores once"
             raise ValueError(msg)
-        self.stored = True
-        self._send(
-            "store",
-            entries=json.dumps(entry_texts(entries)),
-            rows=json.dumps(row_texts(changes, values)),
-            gone=_array(key_text(key) for key, row in changes.items() if row is None),
-            versions=_array(self._versions),
-        )
+        if self._begin is not None:
+            self._ask("identity")
+        self._remember({k: row for k, row in changes.items() if row is not None})
+        self._stored = {
+            "entries": json.dumps(entry_texts(entries)),
+            "rows": json.dumps(row_texts(changes, values)),
+            "gone": [key_text(key) for key, row in changes.items() if row is None],
+        }
 
-    def commit(self) -> None:
-        """Ask to commit what was stored; the answer comes when the wire ends."""
-        # Where a change failed, the server skips all that was sent after it.
-        if self.stored:
-            self._ending = self._wire.send("commit", b"COMMIT")
-        else:
-            self._wire.send("rollback", b"ROLLBACK")
+    def end(self) -> None:
+        """Send what was stored with a commit, if there is anything."""
+        if self._stored is not None:
+            self._execute(self._sql["store"], self._stored)
+            self._ended = self._execute("COMMIT")
+        elif self._begin is None:
+            self._execute("ROLLBACK")
 
     def check_committed(self) -> None:
-        """Check that the transaction did commit.
+        """Check that what was stored is committed.
 
         Raises:
             LedgerUnavailable: If the server rolled back instead.
         """
-        told = self._ending and self._ending.status
-        if self.stored and told != "COMMIT":
+        if self._ended is not None and self._ended.statusmessage != "COMMIT":
             msg = (
-                f"the ledger {self.place} did not commit but answered {told}; nothing "
-                "was charged"
+                f"the ledger {self.place} did not commit but answered "
+                f"{self._ended.statusmessage}; nothing was charged"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
 
-
-def _asked(keys: Keys) -> dict[str, object]:
-    """Return the parameters of `load`: keys as their texts."""
-    books = dict.fromkeys((*keys.books, *keys.whole, *keys.terms))
-    gates = [
-        (book, f"/{place}" if place else "")
-        for book, places in keys.gates.items()
-        for place in places
-    ]
-    charges = [key_text(("charge", name)) for name in keys.charges]
-    releases = [key_text(("release", name)) for name in keys.releases]
-    runs = [key_text(("run", name)) for name in keys.runs]
-    granted = [key_text(("granted", *pair)) for pair in keys.granted]
-    claims = [key_text(("claim", name)) for name in keys.claims]
-    return {
-        "books": _array(key_text(("book", name)) for name in books),
-        "blanks": _array(row_text(Book(name)) for name in books),
-        "keys": _array((*releases, *runs, *granted, *claims, key_text(EPOCH))),
-        "charges": _array(charges),
-        "releases": _array(releases),
-        "runs": _array(runs),
-        "gate_books": _array(key_text(("book", book)) for book, _ in gates),
-        "gate_places": _array(place for _, place in gates),
-        "whole": _array(keys.whole),
-        "terms": _array((*keys.whole, *keys.terms)),
-        "accounts": _array(key_text(("account", name)) for name in keys.accounts),
-        "entry_books": _array(book for book, _ in keys.entries),
-        "entry_numbers": _array(str(number) for _, number in keys.entries),
-        "reach": int(keys.reach),
-    }
+    def _ask(self, name: str, **parameters: Any) -> list[Any]:
+        """Run a statement, behind those that begin the transaction."""
+        execute, begin = self._execute, self._begin
+        if begin is not None:
+            execute(begin[0])
+            first = execute(self._sql[begin[1]])
+        asked = execute(self._sql[name], parameters)
+        self._sync()
+        if begin is not None:
+            found = first.fetchall()
+            self._check_identity([row[:2] for row in found])
+            self._server.check_durable(Durable(*found[0][2:]))
+            self._begin = None
+        return asked.fetchall()
 
 
-def _array(texts: Iterable[str]) -> str:
-    """Write an array as PostgreSQL reads it."""
-    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
-    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
-
-
-_PARAMETER = re.compile(r":(\w+)")
+#: What PostgreSQL has other words for than SQLite.
+_WORDS = (
+    (r"json_each\((:\w+)\) AS (\w+)", r"unnest(CAST(\1 AS text[])) AS \2 (value)"),
+    (r" INDEXED BY \w+", ""),
+    (r"\binstr\(", "strpos("),
+    (r":(\w+)", r"%(\1)s"),
+)
 
 
 @cache
-def _statements() -> dict[str, tuple[bytes, tuple[str, ...]]]:
-    """Return each statement as the server takes it, and its parameters in order."""
-    found = {}
-    for name, sql in statements("postgres").items():
-        names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-        numbers = {each: f"${number}" for number, each in enumerate(names, 1)}
-        text = _PARAMETER.sub(lambda part: numbers[part[1]], sql)  # noqa: B023
-        found[name] = (text.encode(), names)
-    return found
+def sql_of(*, shows_values: bool) -> Mapping[str, bytes]:
+    """Return the statements; who may not read released values is shown none."""
+    found = dict(statements("postgres"))
+    # Rows and entries at once.
+    entries = found["entries"].replace(":names", ":places")
+    rows = found["rows_among_entries"].replace("(rows)", f"({found['rows']})")
+    found["load"] = f"{rows} UNION ALL {entries}"
+    if not shows_values:
+        found = {
+            k: v.replace("row.output", "CAST(NULL AS text)") for k, v in found.items()
+        }
+    for word, other in _WORDS:
+        found = {name: re.sub(word, other, sql) for name, sql in found.items()}
+    return {name: sql.encode() for name, sql in found.items()}

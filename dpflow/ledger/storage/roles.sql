@@ -33,7 +33,10 @@ BEGIN;
 REVOKE ALL ON SCHEMA dpflow FROM dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow
     FROM dpflow_operator, dpflow_worker, dpflow_reader;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow
+    FROM dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 GRANT USAGE ON SCHEMA dpflow TO dpflow_operator, dpflow_worker, dpflow_reader;
 
 -- The reader: neither the releases' outputs nor the secret of their keys.
@@ -41,20 +44,18 @@ GRANT SELECT ON dpflow.entry
     TO dpflow_reader, dpflow_worker, dpflow_operator;
 GRANT SELECT (one, ledger_id, schema_version, min_writer, created_at, environment)
     ON dpflow.ledger TO dpflow_reader;
-GRANT SELECT (key, value, open, xmin) ON dpflow.row TO dpflow_reader;
-GRANT EXECUTE ON FUNCTION dpflow.value_of(text)
-    TO dpflow_reader, dpflow_worker, dpflow_operator;
+GRANT SELECT (key, value, open) ON dpflow.row TO dpflow_reader;
 
 -- The worker: appends to the journal, and moves the rows that follow from it. Triggers
 -- keep it from opening and unfreezing, and from what would go back; what can be deleted is
--- the claim of a release.
+-- the claim of a release. Only it and the operator take the ledger's turn, so that no reader
+-- stops a step.
 GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_operator;
 GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_operator;
 GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_operator;
-GRANT EXECUTE ON FUNCTION dpflow.changed_meanwhile() TO dpflow_worker, dpflow_operator;
+GRANT EXECUTE ON FUNCTION dpflow.take_turn() TO dpflow_worker, dpflow_operator;
 
 -- The operator: also terms, what unfreezes a book, and the count of repairs.
-REVOKE ALL ON FUNCTION dpflow.is_operators() FROM dpflow_worker, dpflow_reader;
 GRANT EXECUTE ON FUNCTION dpflow.is_operators() TO dpflow_operator;
 
 -- The owner.

@@ -58,6 +58,11 @@ def key_of_text(text: str) -> rows.Key:
     return (kind, name) if name else (kind,)
 
 
+def place_text(place: tuple[str, int]) -> str:
+    """Write the place of an entry."""
+    return f"{place[0]}#{place[1]}"
+
+
 def prefixed(kind: str, book: str | None = None) -> tuple[str, str]:
     """Return between which two texts the keys of a kind are, or those of a book."""
     if book is None:

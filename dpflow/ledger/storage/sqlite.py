@@ -65,8 +65,6 @@ class SqliteStorage:
         read_only: Refuse every write, whatever this process may do.
     """
 
-    exclusive = True
-
     def __init__(
         self,
         path: Path | str,

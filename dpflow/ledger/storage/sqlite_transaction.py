@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, JournalError, Key
+from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
-    Place,
     another_version,
-    check_writer,
-    damaged,
+    identity_of,
 )
-from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.row_texts import (
     entry_texts,
     key_text,
-    row_of,
     row_texts,
     statements,
 )
 from dpflow.ledger.storage.transaction import Transaction
-
-T = TypeVar("T")
-
-#: Up to so many parameters a statement has a text of its own.
-_FEW = 16
-#: Most entries or rows of one statement.
-_MANY = 256
 
 
 class Tables(Transaction):
@@ -54,89 +39,30 @@ class Tables(Transaction):
         super().__init__(place, identity)
         self.connection = connection
 
-    def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked."""
-        return self._loaded(keys, self._rows, self.accounts, self._proved)
-
     def store(
         self, changes: Changes, entries: Sequence[Entry], values: Mapping[str, str]
     ) -> None:
         """Write entries, and the rows that follow from them."""
         gone = [(key_text(key),) for key, row in changes.items() if row is None]
-        for name, each in (
-            ("new_entries", entry_texts(entries)),
-            ("new_rows", row_texts(changes, values)),
-            ("drop_rows", gone),
+        sql = statements("sqlite")
+        for name, rows in (
+            ("new_entry", entry_texts(entries)),
+            ("new_row", row_texts(changes, values)),
+            ("drop_row", gone),
         ):
-            for some in _pieces(each):
-                values_of_all = tuple(chain.from_iterable(some))
-                self.connection.execute(_text(name, len(some)), values_of_all)
+            for each in rows:
+                self.connection.execute(sql[name], each)
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self.connection.backup(target)
 
-    def _rows(self, keys: Collection[Key]) -> list[Found]:
-        """Return those of some rows that are there.
-
-        Where pages are out of order, SQLite's search ends at some other row and does
-        not look at its key again.
-        """
-        texts = {key_text(key): key for key in keys}
-        found: list[Found] = []
-        for some in _pieces([*texts]):
-            told = self.connection.execute(_text("rows", len(some)), some).fetchall()
-            none, *identity = told[0] if told else ("",)
-            self._check_identity((identity[0], identity[1]) if none is None else None)
-            for text, value, output in told[1:]:
-                key = texts.get(text)
-                if key is None:
-                    what = f"another row came than the one that was asked for: {text}"
-                    raise JournalError(what)
-                found.append((key, row_of(key, value), output))
-        return found
-
-    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there; proofs lack their bodies."""
-        found: dict[Place, Entry] = {}
-        wanted = [*shown, *proofs]
-        for some in _pieces(wanted):
-            values = tuple(chain.from_iterable(some))
-            for columns in self.connection.execute(_text("entries", len(some)), values):
-                place = columns[:2]
-                found[place] = self._entry(columns, body=place in shown)
-        if not found.keys() <= set(wanted):
-            what = "another entry came than the one that was asked for"
-            raise damaged(what, self.place)
-        return found
-
-    def _ask(self, name: str, **parameters: Any) -> sqlite3.Cursor:
-        return self.connection.execute(statements("sqlite")[name], parameters)
-
-
-def _pieces(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Cut many rows into pieces of few different lengths."""
-    start, rest = 0, len(rows)
-    while rest:
-        size = rest if rest <= _FEW else min(_MANY, 1 << (rest.bit_length() - 1))
-        yield rows[start : start + size]
-        start, rest = start + size, rest - size
-
-
-_GROUPS = re.compile(r"\((\(\?(?:, \?)*\))\)|\(\?\)")
-
-
-@cache
-def _text(name: str, size: int) -> str:
-    """Return a statement for so many parameters, or groups of them."""
-
-    def repeated(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return f"({', '.join('?' * size)})"
-        return ", ".join([found[1]] * size)
-
-    text, _, each = statements("sqlite")[name].partition("-- each\n")
-    return _GROUPS.sub(repeated, text) + each * size
+    def _ask(self, name: str, **parameters: Any) -> list[Any]:
+        values = {
+            key: json.dumps(value) if isinstance(value, list) else value
+            for key, value in parameters.items()
+        }
+        return self.connection.execute(statements("sqlite")[name], values).fetchall()
 
 
 def make_tables(
@@ -144,26 +70,11 @@ def make_tables(
 ) -> None:
     """Make the tables of a new ledger and enter its identity, within a transaction."""
     sql = statements("sqlite")
-    for statement in split_statements(sql["schema"]):
+    # A semicolon within a trigger ends no line.
+    for statement in sql["schema"].split(";\n"):
         connection.execute(statement)
-    values = {
-        **identity._asdict(),
-        "schema_version": SCHEMA_VERSION,
-        "min_writer": SCHEMA_VERSION,
-        "secret": secret.hex(),
-    }
+    values = {**identity._asdict(), "version": SCHEMA_VERSION, "secret": secret.hex()}
     connection.execute(sql["create_ledger"], values)
-
-
-def split_statements(script: str) -> list[str]:
-    """Split a script into statements; triggers hold semicolons of their own."""
-    found, current = [], ""
-    for line in script.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            found.append(current)
-            current = ""
-    return [*found, current] if current.strip() else found
 
 
 def newest_identity(connection: sqlite3.Connection, place: str) -> Identity:
@@ -174,14 +85,7 @@ def newest_identity(connection: sqlite3.Connection, place: str) -> Identity:
         LedgerUnavailable: If it was made by another version, or needs a newer one.
     """
     sql = statements("sqlite")
-    (tables,) = connection.execute(sql["tables"]).fetchone()
-    rows = connection.execute(sql["identity"]).fetchall()
-    if len(rows) != 1:
-        msg = f"{place} is no ledger: its identity row is missing"
-        raise LedgerCorrupt(msg, ledger=place)
-    ((ledger, _, needed, at),) = rows
-    if not tables:
+    ledger, row = connection.execute(sql["tables"]).fetchone()
+    if ledger > row:
         raise another_version(place)
-    check_writer(place, needed)
-    environment = connection.execute(sql["environment"]).fetchone()[0]
-    return Identity(ledger, environment, at)
+    return identity_of(connection.execute(sql["whole_identity"]).fetchall(), place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from heapq import merge
 from operator import attrgetter
@@ -13,7 +13,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Changes, Charge, JournalError, Release
+from dpflow.ledger.rows import Changes, Charge, JournalError, Key, Release
 from dpflow.ledger.storage.base import (
     Identity,
     Place,
@@ -21,14 +21,15 @@ from dpflow.ledger.storage.base import (
     check_writer,
     damaged,
 )
-from dpflow.ledger.storage.loading import (
-    Accounts,
-    Found,
-    Loading,
-    ReadEntries,
-    ReadRows,
+from dpflow.ledger.storage.loading import Found, Loading
+from dpflow.ledger.storage.row_texts import (
+    entry_from,
+    key_of_text,
+    key_text,
+    place_text,
+    prefixed,
+    row_of,
 )
-from dpflow.ledger.storage.row_texts import entry_from, key_of_text, prefixed, row_of
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.
@@ -49,24 +50,19 @@ class Reading(ABC):
         self.place = place
         self.identity = identity
 
-    @abstractmethod
     def load(self, keys: Keys) -> State:
-        """Return every row that the keys lead to, checked; a writer locks its books.
+        """Return every row that the keys lead to, checked.
 
         Raises:
             LedgerCorrupt: If a row is not what its entry says, or another ledger is
                 in the place of the one that was opened.
         """
+        self._check_identity(self._ask("identity"))
+        return self._loaded(keys)
 
-    def _loaded(
-        self,
-        keys: Keys,
-        rows: ReadRows,
-        accounts: Accounts,
-        entries: ReadEntries,
-    ) -> State:
+    def _loaded(self, keys: Keys) -> State:
         try:
-            return Loading(keys, rows, accounts, entries).state()
+            return Loading(keys, self._rows, self.accounts, self._proved).state()
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
@@ -93,7 +89,7 @@ class Reading(ABC):
         """
         previous = self._hash_of(book, number)
         while True:
-            found = self._ask("after", book=book, after=number, limit=_PAGE).fetchall()
+            found = self._ask("after", book=book, after=number, limit=_PAGE)
             for columns in found:
                 if columns[:2] != (book, number + 1):
                     what = f"entry {number + 1} of book {book!r} is not there"
@@ -147,9 +143,7 @@ class Reading(ABC):
         Returns:
             At most some thousand, oldest first: the columns of each and its hash.
         """
-        found: list[tuple[Any, ...]]
-        found = self._ask("after", book=book, after=number, limit=_MOST).fetchall()
-        return found
+        return self._ask("after", book=book, after=number, limit=_MOST)
 
     def kept(
         self, kind: str, above: str = "", limit: int = _PAGE
@@ -166,15 +160,11 @@ class Reading(ABC):
             kept.
         """
         first, below = prefixed(kind)
-        found: list[tuple[str, str, str | None]]
-        found = self._ask(
-            "kept", above=max(first, above), below=below, limit=limit
-        ).fetchall()
-        return found
+        return self._ask("kept", above=max(first, above), below=below, limit=limit)
 
     def secret(self) -> bytes:
         """Return what release keys are made with; who only reads may not have it."""
-        ((text,),) = self._ask("secret").fetchall()
+        ((text,),) = self._ask("secret")
         return bytes.fromhex(text)
 
     def _backwards(
@@ -182,7 +172,7 @@ class Reading(ABC):
     ) -> Iterator[Entry]:
         while True:
             asked = {"book": book, "before": before, "limit": _PAGE, **kind}
-            found = self._ask(name, **asked).fetchall()
+            found = self._ask(name, **asked)
             for columns in found:
                 if columns[0] != book or kind.get("kind", "") not in ("", columns[2]):
                     what = f"an entry of book {columns[0]!r} is among those of {book!r}"
@@ -208,30 +198,57 @@ class Reading(ABC):
             what = f"entry {columns[1]} of book {columns[0]!r}: {error}"
             raise damaged(what, self.place) from error
 
-    def _row(self, text: str, value: str, output: str | None = None) -> Found:
+    def _row(self, text: str, value: str) -> Found:
         key = key_of_text(text)
         try:
-            return key, row_of(key, value), output
+            return key, row_of(key, value), None
         except JournalError as error:
             raise damaged(str(error), self.place) from error
 
-    def _check_identity(self, found: tuple[str, int] | None) -> None:
+    def _rows(self, keys: Collection[Key]) -> list[Found]:
+        """Return those of some rows that are there.
+
+        Where pages are out of order, SQLite's search ends at some other row and does
+        not look at its key again.
+        """
+        texts = {key_text(key): key for key in keys}
+        found: list[Found] = []
+        for text, value, output in self._named("rows", [*texts]):
+            if text not in texts:
+                what = f"another row came than the one that was asked for: {text}"
+                raise JournalError(what)
+            found.append((texts[text], row_of(texts[text], value), output))
+        return found
+
+    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
+        """Return those of some entries that are there; proofs lack their bodies."""
+        found: dict[Place, Entry] = {}
+        wanted = shown | proofs
+        for columns in self._named("entries", [place_text(each) for each in wanted]):
+            place = columns[:2]
+            if place not in wanted:
+                what = "another entry came than the one that was asked for"
+                raise damaged(what, self.place)
+            found[place] = self._entry(columns, body=place in shown)
+        return found
+
+    def _named(self, name: str, names: list[str]) -> list[tuple[Any, ...]]:
+        """Return rows by their keys, or entries by their places."""
+        return self._ask(name, names=names) if names else []
+
+    def _check_identity(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Refuse another ledger than the one that was opened."""
-        if found is None:
+        if len(rows) != 1:
             what = f"{self.place} is no ledger: its identity row is missing"
             raise damaged(what, self.place)
-        ledger, needed = found
+        ((ledger, needed),) = rows
         check_writer(self.place, needed)
         if ledger != self.identity.ledger:
             raise another_ledger(self.place, self.identity.ledger, ledger)
 
     @abstractmethod
-    def _ask(self, name: str, **parameters: Any) -> Any:
+    def _ask(self, name: str, **parameters: Any) -> list[Any]:
         """Run a statement and return its rows."""
-
-    @abstractmethod
-    def _proved(self, shown: set[Place], proofs: set[Place]) -> dict[Place, Entry]:
-        """Return those of some entries that are there; proofs lack their bodies."""
 
 
 class Transaction(Reading):
@@ -256,12 +273,9 @@ class Storage(Protocol):
     Attributes:
         place: For messages; without any secret.
         identity: Of the ledger that was opened.
-        exclusive: Whether a transaction keeps every other writer away, and not only
-            those of the books that it locks.
     """
 
     place: str
-    exclusive: bool
 
     @property
     def identity(self) -> Identity:
@@ -279,7 +293,7 @@ class Storage(Protocol):
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises.
 
-        Nobody else writes the books that its first `load` names until it ends.
+        Nobody else writes the ledger until it ends.
 
         Raises:
             LedgerUnavailable: If it cannot be had now, or its outcome is unknown.

@@ -179,7 +179,6 @@ class ApswStorage:
 
     identity = IDENTITY
     unwritable = None
-    exclusive = True
 
     def __init__(
         self,

@@ -46,7 +46,6 @@ class MemoryStorage:
     place = "memory"
     identity = IDENTITY
     unwritable = None
-    exclusive = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection, self.hooks = connection, Hooks()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import Any
@@ -23,13 +21,12 @@ from dpflow.ledger.decision.by_hand import BookLoss, Repair
 from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.decision.settlement import Seal
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision, Keys
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
-from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.processes import Child, die
 from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
@@ -129,30 +126,8 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     assert sums(ledger) == (0, 4 * TENTH)
 
 
-def met(
-    monkeypatch: pytest.MonkeyPatch, ledger: Any, meanwhile: Callable[[], object]
-) -> None:
-    """Let something happen once, after a ledger has loaded what it decides on."""
-    once, decide = iter([meanwhile]), Ledger._one
-
-    def slowly(ledger: Ledger, *asked: Any) -> Decision:
-        if threading.current_thread() is threading.main_thread():
-            next(once, lambda: None)()
-        return decide(ledger, *asked)
-
-    monkeypatch.setattr(Ledger, "_one", slowly)
-
-
-def beside(call: Callable[[], object]) -> None:
-    """Call it in another thread, which nothing here is to wait for."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(call).result(timeout=20)
-
-
-def test_a_run_taken_over_while_a_new_declaration_waits_is_let_alone(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who runs it is asked of what is locked, whatever its new declaration names."""
+def test_a_run_that_another_process_took_over_is_let_alone(postgres_url: str) -> None:
+    """Whatever its new declaration names."""
     ledger, other = make_ledger(postgres_url), open_ledger(url(postgres_url))
     dead = {"owner": "0" * 32}
     name = held_run(ledger, ["0.1"] * 3, **dead)
@@ -164,23 +139,6 @@ def test_a_run_taken_over_while_a_new_declaration_waits_is_let_alone(
     assert sums(ledger) == (0, 3 * TENTH)
     other.close()
     ledger.close()
-
-
-def test_two_who_declare_one_run_at_once_hold_it_once(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On other datasets no lock is in the way; the second asks again and is told."""
-    ledger, second = make_ledger(postgres_url), open_ledger(url(postgres_url))
-    b = [make_policy("b")]
-    first = whole(second, ["0.1"], policies=b)
-    met(monkeypatch, ledger, lambda: beside(lambda: second.reserve(first)))
-    with pytest.raises(ReservationConflict, match="another process runs"):
-        held_run(ledger, ["0.1"])
-    assert kinds(ledger) == []
-    assert sums(ledger, "b#1") == (0, TENTH)
-    assert second.seal(RUN, outcome="completed")
-    ledger.close()
-    second.close()
 
 
 # What must be caught

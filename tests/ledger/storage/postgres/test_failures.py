@@ -9,25 +9,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
-from dpflow.ledger.journal import next_entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage.postgres_transaction import Trips
+from tests.ledger.faults import FaultyPostgres
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, edit, granted, make_policy, read, request, sums
+from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums
 from tests.postgres import PostgresServer, binaries, server
 from tests.proxy import Proxy
 from tests.sizes import scaled
@@ -298,97 +293,22 @@ def test_a_database_of_another_encoding_is_refused() -> None:
         server().drop(url)
 
 
-def test_a_commit_that_rolled_back_is_no_commit(
-    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
-    commit = Trips.commit
+    create_ledger(postgres_url).close()
+    storage = FaultyPostgres(postgres_url)
+    ledger = ledger_on(storage)
 
-    def fail_first(self: Trips) -> None:
-        wire = vars(self)["_wire"]
-        with suppress(psycopg.errors.DivisionByZero):
-            wire.send("fail", b"SELECT 1 / 0")
-            self.wait()
-        commit(self)
+    def fail(sql: str) -> None:
+        if sql == "COMMIT":
+            vars(storage)["_connection"].pgconn.exec_(b"SELECT 1 / 0")
 
     made = request(ledger, "0.1")
-    monkeypatch.setattr(Trips, "commit", fail_first)
+    storage.before = fail
     with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
         ledger.reserve(made)
-    monkeypatch.undo()
+    storage.quiet()
     assert sums(postgres_url) == (0, 0)
     assert isinstance(ledger.reserve(made), Granted)
     audit(postgres_url)
-
-
-def test_rows_that_no_book_keeps_are_written_as_they_were_read(
-    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A release that another book's charge claimed meanwhile is not claimed twice."""
-    other = make_policy("b")
-    key = "week/1"
-    mine = request(ledger, "0.1", key=key)
-    load, met = Trips.load, list[object]()
-
-    def overtaken(self: Trips, keys: Keys) -> object:
-        state = load(self, keys)
-        if not met:
-            met.append("once")
-            met.append(
-                ledger.reserve(request(ledger, "0.1", key=key, policies=[other]))
-            )
-        return state
-
-    monkeypatch.setattr(Trips, "load", overtaken)
-    answer = ledger.reserve(mine)
-    assert isinstance(met[1], Granted)
-    assert not isinstance(answer, Granted)
-    claims = read(postgres_url, "SELECT charge FROM release")
-    assert claims == [(met[1].reservation,)]
-    assert sums(postgres_url) == (0, 0)
-    audit(postgres_url)
-
-
-def half_a_change(ledger: Ledger, url: str, name: str) -> None:
-    """Settle a charge whose row somebody writes between the load and the store."""
-    with ledger.storage.write() as transaction:
-        state = transaction.load(Keys(charges=(name,), reach=Reach.ACCOUNTS))
-        edit(url, "UPDATE charge SET owner = owner", checked=True)
-        (row,) = [row for row in state.rows.values() if isinstance(row, Charge)]
-        entry, made = next_entry(
-            state.rows,
-            "a",
-            "settle",
-            dict(row.held),
-            {"outcome": "completed"},
-            charge=row.id,
-            at="then",
-            writer="me",
-        )
-        transaction.store(made, [entry], {})
-
-
-def test_a_change_that_finds_another_row_commits_nothing(
-    ledger: Ledger, postgres_url: str
-) -> None:
-    """Nor does what was sent with it; it is known that nothing was written."""
-    name = granted(ledger, "0.1")
-    with pytest.raises(LedgerUnavailable, match="others were faster") as caught:
-        half_a_change(ledger, postgres_url, name)
-    assert caught.value.details["raced"]
-    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
-    assert sums(postgres_url) == (0, Fraction(1, 10))
-    ledger.settle(name)
-    audit(postgres_url)
-
-
-def test_the_test_of_half_a_change_finds_one(ledger: Ledger, postgres_url: str) -> None:
-    """Control: a store that does not check what it found."""
-    edit(
-        postgres_url,
-        "CREATE OR REPLACE FUNCTION dpflow.changed_meanwhile() RETURNS boolean "
-        "LANGUAGE sql AS 'SELECT true'",
-    )
-    half_a_change(ledger, postgres_url, granted(ledger, "0.1"))
-    assert read(postgres_url, "SELECT state FROM charge") == [("open",)]
-    assert sums(postgres_url) == (Fraction(1, 10), 0)
+    ledger.close()

@@ -28,7 +28,7 @@ from dpflow.ledger.storage.postgres_connection import Server
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from tests.ledger.forging import settle_for
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, edit, granted, make_policy, read
+from tests.ledger.support import audit, edit, granted, ledger_on, make_policy, read
 from tests.postgres import server
 
 SECRET = "s3cr3t/w@rd"
@@ -171,17 +171,13 @@ def test_a_ledger_of_another_version_is_refused(
 def test_both_kinds_of_database_have_the_same_tables(
     ledger: Ledger, postgres_url: str, tmp_path: Path
 ) -> None:
-    """Column by column.
-
-    PostgreSQL also says of each row whether it is that of an open charge: an index on
-    what is computed from the row would have to be written with each change of it.
-    """
+    """Column by column."""
     create_ledger(f"sqlite:///{tmp_path}/ledger.db").close()
     sql = (
         "SELECT table_name, column_name FROM information_schema.columns WHERE "
         "table_schema = 'dpflow'"
     )
-    columns = set(read(postgres_url, sql)) - {("row", "open")}
+    columns = set(read(postgres_url, sql))
     tables = {table for table, _ in columns}
     path = tmp_path / "ledger.db"
     assert tables == {
@@ -189,7 +185,7 @@ def test_both_kinds_of_database_have_the_same_tables(
         for (name,) in read(path, "SELECT name FROM sqlite_master WHERE type = 'table'")
     }
     for table in tables:
-        told = read(path, f"SELECT name FROM pragma_table_info('{table}')")
+        told = read(path, f"SELECT name FROM pragma_table_xinfo('{table}')")
         assert {name for (name,) in told} == {c for t, c in columns if t == table}
 
 
@@ -432,9 +428,30 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
         "SELECT release_secret FROM ledger",
         "UPDATE book SET frozen = '{}'",
         "INSERT INTO book (name, number, hash, ran, terms) VALUES ('x', 0, '', '', 0)",
+        "SELECT take_turn()",
+        "SELECT 1 FROM dpflow.ledger FOR UPDATE",
+        "SELECT key FROM dpflow.row FOR SHARE",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             edit(roles["reader"], statement)
+
+
+def test_a_reader_stops_no_step(roles: dict[str, str]) -> None:
+    """Whatever it locks; a worker that has the turn is the control."""
+    storage = PostgresStorage(roles["worker"], lock_seconds=0.2)
+    worker = ledger_on(storage)
+    locks = (
+        "LOCK TABLE dpflow.entry IN ACCESS SHARE MODE; SELECT key FROM dpflow.row; "
+        "SELECT pg_advisory_lock(key) FROM generate_series(-9, 9) AS key"
+    )
+    with psycopg.connect(roles["reader"]) as session:
+        session.execute(locks)
+        granted(worker, "0.1")
+    with psycopg.connect(roles["worker"]) as session:
+        session.execute("SELECT dpflow.take_turn()")
+        with pytest.raises(LedgerUnavailable, match="holds the lock"):
+            granted(worker, "0.1")
+    worker.close()
 
 
 LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"

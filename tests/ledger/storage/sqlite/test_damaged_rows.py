@@ -7,16 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger
-from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import Claim, Run
-from dpflow.ledger.storage import loading
-from dpflow.ledger.storage.row_texts import key_text
 from tests.ledger.support import UNIT, edit, granted, kinds, new_ledger, sums
 
 
@@ -91,70 +86,3 @@ def test_a_row_as_it_was_before_is_damage(
         database.executemany("UPDATE row SET value = ? WHERE key = ?", before)
     with pytest.raises(LedgerCorrupt, match=told):
         granted(ledger, "0.25")
-
-
-@pytest.mark.parametrize(
-    ("field", "asked"),
-    [
-        ("charges", "x"),
-        ("releases", "x"),
-        ("runs", "x"),
-        ("claims", "x"),
-        ("books", "b"),
-        ("granted", ("a", "x")),
-    ],
-)
-def test_another_row_than_was_asked_for_is_damage(
-    ledger: Ledger,
-    monkeypatch: pytest.MonkeyPatch,
-    field: str,
-    asked: Any,
-) -> None:
-    """In swapped pages, SQLite's search ends at some other row and returns that."""
-    mine = granted(ledger, key="week/1")
-    with ledger.storage.write() as within:
-        within.store({("run", "r"): Run("r"), ("claim", "s"): Claim("s", {})}, (), {})
-    there: dict[str, Any] = {
-        "charges": mine,
-        "releases": ledger.digests.of("week/1"),
-        "runs": "r",
-        "claims": "s",
-        "books": "a",
-        "granted": ("a", "count"),
-    }
-    named = loading._named(Keys(**{field: (there[field],)}))
-    with ledger.storage.read() as reading:
-        assert reading.load(Keys(**{field: (there[field],)}))
-        real = reading.connection
-
-        class Swapped:
-            """A database that answers as if other keys were asked for."""
-
-            def execute(self, sql: str, values: Any = ()) -> Any:
-                """Ask for what is there."""
-                texts = [key_text(key) for key in named][: len(values)]
-                return real.execute(sql, texts)
-
-        monkeypatch.setattr(reading, "connection", Swapped())
-        with pytest.raises(LedgerCorrupt, match=r"another [a-z]+ came"):
-            reading.load(Keys(**{field: (asked,)}))
-
-
-def test_another_entry_than_was_asked_for_is_damage(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is an entry taken for another one."""
-    granted(ledger)
-    with ledger.storage.read() as reading:
-        real = reading.connection
-
-        class Swapped:
-            """A database that answers with the next entry."""
-
-            def execute(self, sql: str, _: Any = ()) -> Any:
-                """Ask for another entry."""
-                return real.execute(sql, ("a", 2))
-
-        monkeypatch.setattr(reading, "connection", Swapped())
-        with pytest.raises(LedgerCorrupt, match="another entry came"):
-            reading.entries([("a", 1)])
