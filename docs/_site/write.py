@@ -9,6 +9,8 @@ comes from. Any builder of sites can read the folder.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import shutil
 import sys
@@ -24,8 +26,11 @@ from typer.cli import get_docs_for_click
 
 import dpflow
 from dpflow.cli import app
+from dpflow.forecast.what_if import Forecast
 from dpflow.policy import policy_schema
-from dpflow.show import printed
+from dpflow.show.history import History
+from dpflow.show.status import Status
+from dpflow.show.why import Why
 
 DOCS = Path(__file__).parents[1]
 TARGET = DOCS.parent / "build" / "docs"
@@ -138,40 +143,40 @@ def _policy(schema: dict[str, Any]) -> str:
 
 
 def _printed() -> str:
-    """Return the page of what commands print for programs."""
-    said = (printed.__doc__ or "").partition("\n")
-    lines = ["# JSON of the commands", "", said[0], "", said[2].strip(), ""]
-    told: set[str] = set()
-    for command in printed.SHAPES:
-        for title, model in _models(printed.printed_schema(command)):
-            if title in told:
-                continue
-            told.add(title)
-            name = model["title"] if title == "The policy" else title
-            # A record of the house has more in its docstring.
-            about = model.get("description", "").partition("\n")[0]
-            lines += [f"## {name}", "", about, ""]
-            lines += ["| field | type | meaning |", "| --- | --- | --- |"]
-            for field, kind in model["properties"].items():
-                meaning = kind.get("description", "")
-                lines.append(f"| `{field}` | {_type(kind)} | {meaning} |")
-            lines.append("")
-        told.discard("The policy")
+    """Return the page of the records that commands print for programs."""
+    lines = ["# JSON of the commands", ""]
+    lines += [
+        (
+            "`--json` prints the record of the command: an object of its fields. Exact "
+            "numbers are decimal texts, undefined floats are null, times are ISO 8601 "
+            "in UTC."
+        ),
+        "",
+    ]
+    records: list[Any] = [Status, History, Why, Forecast]
+    for record in records:
+        about, _, fields = inspect.cleandoc(record.__doc__).partition("Attributes:\n")
+        meanings = dict(
+            re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", fields, re.MULTILINE)
+        )
+        lines += [f"## {record.__name__}", "", about.partition("\n")[0], ""]
+        lines += ["| field | type | meaning |", "| --- | --- | --- |"]
+        for field in dataclasses.fields(record):
+            if field.repr:
+                meaning = " ".join(meanings.get(field.name, "").split())
+                kind = str(field.type).replace("|", "or")
+                lines.append(f"| `{field.name}` | `{kind}` | {meaning} |")
+                parts = (
+                    getattr(sys.modules[record.__module__], name, None)
+                    for name in re.findall(r"[A-Z]\w+", kind)
+                )
+                records += [
+                    part
+                    for part in parts
+                    if dataclasses.is_dataclass(part) and part not in records
+                ]
+        lines.append("")
     return "\n".join(lines)
-
-
-def _type(kind: dict[str, Any]) -> str:
-    """Write a type of a JSON schema as people do."""
-    if "anyOf" in kind:
-        return " or ".join(map(_type, kind["anyOf"]))
-    if "$ref" in kind:
-        name = kind["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if kind.get("type") == "array":
-        return f"list of {_type(kind['items'])}"
-    if isinstance(kind.get("additionalProperties"), dict):
-        return f"object of {_type(kind['additionalProperties'])}"
-    return str(kind.get("type", "any"))
 
 
 def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

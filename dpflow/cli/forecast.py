@@ -116,7 +116,7 @@ def forecast(
         tell=warn,
     )
     if as_json:
-        say_json(found.as_json())
+        say_json(found)
     else:
         _print(found)
 

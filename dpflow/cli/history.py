@@ -65,7 +65,7 @@ def history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
     )
     if as_json:
-        say_json(found.as_json())
+        say_json(found)
     elif decided:
         _print_decisions(found)
     elif not found.entries:

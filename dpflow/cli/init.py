@@ -97,24 +97,11 @@ def init(
         wishes = _asked(wishes)
     made = make_project(wishes)
     if as_json:
-        say_json(_as_json(made))
+        say_json(made)
         return
     _print(made)
     for text in made.warnings:
         warn(text)
-
-
-def _as_json(made: Made) -> dict[str, Any]:
-    return {
-        "root": str(made.root),
-        "made": [short_path(path) for path in made.made],
-        "kept": [short_path(path) for path in made.kept],
-        "ledger": made.ledger,
-        "guarantee": made.guarantee,
-        "runs": made.runs,
-        "next": list(made.commands),
-        "warnings": list(made.warnings),
-    }
 
 
 def _asked(wishes: Wishes) -> Wishes:

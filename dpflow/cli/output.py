@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dpflow.notebook import plain
+from dpflow.notebook import data_of, plain
 
 #: Wide enough that nothing is ever wrapped where no terminal shows it.
 _UNBOUNDED = 10_000
@@ -53,7 +53,7 @@ def fail(text: str) -> None:
 
 def say_json(data: object) -> None:
     """Print JSON for programs, on standard output."""
-    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(data_of(data), indent=2, allow_nan=False) + "\n")
 
 
 def answer(data: object, *parts: RenderableType, as_json: bool) -> None:

@@ -49,7 +49,7 @@ def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> Non
         found = releases(ledger, dataset)
         facts = ledger_facts(ledger)
     if as_json:
-        say_json({"ledger": facts, "releases": [_data(item) for item in found]})
+        say_json({**facts, "releases": [_data(item) for item in found]})
     elif not found:
         say(
             "No release is kept yet. A step under @dp_task keeps its output when it "
@@ -105,10 +105,7 @@ def withdraw(name: NameArgument, *, reason: Reason, as_json: AsJson = False) -> 
 
 
 def _data(found: KeptRelease) -> dict[str, Any]:
-    data = asdict(found)
-    half, confidence = _error(found) or (None, None)
-    del data["known"]
-    return {**data, "half_width": half, "confidence": confidence}
+    return {**asdict(found), "known": _error(found)}
 
 
 def _cost(found: KeptRelease) -> Cost | None:

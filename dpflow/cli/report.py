@@ -48,7 +48,7 @@ def report(
 
     made = read_report(settings(), dataset, stamp=verified if verify else None)
     if as_json:
-        say_json(made.as_json())
+        say_json(made)
     else:
         _write(made, out)
     for text in made.warnings:

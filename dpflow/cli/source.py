@@ -40,7 +40,7 @@ def project_ledger(
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
     """Return which ledger this is, for JSON."""
-    return {"id": ledger.id, "place": ledger.place}
+    return {"ledger": ledger.id, "place": ledger.place}
 
 
 def readable_policies(found: Settings, *, tell: bool = False) -> PolicySet:

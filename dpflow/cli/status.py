@@ -74,7 +74,7 @@ def status(
             _print_next(found, record, upcoming, as_json=as_json)
             return
         if as_json:
-            say_json(record.as_json())
+            say_json(record)
             return
         if written is not None:
             sys.stdout.write(prometheus(record))
@@ -95,7 +95,7 @@ def _print(found: Settings, record: Status, *, details: bool) -> None:
         _print_overview(each)
         if details:
             _print_details(each)
-    _print_flows(record.ahead)
+    _print_flows(record.flows)
     if not known:
         say("", *_no_policies(found))
     elif all(each.standing.untouched for each in known):
@@ -116,15 +116,14 @@ def _print_next(found: Settings, record: Status, count: int, *, as_json: bool) -
 
     coming = {
         each.standing.dataset: coming_runs(
-            each.ahead, each.standing.pinned["flows"], count, root=found.root
+            each.outlooks, each.standing.pinned["flows"], count, root=found.root
         )
         for each in record.datasets
         # An earlier term has no further runs.
         if each.standing.pinned is not None
     }
     if as_json:
-        rows = [{"dataset": name, **known.as_json()} for name, known in coming.items()]
-        say_json({"ledger": record.as_json()["ledger"], "datasets": rows})
+        say_json({"ledger": record.ledger, "datasets": coming})
         return
     for name, known in coming.items():
         say(Text(plain(name), style="bold cyan"))
@@ -204,11 +203,10 @@ def _print_details(known: DatasetStatus) -> None:
     from dpflow.cli.tables import accounts_table, odometers_table
     from dpflow.ledger.views.words import telling
     from dpflow.policy.reserved import run_lines
-    from dpflow.show.guarantees import term_guarantee
 
     standing = known.standing
     if standing.pinned is not None:
-        say("", plain(term_guarantee(standing.pinned, known.terms)))
+        say("", plain(known.guarantee))
         for line in run_lines(standing.pinned):
             say(plain(line))
     shown = telling(standing.accounts, _MOST_ACCOUNTS)
@@ -224,13 +222,11 @@ def _print_details(known: DatasetStatus) -> None:
             "",
             f"{more}: --part NAME shows one, --json all; these are the fullest.",
         )
-    _print_outlooks(known.ahead)
+    _print_outlooks(known.outlooks)
 
 
 def _print_meaning(known: Sequence[DatasetStatus], *, details: bool) -> None:
     """Say once what the numbers above mean, and what is guaranteed."""
-    from dpflow.show.guarantees import term_guarantee
-
     spent = [each for one in known for each in one.overview.spent]
     if any(each.used for each in spent):
         say(
@@ -239,13 +235,13 @@ def _print_meaning(known: Sequence[DatasetStatus], *, details: bool) -> None:
             "was charged so far. Guaranteed is the whole budget. Lost at most: the "
             "least bound that holds for a flow.",
         )
-    if any(not each.complete for one in known for each in one.ahead):
+    if any(not each.complete for one in known for each in one.outlooks):
         say("* no run was completed yet, so the last one stands for the next ones")
     if details:
         return
     newest = [each for each in known if each.standing.pinned is not None]
-    if len(newest) == 1 and newest[0].standing.pinned is not None:
-        say("", plain(term_guarantee(newest[0].standing.pinned, newest[0].terms)))
+    if len(newest) == 1:
+        say("", plain(newest[0].guarantee))
     more = "`dpflow status --details` shows every account"
     more += "." if len(newest) == 1 else " and what is guaranteed."
     say("", more)
@@ -262,11 +258,8 @@ def _print_outlooks(ahead: Sequence[Outlook]) -> None:
         say(f"Only runs among the newest {RECENT:,} entries of the journal are known.")
 
 
-def _print_flows(ahead: Sequence[Outlook]) -> None:
+def _print_flows(found: Sequence[Outlook]) -> None:
     """Say what limits the flows that charge several datasets."""
-    from dpflow.forecast import flow_outlooks
-
-    found = flow_outlooks(ahead)
     if found:
         say("", "Flows that charge several datasets end with the first that refuses:")
     for each in found:

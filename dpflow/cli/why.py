@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +58,7 @@ def why(
         raise typer.BadParameter(msg, param_hint="--by")
     found = read_why(dataset, by=names, term=term, tell=warn)
     if as_json:
-        say_json(found.as_json(limit))
+        say_json(replace(found, refused=found.refused[:limit]))
         return
     title = plain(dataset)
     which = "its newest term" if term is None else f"term {found.term}"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.forecast.outlook import Outlook
@@ -25,18 +24,6 @@ class ComingRuns:
     runs: tuple[tuple[date, str, int], ...]
     refused: tuple[str, ...]
     undated: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
-        runs = [
-            {"date": day.isoformat(), "flow": flow, "number": number}
-            for day, flow, number in self.runs
-        ]
-        return {
-            "runs": runs,
-            "refused": list(self.refused),
-            "undated": list(self.undated),
-        }
 
 
 def coming_runs(

@@ -43,10 +43,6 @@ class WorkloadStep:
     times: int = 1
     outcome: Outcome | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the step for programs."""
-        return {"cost": repr(self.cost), "times": self.times, "outcome": self.outcome}
-
 
 Workload = tuple[WorkloadStep, ...]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.config import settings
@@ -74,7 +73,7 @@ class Outlook:
     exhausted_on: date | None = None
     account: str = ""
     used: float = 0.0
-    ahead: tuple[tuple[date, float, int], ...] = ()
+    ahead: tuple[tuple[date, float, int], ...] = field(default=(), repr=False)
     steps: int = 1
     run: str | None = None
     complete: bool = True
@@ -126,24 +125,6 @@ class Outlook:
         if self.exhausted_on is not None:
             text += f", the first refusal on {self.ends_text}"
         return text if self.limited_by is None else f"{text} by the {self.limited_by}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs; a count without end is null."""
-        ends = self.exhausted_on
-        return {
-            "dataset": self.dataset,
-            "flow": self.flow,
-            "runs_left": self.runs_left,
-            "counts": "steps" if self.single else "runs",
-            "limited_by": self.limited_by,
-            "per_run": self.per_run,
-            "every": None if self.every is None else self.every.text,
-            "every_from": self.source or None,
-            "exhausted_on": None if ends is None else ends.isoformat(),
-            "run": self.run,
-            "run_completed": self.complete,
-            "older_runs_not_read": self.older,
-        }
 
 
 def outlooks(

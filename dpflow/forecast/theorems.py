@@ -51,16 +51,6 @@ class Fit:
             return self.theorem
         return f"{{theorem: {self.theorem}, order: {self.order}}}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
-        return {
-            "theorem": self.theorem,
-            "order": self.order,
-            "priced": not self.problem,
-            "runs": None if self.problem else self.rounds,
-            "problem": self.problem or None,
-        }
-
 
 def fits(
     workload: Workload,

@@ -35,11 +35,11 @@ from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
-from dpflow.notebook import table
+from dpflow.notebook import Record, table
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
-from dpflow.rounding import float_up, short_up
+from dpflow.rounding import short_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class NoiseRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Record):
     """How many runs of a flow fit, until when, and what other noise would change.
 
     Attributes:
@@ -86,39 +86,6 @@ class Forecast:
     enough: EnoughNoise | None = None
     plans: tuple[str, ...] = ()
     planned: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs: what `dpflow forecast --json` prints."""
-        return {
-            "dataset": self.dataset,
-            "starts_from": self.starts_from,
-            "workload": [step.as_json() for step in self.workload],
-            "outlook": self.outlook.as_json(),
-            "points": [
-                {"date": day.isoformat(), "used_fraction": used}
-                for day, used in self.outlook.points
-            ],
-            "noise": [
-                {
-                    "factor": float(row.factor),
-                    "runs_left": row.runs_left,
-                    "exhausted_on": row.ends and row.ends.isoformat(),
-                    "half_widths": [
-                        None if w is None else float_up(w) for w in row.widths
-                    ],
-                    "problem": row.problem or None,
-                }
-                for row in self.rows
-            ],
-            "enough_noise": self.enough
-            and {
-                "runs": self.enough.runs,
-                "factor": float_up(self.enough.factor),
-                "workload": [step.as_json() for step in self.enough.workload],
-            },
-            "theorems": [fit.as_json() for fit in self.fits],
-            "planned_noise": dict(self.planned),
-        }
 
     def _repr_html_(self) -> str:
         heads = ("times the noise", "runs that fit", "refused on")

@@ -41,7 +41,7 @@ def _values(name: str, found: Status) -> Iterator[tuple[Labels, float]]:
         elif name == "dpflow_refusals":
             yield {"dataset": dataset}, each.refused
         elif name == "dpflow_runs_left":
-            for outlook in each.ahead:
+            for outlook in each.outlooks:
                 if outlook.runs_left is not None:
                     yield (
                         {"dataset": dataset, "flow": outlook.flow or ""},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
@@ -14,7 +13,7 @@ from dpflow.ledger.views.entries import (
 )
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text
-from dpflow.notebook import table
+from dpflow.notebook import Record, table
 from dpflow.policy.files import policies_and_problem
 
 #: What is said of each kind of entry.
@@ -36,7 +35,7 @@ _ENTRY_HEADS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(Record):
     """The newest entries of the journal: what `dpflow history` shows.
 
     In a notebook it is a table.
@@ -56,15 +55,6 @@ class History:
     more: bool
     decisions: bool
     any_policy: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs: what `dpflow history --json` prints."""
-        told = decision_json if self.decisions else journal_json
-        return {
-            "ledger": {"id": self.ledger, "place": self.place},
-            "entries": [told(item) for item in self.entries],
-            "more": self.more,
-        }
 
     def _repr_html_(self) -> str:
         if self.decisions:
@@ -131,51 +121,6 @@ def history(
             decisions=decisions,
             any_policy=bool(policies),
         )
-
-
-def journal_json(item: JournalEntry) -> dict[str, Any]:
-    """Return an entry for programs; amounts are exact decimal text."""
-    entry, body = item.entry, item.entry.body
-    refusal = None
-    if entry.kind == "refuse":
-        names = ("refusal", "gate", "asked", "left", "fits", "message")
-        refusal = {name: body.get(name) for name in names}
-    return {
-        "at": entry.at,
-        "entry": entry.kind,
-        "account": entry.account,
-        "dataset": item.account.dataset,
-        "sequence": entry.seq,
-        "step": body.get("step"),
-        "flow": body.get("flow"),
-        "flow_run": entry.run,
-        "cost": body.get("cost"),
-        "amount": entry.amount,
-        "settled_after": entry.settled_after,
-        "held_after": entry.held_after,
-        "left_after": item.left_after,
-        "release_key": body.get("release_key"),
-        "noise": body.get("noise"),
-        "outcome": item.fate or body.get("outcome"),
-        "error_type": body.get("error_type"),
-        "refusal": refusal,
-        "reservation": entry.reservation,
-        "reason": body.get("reason"),
-        "who": body.get("who"),
-        "code": body.get("code"),
-        "writer": entry.writer,
-    }
-
-
-def decision_json(item: JournalEntry) -> dict[str, Any]:
-    """Return a decision for programs: a journal entry, with what it comes to."""
-    return {
-        **journal_json(item),
-        "decision": decision_of(item),
-        "what": what_of(item),
-        "who": who_of(item),
-        "reason": reason_of(item),
-    }
 
 
 def decision_of(item: JournalEntry) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +21,7 @@ from dpflow.ledger.views.standing import ENDED, Standing
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
 from dpflow.policy.population import population_of
-from dpflow.rounding import number_from_text, number_text, short_up
+from dpflow.rounding import number_from_text, short_up
 
 RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
     *("running", "halted", "frozen", "paused", "overdrawn"),
@@ -67,10 +67,6 @@ class RunState:
     def stopped(self) -> bool:
         """Whether no step runs that somebody waits for."""
         return self.word in STOPPED
-
-    def as_json(self) -> dict[str, str | None]:
-        """Return the same for programs."""
-        return {"word": self.word, "by": self.by or None, "since": self.since or None}
 
 
 def state_of(
@@ -176,15 +172,6 @@ class Spent:
         where = f" in {self.where}" if self.where else ""
         return f"epsilon {self.used_text} of {of} at delta {delta}{where}"
 
-    def as_json(self) -> dict[str, str | None]:
-        """Return the same for programs; numbers are exact decimal text."""
-        return {
-            "account": self.account or None,
-            "epsilon": None if self.used is None else number_text(self.used),
-            "of": self.epsilon,
-            "delta": self.delta,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
@@ -208,11 +195,6 @@ class Bound:
         delta = short_up(number_from_text(self.delta))
         return f"{short_up(self.epsilon)} at {delta}"
 
-    def as_json(self) -> dict[str, str | None]:
-        """Return the same for programs; numbers are exact decimal text."""
-        epsilon = number_text(self.epsilon)
-        return {"epsilon": epsilon, "delta": self.delta, "by": self.by or None}
-
 
 #: Before the first step.
 NOTHING = Bound(epsilon=Fraction(0))
@@ -230,14 +212,7 @@ class FlowOverview:
     flow: str | None
     state: RunState
     lost: Bound | None
-    outlook: Outlook | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
-        lost = None if self.lost is None else self.lost.as_json()
-        left = None if self.outlook is None else self.outlook.runs_left
-        state = self.state.as_json()
-        return {"flow": self.flow, "state": state, "lost": lost, "runs_left": left}
+    outlook: Outlook | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

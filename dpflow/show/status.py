@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -13,20 +13,18 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AccountView, TermView
+from dpflow.ledger.records import TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
-from dpflow.notebook import marked_up_table
+from dpflow.notebook import Record, marked_up_table
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
-from dpflow.policy.planned_noise import planned_noise
-from dpflow.rounding import finite
-from dpflow.show.guarantees import sum_of_shares, term_guarantee
+from dpflow.show.guarantees import term_guarantee
 from dpflow.show.overview import Overview, overview, pauses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Record):
     """Where each dataset of a project stands: what `dpflow status` shows.
 
     In a notebook it is a table with a bar for each budget.
@@ -35,30 +33,15 @@ class Status:
         ledger: Id of the ledger.
         place: Where it is.
         datasets: One for each, by name.
+        flows: The first refusal of each flow that charges several datasets.
         warnings: What is odd about the policy files.
     """
 
     ledger: str
     place: str
     datasets: tuple[DatasetStatus, ...]
+    flows: tuple[Outlook, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def ahead(self) -> list[Outlook]:
-        """The outlooks of all datasets."""
-        return [outlook for each in self.datasets for outlook in each.ahead]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs: what `dpflow status --json` prints."""
-        return {
-            "ledger": {
-                "id": self.ledger,
-                "place": self.place,
-            },
-            "datasets": [_known_json(each) for each in self.datasets],
-            "flows": [each.as_json() for each in flow_outlooks(self.ahead)],
-            "warnings": list(self.warnings),
-        }
 
     def _repr_html_(self) -> str:
         heads = ("dataset", "state", "used", "spent", "runs left")
@@ -74,7 +57,7 @@ def _cells(known: DatasetStatus) -> tuple[str, ...]:
     runs = "; ".join(
         f"{each.flow or 'any step'}: "
         f"{'no end' if each.runs_left is None else each.runs_left}"
-        for each in known.ahead
+        for each in known.outlooks
     )
     return (
         escape(known.standing.dataset),
@@ -143,6 +126,7 @@ def status_of(
         ledger=ledger.id,
         place=ledger.place,
         datasets=tuple(known),
+        flows=tuple(flow_outlooks(ahead)),
         warnings=tuple(warnings),
     )
 
@@ -152,14 +136,17 @@ class DatasetStatus:
     """All that is shown of a dataset in one term.
 
     Attributes:
+        outlooks: Further runs of each flow; empty for an earlier term.
         refused: Its refused steps, of the newest thousand of the ledger.
+        guarantee: The guarantee with its assumptions; "" for an earlier term.
     """
 
     standing: Standing
     overview: Overview
     terms: tuple[TermView, ...]
-    ahead: tuple[Outlook, ...]
+    outlooks: tuple[Outlook, ...]
     refused: int
+    guarantee: str
 
     @property
     def used(self) -> float:
@@ -179,8 +166,14 @@ def _status_of(
     paused = pauses(policies.get(name))
     found = overview(ledger, standing, own, paused=paused)
     terms = tuple(views.terms(ledger, name))
+    pinned = standing.pinned
     return DatasetStatus(
-        standing=standing, overview=found, terms=terms, ahead=own, refused=refused
+        standing=standing,
+        overview=found,
+        terms=terms,
+        outlooks=own,
+        refused=refused,
+        guarantee="" if pinned is None else term_guarantee(pinned, terms),
     )
 
 
@@ -201,84 +194,7 @@ def _changes(policies: Any, shown: Sequence[Standing]) -> list[str]:
     return found
 
 
-def _known_json(known: DatasetStatus) -> dict[str, Any]:
-    standing, terms, found = known.standing, known.terms, known.overview
-    pinned = standing.pinned
-    return {
-        "dataset": standing.dataset,
-        "state": found.state.as_json(),
-        "spent": [each.as_json() for each in found.spent],
-        "by_flow": [each.as_json() for each in found.flows],
-        "unusual_steps": asdict(found.unusual),
-        "refused": known.refused,
-        "unit": pinned and pinned["unit"],
-        "relation": pinned and pinned["relation"],
-        "guarantee": pinned and term_guarantee(pinned, terms),
-        "shares": pinned and sum_of_shares(pinned),
-        "planned_noise": pinned and planned_noise(pinned),
-        "term": standing.term,
-        "terms": [term_json(view) for view in terms],
-        "frozen": _frozen_json(terms) if pinned else None,
-        "parts": standing.parts,
-        "accounts": [account_json(view) for view in standing.accounts],
-        "outlooks": [each.as_json() for each in known.ahead],
-    }
-
-
 def _own(standing: Standing, ahead: Sequence[Outlook]) -> tuple[Outlook, ...]:
     """Return the outlooks of a dataset; an earlier term has none."""
     newest = standing.pinned is not None
     return tuple(e for e in ahead if newest and e.dataset == standing.dataset)
-
-
-def term_json(view: TermView) -> dict[str, Any]:
-    """Return a term for programs; numbers are exact decimal text."""
-    return {
-        "number": view.number,
-        "unit": view.unit,
-        "relation": view.relation,
-        "opened_with": dict(view.opened),
-        "budget": dict(view.budget),
-        "charged": view.charged,
-        "lifetime": None if view.lifetime is None else dict(view.lifetime),
-        "reason": view.reason,
-        "opened_at": view.opened_at,
-        "opened_by": view.opened_by,
-    }
-
-
-def _frozen_json(terms: Sequence[TermView]) -> dict[str, Any] | None:
-    freeze = terms[-1].frozen if terms else None
-    if freeze is None:
-        return None
-    return {name: freeze.get(name) for name in ("who", "reason", "at")}
-
-
-def account_json(view: AccountView) -> dict[str, Any]:
-    """Return an account for programs; amounts are exact decimal text.
-
-    A reading that is undefined is null, for JSON has no infinity.
-    """
-    odometer = None
-    if view.reading is not None:
-        odometer = {
-            "epsilon": finite(view.reading) if view.charged else 0.0,
-            "delta": view.delta,
-            "halt_at_epsilon": view.halt_at,
-        }
-    return {
-        "id": view.id or None,
-        "kind": view.kind,
-        "name": view.name,
-        "theorem": view.theorem,
-        "state": view.state,
-        "epsilon": view.epsilon,
-        "delta": view.delta,
-        "budget": view.budget,
-        "spent": view.spent,
-        "reserved": view.reserved,
-        "forfeited": view.forfeited,
-        "left": view.left,
-        "used_fraction": finite(view.used_fraction),
-        "odometer": odometer,
-    }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
@@ -16,16 +14,15 @@ from dpflow.ledger.views.spending import GROUPS, Spending, spending
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.unusual import Unusual, unusual
 from dpflow.ledger.views.words import amounts_text, percent_text
-from dpflow.notebook import table
+from dpflow.notebook import Record, table
 from dpflow.policy.files import policies_and_problem
-from dpflow.rounding import finite
 
 #: So many refusals of the ledger are read, the newest.
 _MOST_REFUSALS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class Why(Record):
     """Why a budget is gone: what `dpflow why` shows.
 
     In a notebook it is a table of who spent it.
@@ -48,24 +45,6 @@ class Why:
     spending: tuple[Spending, ...]
     unusual: tuple[Unusual, ...]
     refused: tuple[Refused, ...]
-
-    def as_json(self, limit: int | None = None) -> dict[str, Any]:
-        """Return the same for programs: what `dpflow why --json` prints.
-
-        Args:
-            limit: At most so many refusals.
-        """
-        return {
-            "ledger": {"id": self.ledger, "place": self.place},
-            "dataset": self.dataset,
-            "term": self.term,
-            "by": list(self.by),
-            "spending": [_spending_json(each) for each in self.spending],
-            "unusual": [asdict(each) for each in self.unusual],
-            "refused": sum(each.times for each in self.refused),
-            "refused_by": _by_account(self.refused),
-            "refusals": [_refusal_json(each) for each in self.refused[:limit]],
-        }
 
     def _repr_html_(self) -> str:
         heads = ("account", *self.by, "charges", "used", "share of budget", "last")
@@ -158,29 +137,3 @@ def _refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
         former = found.get(alike, Refused(each, each.at, 0))
         found[alike] = Refused(former.newest, each.at, former.times + 1)
     return list(found.values())
-
-
-def _by_account(refused: Sequence[Refused]) -> dict[str, int]:
-    counted: Counter[str] = Counter()
-    for each in refused:
-        counted[each.newest.account] += each.times
-    return dict(counted)
-
-
-def _spending_json(each: Spending) -> dict[str, Any]:
-    data = asdict(each)
-    return {**data, "used_fraction": finite(each.used_fraction)}
-
-
-def _refusal_json(refused: Refused) -> dict[str, Any]:
-    each = refused.newest
-    names = ("refusal", "step", "flow", "gate", "theorem", "asked", "left", "fits")
-    return {
-        "at": each.at,
-        "first": refused.first,
-        "times": refused.times,
-        "account": each.account,
-        "run": each.run,
-        **{name: each.body.get(name) for name in names},
-        "message": each.body.get("message"),
-    }

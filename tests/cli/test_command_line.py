@@ -133,7 +133,7 @@ def test_json_is_only_json(busy: Shop) -> None:
     for command in ("status", "history"):
         result = run_process(command, "--json", FORCE_COLOR="1")
         assert (result.returncode, result.stderr) == (0, "")
-        assert json.loads(result.stdout)["ledger"]["place"]
+        assert json.loads(result.stdout)["place"]
         assert ANSI not in result.stdout
 
 

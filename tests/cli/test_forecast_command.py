@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused
 from tests.cli.support import Shop, run_fine, run_json
 
@@ -39,20 +39,21 @@ def test_the_count_is_what_the_ledger_then_grants(shop: Shop) -> None:
 
 def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
     """Each row is what a forecast of that noise would say."""
-    rows = run_json("forecast", "cdnow", "--cost", WEEKLY)["noise"]
-    assert [row["factor"] for row in rows] == [0.5, 0.75, 1, 1.5, 2, 3, 4]
+    rows = run_json("forecast", "cdnow", "--cost", WEEKLY)["rows"]
+    assert [row["factor"] for row in rows] == ["0.5", "0.75", "1", "1.5", "2", "3", "4"]
     for row in rows:
-        sigma = int(1000 * row["factor"])
+        sigma = int(1000 * float(row["factor"]))
         assert row["runs_left"] == counted(sigma, "2", "5e-7")
-        assert row["half_widths"] == [pytest.approx(1.959964 * sigma, rel=1e-5)]
+        (width,) = map(float, row["widths"])
+        assert width == pytest.approx(1.959964 * sigma, rel=1e-5)
 
 
 def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> None:
     """With the factor that it prints the runs fit; with a little less they do not."""
     asked = ("forecast", "cdnow", "--cost", WEEKLY, "--runs")
-    found = run_json(*asked, "40")["enough_noise"]
+    found = run_json(*asked, "40")["enough"]
     (step,) = found["workload"]
-    cost = cost_from_text(step["cost"])
+    cost = cost_from_description(step["cost"])
     assert counted(cost.sigma, "2", "5e-7") == 40
     assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
     assert "40 runs fit with" in run_fine(*asked, "40")

@@ -52,6 +52,6 @@ def test_a_bad_ledger_is_an_exit_code_and_a_page(shop: Shop) -> None:
     assert result.exit_code == 1
     assert "the ledger is bad" in result.stderr
     assert "The ledger is bad." in (shop.root / "report.html").read_text("utf-8")
-    assert (
-        json.loads(run("report", "--verify", "--json").stdout)["stamp"]["fine"] is False
-    )
+    assert json.loads(run("report", "--verify", "--json").stdout)["stamp"]["found"][
+        "bad"
+    ]

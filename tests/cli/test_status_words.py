@@ -21,11 +21,11 @@ def test_a_flow_has_lost_the_least_of_the_bounds_that_hold(shop: Shop) -> None:
     text = CDNOW.replace("epsilon: 2, delta: 5e-7, ", "epsilon: 1.5, delta: 5e-7, ")
     shop.write(text)
     shop.charge()
-    (flow,) = overview()["by_flow"]
+    (flow,) = overview()["overview"]["flows"]
     assert flow["lost"]["by"] == "odometer"
     for _ in range(5):
         shop.charge()
-    (flow,) = overview()["by_flow"]
+    (flow,) = overview()["overview"]["flows"]
     assert flow["lost"] == {"epsilon": "1.5", "delta": "5e-7", "by": "share"}
 
 
@@ -33,12 +33,12 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
     """A budget of it admits what was charged, and one of 98 % does not."""
     for _ in range(5):
         shop.charge()
-    (spent,) = overview()["spent"]
+    (spent,) = overview()["overview"]["spent"]
     for factor, admitted in ((1, True), (Fraction(98, 100), False)):
-        epsilon = Fraction(spent["epsilon"]) * factor
+        epsilon = Fraction(spent["used"]) * factor
         rule = make_filter("gdp", epsilon=epsilon, delta="1e-6")
         assert rule.admits(rule.price(STEP).times(5)) is admitted
-    assert (spent["of"], spent["delta"]) == ("3", "0.000001")
+    assert (spent["epsilon"], spent["delta"]) == ("3", "0.000001")
     assert "of 3 at delta 1e-6; 11.9% of the budget is used" in run_fine("status")
 
 
@@ -55,36 +55,41 @@ def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
     shop.refuse(STEP)
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     before, newest = sorted(
-        run_json("status", "cdnow")["datasets"], key=lambda each: each["term"]
+        run_json("status", "cdnow")["datasets"],
+        key=lambda each: each["standing"]["term"],
     )
-    assert before["state"]["word"] == "ended"
-    assert {each["state"] for each in before["accounts"]} == {"ended"}
-    assert before["spent"][0]["of"] == "3"
-    assert newest["state"]["word"] == "paused"
+    assert before["overview"]["state"]["word"] == "ended"
+    assert {each["state"] for each in before["standing"]["accounts"]} == {"ended"}
+    assert before["overview"]["spent"][0]["epsilon"] == "3"
+    assert newest["overview"]["state"]["word"] == "paused"
     run_fine("resume", "other-report/mondays")
-    assert overview_of(2)["state"]["word"] == "paused"
+    assert overview_of(2)["overview"]["state"]["word"] == "paused"
     run_fine("resume", "weekly-report/mondays")
-    assert overview_of(2)["state"]["word"] == "not started"
+    assert overview_of(2)["overview"]["state"]["word"] == "not started"
     run_fine("ledger", "verify")
     shop.charge()
-    assert overview_of(2)["state"]["word"] == "running"
+    assert overview_of(2)["overview"]["state"]["word"] == "running"
 
 
 def overview_of(term: int) -> dict:
     """Return what `dpflow status --json` says of one term of `cdnow`."""
-    (found,) = (d for d in run_json("status", "cdnow")["datasets"] if d["term"] == term)
+    (found,) = (
+        d
+        for d in run_json("status", "cdnow")["datasets"]
+        if d["standing"]["term"] == term
+    )
     return found
 
 
 def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     """What was charged by hand is above it, so that nothing is promised of it."""
     shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    reservation = run_json("history", "adult")["entries"][0]["reservation"]
+    reservation = run_json("history", "adult")["entries"][0]["entry"]["reservation"]
     amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
     assert (
         run("ledger", "charge", "adult", "--charge", reservation, *amend).exit_code == 0
     )
     found = overview("adult")
-    assert found["state"]["word"] == "overdrawn"
-    (flow,) = found["by_flow"]
+    assert found["overview"]["state"]["word"] == "overdrawn"
+    (flow,) = found["overview"]["flows"]
     assert flow["lost"] is None

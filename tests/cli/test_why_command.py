@@ -20,10 +20,10 @@ def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:
     shop.refuse(Gaussian(sensitivity=1, noise_multiplier=2))
     for _ in range(2):
         shop.refuse(Gaussian(sensitivity=1, noise_multiplier=3), flow="halting")
-    found = run_json("why", "cdnow")
-    assert found["refused_by"] == {
-        "cdnow#1": 1,
-        "cdnow#1/flow/weekly-report": 1,
-        "cdnow#1/odometer/halting": 2,
-    }
-    assert found["refused"] == sum(each["times"] for each in found["refusals"]) == 4
+    found = run_json("why", "cdnow")["refused"]
+    times = [(each["newest"]["account"], each["times"]) for each in found]
+    assert sorted(times) == [
+        ("cdnow#1", 1),
+        ("cdnow#1/flow/weekly-report", 1),
+        ("cdnow#1/odometer/halting", 2),
+    ]

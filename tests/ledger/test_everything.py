@@ -231,7 +231,7 @@ def test_all_that_reads_a_ledger_agrees(world: World) -> None:
     assert run_json("ledger", "verify")["fine"]
     # One run, of which one step still runs: the rest of it is shown once.
     shown = run_json("ledger", "reservations")["reservations"]
-    assert sorted(each["preflight_of_run"] or "" for each in shown) == ["", "r4"]
+    assert sorted(each["covers"] or "" for each in shown) == ["", "r4"]
     for command in (
         ("status",),
         ("status", "shop"),

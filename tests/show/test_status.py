@@ -96,14 +96,13 @@ def test_one_part_tells_what_was_lost_in_it(
 
         step()
     shown = [
-        dpflow.status("shop", part=part).as_json()["datasets"][0]
-        for part in (None, "east", "west")
+        dpflow.status("shop", part=part).datasets[0] for part in (None, "east", "west")
     ]
-    assert [each["parts"] for each in shown] == [2, 2, 2]
-    fullest = [each["spent"][0]["account"].rpartition("/")[2] for each in shown]
-    assert fullest == ["east", "east", "west"]
-    lost = [float(each["by_flow"][0]["lost"]["epsilon"]) for each in shown]
+    assert [each.standing.parts for each in shown] == [2, 2, 2]
+    spent = [each.overview.spent[0].account for each in shown]
+    assert [name.rpartition("/")[2] for name in spent] == ["east", "east", "west"]
+    lost = [float(each.overview.flows[0].lost.epsilon) for each in shown]
     assert lost == [0.5, 0.5, 0.1]
-    assert all(each["state"]["word"] == "running" for each in shown)
+    assert all(each.overview.state.word == "running" for each in shown)
     with pytest.raises(ConfigurationError, match="Name the dataset"):
         dpflow.status(part="east")

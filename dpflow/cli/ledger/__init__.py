@@ -44,8 +44,8 @@ def init(*, as_json: AsJson = False) -> None:
     lock = found.policies / LOCK_NAME
     _refuse_existing(found, lock)
     ledger = make_project_ledger(found)
-    data = {"ledger": ledger_facts(ledger), "witness": _witness_place(ledger)}
-    data |= {"pin": str(lock), "commit": [str(lock)]}
+    data = {**ledger_facts(ledger), "witness": _witness_place(ledger)}
+    data |= {"pin": str(lock)}
     answer(data, *_made_lines(ledger, found, lock), as_json=as_json)
 
 
@@ -129,7 +129,7 @@ def info(*, as_json: AsJson = False) -> None:
         alive = [each.alive for each in views.open_reservations(ledger)]
     counts = {"count": len(alive), "running": sum(alive)}
     data = {
-        "ledger": ledger_facts(ledger),
+        **ledger_facts(ledger),
         "pin": str(found.policies / LOCK_NAME),
         "schema": SCHEMA_VERSION,
         "witness": _witness_place(ledger),
@@ -147,8 +147,8 @@ def _info_lines(data: dict[str, Any]) -> Iterator[str]:
 
     count, running, forfeited = data["open_reservations"].values()
     of_them = f" ({running} running, {forfeited} forfeited)" if count else ""
-    yield f"id                 {data['ledger']['id']}"
-    yield f"place              {plain(short_path(data['ledger']['place']))}"
+    yield f"id                 {data['ledger']}"
+    yield f"place              {plain(short_path(data['place']))}"
     yield f"pinned by          {plain(short_path(data['pin']))}"
     undetected = "" if data["failover_detected"] else " (failover undetected)"
     yield f"witness            {plain(data['witness'])}{undetected}"

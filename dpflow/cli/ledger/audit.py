@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
 from dpflow.cli.options import reason_text
 from dpflow.cli.output import AsJson, answer, fail, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import plain
+from dpflow.notebook import data_of, plain
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -55,8 +55,6 @@ def verify(export: _Export = None, *, as_json: AsJson = False) -> None:
 
 
 def _verify_export(path: Path, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from dpflow.ledger.audit.export import verify_export
     from dpflow.ledger.keys import ledger_key
 
@@ -64,7 +62,7 @@ def _verify_export(path: Path, *, as_json: bool) -> None:
     checked = "checked" if report.signed else "not checked: DPFLOW_LEDGER_KEY is unset"
     text = f"Export of ledger {plain(report.ledger)}: {report.entries:,} entries, "
     text += f"{report.checkpoints} checkpoints ({checked})."
-    answer({**asdict(report), "fine": not report.bad}, text, as_json=as_json)
+    answer(data_of(report) | {"fine": not report.bad}, text, as_json=as_json)
     for problem in [] if as_json else report.bad[:_SHOWN]:
         fail(plain(problem))
     if report.bad:
@@ -153,11 +151,10 @@ def trust(*, yes: _Yes = False, as_json: AsJson = False) -> None:
         if yes:
             found = begin(ledger)
         used = _used(ledger)
-    accounts = [each for line in found for each in _head_json(line, used)]
-    data = {"ledger": ledger_facts(ledger), "witness": place, "begun": yes}
+    data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
     lines = (f"Ledger {ledger.id} holds:", *_head_lines(found, used), "", end)
-    answer({**data, "accounts": accounts}, *lines, as_json=as_json)
+    answer(data, *lines, as_json=as_json)
     if not yes:
         raise typer.Exit(1)
 
@@ -203,8 +200,9 @@ def reconcile(*, reason: _Reason = None, as_json: AsJson = False) -> None:
             comparison = repair(ledger, policies, reason=reason)
     repaired = reason is not None and not comparison.agrees
     if as_json:
-        facts = {"ledger": ledger_facts(ledger), "repaired": repaired}
-        say_json({**facts, **comparison_json(comparison)})
+        facts = {"repaired": repaired, "agrees": comparison.agrees}
+        releases = {"releases": comparison.releases}
+        say_json(ledger_facts(ledger) | facts | data_of(comparison) | releases)
     else:
         say_comparison(comparison, repaired=repaired)
         say_lost_releases(comparison.releases, whole=comparison.tells_all)
@@ -244,7 +242,7 @@ def _verified(
 def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
     """Print what was found; the command ends with 1 if the ledger is bad."""
     if as_json:
-        say_json({"ledger": ledger_facts(ledger), **_report_json(report)})
+        say_json(ledger_facts(ledger) | data_of(report) | {"fine": report.fine})
     else:
         _say_report(report)
     if not report.fine:
@@ -286,28 +284,6 @@ def _checkpoint_text(report: Verification) -> str:
     )
 
 
-def _report_json(report: Verification) -> dict[str, Any]:
-    return {
-        "fine": report.fine,
-        "accounts": report.accounts,
-        "entries": report.entries,
-        "reservations": report.reservations,
-        "releases": report.releases,
-        "values_checked": report.values,
-        "checkpoints": {"count": report.checkpoints, "checked": report.signed},
-        "witness": report.witness,
-        "bad": [
-            {
-                "account": finding.account,
-                "dataset": finding.book,
-                "entry": finding.entry,
-                "problem": finding.problem,
-            }
-            for finding in report.bad
-        ],
-    }
-
-
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
     from dpflow.ledger.decision.gates import gate_at
@@ -325,19 +301,6 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
                 if gate is not None:
                     found[row.id] = dict(gate.rule.named(gate.used))
     return found
-
-
-def _head_json(line: Line, used: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "account": account,
-            "entry": line.number,
-            "hash": line.hash,
-            "used": used.get(account, {}),
-        }
-        for account, amounts in line.used.items()
-        if amounts
-    ]
 
 
 def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:

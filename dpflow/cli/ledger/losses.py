@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpflow.cli.output import say
 from dpflow.notebook import plain
@@ -23,42 +22,6 @@ _CHARGE_AGAIN = (
     "Bring the right ledger back if there is one. If not, charge it again with",
     '`dpflow ledger reconcile --reason "..."`; nothing is ever given back.',
 )
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return what a ledger lacks, for programs."""
-    return {
-        "agrees": comparison.agrees,
-        "witnessed": comparison.lines,
-        "older_than_a_repair": comparison.older,
-        "checkpoints_missing": comparison.unsigned,
-        "charged_again_before": comparison.again,
-        "lost_releases": [asdict(each) for each in comparison.releases],
-        "lost_releases_are_all": comparison.tells_all,
-        "losses": [_loss_json(loss) for loss in comparison.losses],
-        "lost_decisions": [_lost_json(each) for each in comparison.lost],
-    }
-
-
-def _loss_json(loss: Loss) -> dict[str, Any]:
-    return {
-        "account": loss.account,
-        "used": loss.present,
-        "repaired": loss.repaired,
-        "missing": [
-            {"entry": line.number, "reservation": line.charge, "run": line.run}
-            for line in loss.missing
-        ],
-    }
-
-
-def _lost_json(lost: LostDecisions) -> dict[str, Any]:
-    return {
-        "dataset": lost.dataset,
-        "freeze_or_tightening": lost.gates,
-        "terms": list(lost.terms),
-        "reason": lost.reason,
-    }
 
 
 def say_comparison(comparison: Comparison, *, repaired: bool) -> None:

@@ -10,20 +10,19 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger.losses import comparison_json, say_comparison, say_lost_releases
+from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
 from dpflow.cli.options import Dataset, Reason, reason_text
 from dpflow.cli.output import AsJson, answer, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import plain
+from dpflow.notebook import data_of, plain
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
@@ -70,7 +69,7 @@ def backup(path: _NewFile, *, as_json: AsJson = False) -> None:
     with project_ledger() as (_, ledger):
         count = copy(ledger, path).entries
     there = path.absolute()
-    data = {"ledger": ledger_facts(ledger), "backup": str(there), "entries": count}
+    data = {**ledger_facts(ledger), "backup": str(there), "entries": count}
     done = f"Copied the ledger to {plain(short_path(there))} and verified its "
     answer(data, f"{done}{count:,} entries.", _LATER, as_json=as_json)
 
@@ -118,21 +117,9 @@ def restore(
         conditions=project_conditions(found),
     )
     if as_json:
-        say_json(_restored_json(restored, place))
+        say_json({"restored": place, **data_of(restored)})
     else:
         _say_restored(restored, path, place)
-
-
-def _restored_json(restored: Restored, place: Path) -> dict[str, Any]:
-    again, aside = restored.charged_again, restored.aside
-    return {
-        "restored": str(place),
-        "replaced_file": None if aside is None else str(aside),
-        **comparison_json(again),
-        "repaired": not again.agrees,
-        "lost_releases": [asdict(each) for each in restored.lost],
-        "lost_releases_are_all": restored.all_lost_told,
-    }
 
 
 def _say_restored(restored: Restored, path: Path, place: Path) -> None:
@@ -213,8 +200,7 @@ def reservations(
     with project_ledger() as (_, ledger):
         found = views.open_reservations(ledger)
     if as_json:
-        rows = [_reservation_json(item) for item in found]
-        say_json({"ledger": ledger_facts(ledger), "reservations": rows})
+        say_json({**ledger_facts(ledger), "reservations": found})
     elif found:
         _say_reservations(found)
     else:
@@ -224,7 +210,7 @@ def reservations(
 def _close(reservation: str, reason: str, *, as_json: bool) -> None:
     with project_ledger(writes=True) as (_, ledger):
         ledger.forfeit(reservation, reason=reason)
-    facts = {"ledger": ledger_facts(ledger), "reservation": reservation}
+    facts = {**ledger_facts(ledger), "reservation": reservation}
     text = f"Closed reservation {reservation}; it is charged in full."
     answer({**facts, "state": "forfeited"}, text, as_json=as_json)
 
@@ -349,20 +335,6 @@ def _sha256(path: Path) -> str:
     return found.hexdigest()
 
 
-def _reservation_json(item: OpenReservation) -> dict[str, Any]:
-    return {
-        "reservation": item.reservation,
-        "state": "running" if item.alive else "forfeited",
-        "step": item.step,
-        "flow": item.body.get("flow"),
-        "cost": item.cost,
-        "accounts": list(item.accounts),
-        "preflight_of_run": item.covers,
-        "undrawn": item.undrawn or None,
-        "at": item.at,
-    }
-
-
 def _say_reservations(found: list[OpenReservation]) -> None:
     from dpflow.accounting.costs.base import cost_from_description
     from dpflow.cli.tables import cell, new_table
@@ -411,16 +383,7 @@ def _say_charges(
     from dpflow.ledger.views.words import amounts_text
 
     if as_json:
-        posted = [
-            {
-                "account": charge.account,
-                "entry": charge.entry,
-                "amount": charge.amount,
-                "state": charge.state,
-            }
-            for charge in charges
-        ]
-        say_json({**facts, "cost": cost.describe(), "charges": posted})
+        say_json({**facts, "cost": cost, "charges": charges})
         return
     for charge in charges:
         say(f"Charged {plain(charge.account)}: {amounts_text(charge.amount)}.")

@@ -5,19 +5,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpflow.cli.output import AsJson, fail, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
-from dpflow.notebook import plain
+from dpflow.notebook import data_of, plain
 
 if TYPE_CHECKING:
-    from dpflow.exceptions import DpflowError
-    from dpflow.forecast.advice import Suggestion
-    from dpflow.forecast.check import Check, GateCheck, PolicyCheck
+    from dpflow.forecast.check import Check, PolicyCheck
     from dpflow.policy import Policy
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
@@ -166,89 +164,13 @@ def _guarantee(policy: Policy, each: PolicyCheck) -> str:
 
 
 def _print_json(found: Check) -> None:
-    say_json(
+    policies = [
         {
-            "fine": found.fine,
-            "policies": [
-                _policy_json(each, each.policy) for each in found.files if each.policy
-            ],
-            "errors": [_error_json(error) for error in found.errors],
+            **data_of(each),
+            "guarantee": _guarantee(each.policy, each),
+            "gates": each.gates,
         }
-    )
-
-
-def _policy_json(each: PolicyCheck, policy: Policy) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from dpflow.forecast.counting import reach_of_shares
-    from dpflow.policy.planned_noise import planned_noise
-
-    return {
-        "file": short_path(each.path),
-        "dataset": policy.dataset,
-        "guarantee": _guarantee(policy, each),
-        "gates": [_gate_json(gate) for gate in each.gates],
-        "planned_noise": planned_noise(each.pinned),
-        "shares_reach": reach_of_shares(each.pinned),
-        "ledger": _ledger_json(each),
-        "warnings": [asdict(weak) for weak in each.warnings],
-        "workload": [
-            {"cost": repr(step.cost), "times": step.times} for step in each.workload
-        ],
-        "suggestion": each.suggestion and _suggestion_json(each.suggestion),
-    }
-
-
-def _suggestion_json(better: Suggestion) -> dict[str, Any]:
-    return {
-        "filter": better.best.theorem,
-        "order": better.best.order,
-        "runs": better.best.rounds,
-        "policy_runs": None if better.own.problem else better.own.rounds,
-        "text": better.text,
-    }
-
-
-def _gate_json(gate: GateCheck) -> dict[str, Any]:
-    """Return a gate for programs; `steps` is null where there is no end or no price."""
-    from dpflow.forecast.check import STEPS
-    from dpflow.rounding import finite
-
-    account = gate.account
-    return {
-        "kind": account.kind,
-        "name": account.name,
-        "theorem": account.theorem,
-        "parameters": account.parameters,
-        "budget": account.budget,
-        "idle_reading": finite(account.reading),
-        "halt_at_epsilon": account.halt_at,
-        "fits": [
-            {"cost": STEPS[name].describe(), "priced": priced, "steps": steps}
-            for name, (priced, steps) in gate.counts.items()
-        ],
-    }
-
-
-def _ledger_json(each: PolicyCheck) -> dict[str, Any] | None:
-    from dpflow.show.status import term_json
-
-    if each.standing is None:
-        return None
-    return {
-        "term": each.standing.term,
-        "differences": list(each.differences),
-        "refused": each.refused,
-        "terms": [term_json(view) for view in each.terms],
-        "own_noise": each.unusual.own_noise,
-    }
-
-
-def _error_json(error: DpflowError) -> dict[str, Any]:
-    details = error.details
-    return {
-        "message": error.message,
-        "file": details.get("file"),
-        "line": details.get("line"),
-        "hint": details.get("hint"),
-    }
+        for each in found.files
+        if each.policy
+    ]
+    say_json({"fine": found.fine, "policies": policies, "errors": found.errors})

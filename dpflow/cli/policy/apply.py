@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -112,7 +112,7 @@ def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
         policies = load_policies(found.policies)
         proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
     if as_json:
-        say_json({"datasets": [_proposal_json(each) for each in proposals]})
+        say_json({"datasets": proposals})
     else:
         for each in proposals:
             _print_proposal(each)
@@ -180,8 +180,7 @@ def apply(
             else:
                 applied.append((policy, result))
     if as_json:
-        done = [_applied_json(*each) for each in applied]
-        say_json({"applied": done, "errors": [_error_json(each) for each in errors]})
+        say_json({"applied": [each for _, each in applied], "errors": errors})
     else:
         for number, (policy, result) in enumerate(applied):
             _print_applied(policy, result, shortly=number > 0)
@@ -195,9 +194,6 @@ def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     if dataset is not None:
         return [policies.policy_for(dataset)]
     return [policies[name] for name in sorted(policies)]
-
-
-# Text
 
 
 def _print_proposal(proposal: Proposal) -> None:
@@ -264,49 +260,3 @@ def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
     for weak in advice(policy, terms=result.terms, strict=True):
         say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
     say("")
-
-
-# JSON
-
-
-def _proposal_json(proposal: Proposal) -> dict[str, Any]:
-    return {
-        "dataset": proposal.dataset,
-        "term": None if proposal.term is None else proposal.term.number,
-        "verdict": proposal.verdict,
-        "action": proposal.action,
-        "changes": [_change_json(change) for change in proposal.changes],
-        "why": proposal.why or None,
-        "obstacle": proposal.obstacle or None,
-    }
-
-
-def _change_json(change: Change) -> dict[str, str | None]:
-    return {
-        "field": change.field,
-        "ledger": change.ledger,
-        "file": change.file,
-        "verdict": change.verdict,
-        "why": change.why or None,
-    }
-
-
-def _error_json(error: DpflowError) -> dict[str, Any]:
-    return {"message": error.message, "dataset": error.details.get("dataset")}
-
-
-def _applied_json(policy: Policy, result: Applied) -> dict[str, Any]:
-    from dpflow.show.guarantees import term_guarantee, terms_in_words
-    from dpflow.show.status import term_json
-
-    return {
-        "dataset": result.dataset,
-        "action": result.action,
-        "term": result.term,
-        "changes": [_change_json(change) for change in result.changes],
-        "tightened": list(result.accounts),
-        "admit_nothing_more": list(result.closed),
-        "guarantee": term_guarantee(policy.declared(), result.terms),
-        "terms_in_words": terms_in_words(result.terms),
-        "terms": [term_json(view) for view in result.terms],
-    }

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from dpflow.cli.output import say, say_json
-from dpflow.notebook import plain
+from dpflow.notebook import data_of, plain
 from dpflow.policy.revisions import PolicyEdit, RevisionDiff
 
 
 def print_diff(diff: RevisionDiff, *, markdown: bool, as_json: bool) -> None:
     """Print a comparison with a commit."""
     if as_json:
-        say_json(asdict(diff) | {"weaker": diff.weaker})
+        say_json(data_of(diff) | {"weaker": diff.weaker})
     elif markdown:
         title = f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
         lines = [title, "", f"**{_escaped(_headline(diff))}**", ""]

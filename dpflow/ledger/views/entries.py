@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.ledger.decision.terms import BY_ITSELF
@@ -29,7 +29,7 @@ class JournalEntry:
     """
 
     entry: AccountLine
-    account: AccountView
+    account: AccountView = field(repr=False)
     fate: str
 
     @property

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from math import isfinite
 from typing import Any
 
 from dpflow.config import Settings
@@ -24,6 +23,7 @@ from dpflow.ledger.records import (
 )
 from dpflow.ledger.views.releases import KeptRelease, releases
 from dpflow.ledger.views.standing import Standing, standings
+from dpflow.notebook import Record
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.rounding import number_from_text, number_text, short_up
@@ -67,7 +67,7 @@ class Section:
     refusals: tuple[RefusalView, ...]
     refused: int
     outlooks: tuple[Outlook, ...]
-    burn_down: BurnDown | None
+    burn_down: BurnDown | None = field(repr=False)
 
     @property
     def filters(self) -> tuple[AccountView, ...]:
@@ -81,7 +81,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Record):
     """All that a page shows.
 
     Attributes:
@@ -104,12 +104,6 @@ class Report:
     releases: tuple[KeptRelease, ...] = ()
     kept: int = 0
     stamp: Stamp | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs, without pictures; infinite is null."""
-        data: dict[str, Any] = _data(self)
-        ledger = {"id": data.pop("ledger"), "place": data.pop("place")}
-        return {"ledger": ledger, **data}
 
 
 def read_report(
@@ -293,25 +287,3 @@ def _at_most(budget: Mapping[str, str]) -> str:
         short_up(number_from_text(budget[name])) for name in ("epsilon", "delta")
     )
     return f"epsilon at most {epsilon}, delta at most {delta}"
-
-
-def _data(value: Any) -> Any:
-    """Return a value for JSON: what is infinite is null, pictures are left out."""
-    if isinstance(value, Outlook | Stamp):
-        return value.as_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in fields(value)}
-        return {
-            name: _data(part)
-            for name, part in parts.items()
-            if not isinstance(part, BurnDown)
-        }
-    if isinstance(value, Fraction):
-        return number_text(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _data(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_data(part) for part in value]
-    return value

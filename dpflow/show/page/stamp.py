@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
@@ -14,11 +13,6 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.keys import ledger_key
 
 _MOST_PROBLEMS = 20
-#: What a stamp says for programs as the verification does.
-_SAME = (
-    *("fine", "accounts", "entries", "reservations", "releases"),
-    *("checkpoints", "signed", "witness"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +33,6 @@ class Stamp:
     def problems(self) -> tuple[str, ...]:
         """What is bad, in words."""
         return tuple(map(str, self.found.bad[:_MOST_PROBLEMS]))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for programs."""
-        heads = sorted(self.found.heads.items())
-        return {
-            **{name: getattr(self.found, name) for name in _SAME},
-            "at": self.at,
-            "seconds": self.seconds,
-            "heads": [
-                {"dataset": book, "entry": entry, "digest": digest}
-                for book, (entry, digest) in heads
-            ],
-            "problems": list(self.problems),
-        }
 
 
 def verified(ledger: Ledger) -> Stamp:

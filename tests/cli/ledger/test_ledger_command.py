@@ -88,7 +88,7 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(
     assert f"with id {pinned}." in text
     assert "dpflow ledger roles --sql" in text
     status = run_json("ledger", "info")
-    assert status["ledger"]["id"] == pinned
+    assert status["ledger"] == pinned
     result = run("ledger", "init")
     assert result.exit_code == 1
     assert "none is ever replaced" in result.stderr

@@ -29,7 +29,7 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     assert "Every person (replace-one)" in text
     assert "(epsilon = 1, delta = 0)-differentially private" in text
     assert "tightened to (epsilon = 0.5, delta = 0)" in text
-    (account,) = run_json("status", "adult")["datasets"][0]["accounts"]
+    (account,) = run_json("status", "adult")["datasets"][0]["standing"]["accounts"]
     assert (account["epsilon"], account["left"]["epsilon"]) == ("0.5", "0.4")
     assert "same as the ledger's copy (term 1)" in run_fine("policy", "check")
     assert "less is enough" in run_fine("history", "adult")
@@ -49,7 +49,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     data = run_json("policy", "apply", "adult", "--new-term", "--reason", "2027")
     (done,) = data["applied"]
     assert (done["action"], done["term"]) == ("new term", 2)
-    assert done["terms"][0]["opened_with"] == {"epsilon": "1", "delta": "0"}
+    assert done["terms"][0]["opened"] == {"epsilon": "1", "delta": "0"}
     charge(shop)
     text = run_fine("policy", "check", "policies/adult.yaml")
     assert "All terms together are kept within (epsilon = 3, delta = 0)" in text

@@ -70,8 +70,8 @@ def test_an_edit_after_the_first_charge_fails_the_check(shop: Shop) -> None:
     assert result.exit_code == 1
     assert "differs from the ledger: budget.epsilon: ledger 3, file 4" in result.stdout
     data = run_json("policy", "check", "policies/cdnow.yaml", exit_code=1)
-    told = data["policies"][0]["ledger"]
-    assert (told["term"], told["refused"]) == (1, True)
+    told = data["policies"][0]["standing"]
+    assert (told["term"], told["replaceable"]) == (1, False)
     assert "budget.epsilon: ledger 3, file 4" in told["differences"]
 
 

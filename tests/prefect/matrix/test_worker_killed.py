@@ -66,7 +66,7 @@ def _reservations(laboratory, folder):
     """Return the step and the state of each open reservation, as the command tells."""
     said = laboratory.command(folder, "dpflow", "ledger", "reservations", "--json")
     told = json.loads(said)["reservations"]
-    return [(each["step"], each["state"]) for each in told]
+    return [(e["step"], "running" if e["alive"] else "forfeited") for e in told]
 
 
 LOST = {"orphans": 1, "forfeited": "0.1"}
