@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.keys import Sign, Verifies, from_hex
+from dpflow.ledger.keys import LedgerKey, Sign, from_hex
 
 
 def message(ledger: str, book: str, point: Mapping[str, Any]) -> bytes:
@@ -59,31 +59,27 @@ def signed(
     return {**point, "signature": sign(message(ledger, book, point)).hex()}
 
 
-def forged(
-    verifies: Verifies, ledger: str, book: str, points: Iterable[Mapping[str, Any]]
+def first_wrong(
+    key: LedgerKey | None,
+    ledger: str,
+    book: str,
+    points: Iterable[Mapping[str, Any]],
 ) -> int | None:
-    """Return the number of the first entry whose checkpoint the key did not sign so.
+    """Return the number that the first wrong checkpoint signs; None if none is.
+
+    It is not in its place, or the key did not sign it so.
 
     Args:
-        verifies: Checks a signature with the ledger's public key.
+        key: Checks the signatures; None: places only.
         ledger: Id of the ledger.
         book: Whose checkpoints these are.
         points: What their entries say, oldest first.
     """
     previous = ""
     for count, point in enumerate(points, 1):
-        wanted = {**point, "count": count, "previous": previous}
-        if not verifies(message(ledger, book, wanted), from_hex(point["signature"])):
-            return int(point["number"])
-        previous = point["signature"]
-    return None
-
-
-def miscounted(points: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the number that the first checkpoint signs that is not in its place."""
-    previous = ""
-    for count, point in enumerate(points, 1):
-        if (point["count"], point["previous"]) != (count, previous):
+        placed = (point["count"], point["previous"]) == (count, previous)
+        made = from_hex(point["signature"])
+        if not placed or (key and not key.verifies(message(ledger, book, point), made)):
             return int(point["number"])
         previous = point["signature"]
     return None

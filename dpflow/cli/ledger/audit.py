@@ -21,7 +21,7 @@ from dpflow.notebook import data_of, plain
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.stored_rows import Verification
+    from dpflow.ledger.audit.findings import Verification
     from dpflow.ledger.keys import LedgerKey
     from dpflow.ledger.witness.lines import Line
 
@@ -58,14 +58,14 @@ def _verify_export(path: Path, *, as_json: bool) -> None:
     from dpflow.ledger.audit.export import verify_export
     from dpflow.ledger.keys import ledger_key
 
-    report = verify_export(path, ledger_key())
-    checked = "checked" if report.signed else "not checked: DPFLOW_LEDGER_KEY is unset"
-    text = f"Export of ledger {plain(report.ledger)}: {report.entries:,} entries, "
-    text += f"{report.checkpoints} checkpoints ({checked})."
-    answer(data_of(report) | {"fine": not report.bad}, text, as_json=as_json)
+    found, report = verify_export(path, ledger_key())
+    text = f"Export of ledger {plain(found)}: {report.entries:,} entries."
+    points = f"Checkpoints: {_checkpoint_text(report)}."
+    data = {"ledger": found} | data_of(report) | {"fine": report.fine}
+    answer(data, text, points, as_json=as_json)
     for problem in [] if as_json else report.bad[:_SHOWN]:
-        fail(plain(problem))
-    if report.bad:
+        fail(plain(str(problem)))
+    if not report.fine:
         raise typer.Exit(1)
 
 

@@ -17,9 +17,8 @@ from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import gate_rule
+from dpflow.ledger.decision.gates import covers_flow, gate_rule
 from dpflow.ledger.decision.settlement import Lesser
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import rule_of
@@ -72,6 +71,7 @@ class Admissions:
         self._granted: dict[str, dict[str, list[tuple[Amounts, Amounts]]]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
+        self._opened: dict[tuple[str, int], Term] = {}
         self._drawn: set[str] = set()
 
     def see(self, rows: Mapping[Key, Row], entry: Entry) -> None:
@@ -90,6 +90,7 @@ class Admissions:
         elif entry.kind in ("open", "tighten"):
             facts = entry.body["term"]
             after = Term(entry.book, facts["number"], entry.number, facts)
+            self._opened.setdefault((entry.book, after.number), after)
             before = self._terms.get(entry.book)
             _check_pins(after)
             if entry.kind == "tighten":
@@ -127,6 +128,24 @@ class Admissions:
         """Ask the gates about all that was not asked."""
         for book in list(self._granted):
             self.settle(book, 0)
+
+    def hidden_overdrafts(self, rows: Mapping[Key, Row]) -> Iterator[str]:
+        """Yield the accounts that are above their filter, and not overdrawn.
+
+        A tightened filter may be below what was charged before, so that this asks the
+        one that the term was opened with. That of `others` may grow instead.
+        """
+        for row in rows.values():
+            if not isinstance(row, Account) or row.overdrawn:
+                continue
+            book, number, kind, name, _ = split(row.id)
+            opened = self._opened.get((book, number))
+            found = None if opened is None else gate_rule(opened, kind, name)
+            if opened is None or found is None or kind == "others":
+                continue
+            total = tuple(map(add, row.settled, row.held))
+            if isinstance(found[0], Filter) and not _admits(opened, row.id, total):
+                yield row.id
 
     def _grant(self, rows: Mapping[Key, Row], entry: Entry) -> None:
         book = rows.get(("book", entry.book))
@@ -189,22 +208,6 @@ def first_beyond(entries: Iterator[Entry], where: Beyond) -> int | None:
     return None
 
 
-def hidden_overdraft(opened: Term | None, account: Account) -> bool:
-    """Say whether an account is above its filter, and not overdrawn.
-
-    A tightened filter may be below what was charged before, so that this asks the one
-    that the term was opened with. That of `others` may grow instead.
-    """
-    if account.overdrawn or opened is None:
-        return False
-    _, _, kind, name, _ = split(account.id)
-    found = gate_rule(opened, kind, name)
-    if kind == "others" or found is None or not isinstance(found[0], Filter):
-        return False
-    total = tuple(map(add, account.settled, account.held))
-    return not _admits(opened, account.id, total)
-
-
 def _admits(term: Term, account: str, total: Amounts) -> bool:
     _, _, kind, name, _ = split(account)
     found = gate_rule(term, kind, name) if term.facts else None
@@ -256,7 +259,8 @@ def _check_pins(term: Term) -> None:
 def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
     # Accounts stay when the last reserved share is dropped.
     dropped = place == "others" and "others" not in pinned
-    return dropped or is_taken_off(pinned, place.partition("/")[2])
+    flow = place.partition("/")[2]
+    return dropped or (bool(flow) and not covers_flow(pinned, flow))
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:

@@ -26,9 +26,9 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
+from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.audit.lost_decisions import LostRelease, kept_releases
 from dpflow.ledger.audit.reconcile import Comparison, reconcile
-from dpflow.ledger.audit.stored_rows import Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions

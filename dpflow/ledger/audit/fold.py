@@ -17,9 +17,10 @@ epoch is the highest one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Entry, entry_of
 from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.rows import JournalError, Key, Row
@@ -27,10 +28,29 @@ from dpflow.ledger.rows import JournalError, Key, Row
 #: Kinds that are written in all books of a charge at once.
 TOGETHER = {"adopt", *(name for name, k in KINDS.items() if k.holds or k.ends)}
 #: What following garbage raises, where its hashes fit.
-_GARBAGE = (
-    *(JournalError, ArithmeticError, AttributeError, LookupError),
-    *(RecursionError, TypeError, ValueError),
-)
+_GARBAGE = (*UNREADABLE, RecursionError)
+
+
+def chained(
+    book: str, head: tuple[int, str], rows: Iterable[Sequence[Any]]
+) -> Iterator[Entry]:
+    """Yield the next entries of a book from their columns, and check each hash.
+
+    Args:
+        book: Its name.
+        head: Number and hash of the entry before them.
+        rows: The columns of each, and its hash.
+
+    Raises:
+        JournalError: If one is missing, or is not what was hashed.
+    """
+    number, previous = head
+    for columns in rows:
+        if columns[0] != book or columns[1] != number + 1:
+            what = f"entry {number + 1} is missing or out of order"
+            raise JournalError(what)
+        yield entry_of(previous, columns[:8], columns[8])
+        number, previous = number + 1, columns[8]
 
 
 class Fold:
@@ -73,12 +93,9 @@ class Fold:
         number, previous = first, _ = self.heads.get(book, (0, ""))
         waiting = self._waiting.setdefault(book, deque())
         try:
-            for columns in page:
-                if columns[0] != book or columns[1] != number + 1:
-                    what = f"entry {number + 1} is missing or out of order"
-                    raise JournalError(what)
-                waiting.append(entry_of(previous, columns[:8], columns[8]))
-                number, previous = number + 1, columns[8]
+            for entry in chained(book, (number, previous), page):
+                waiting.append(entry)
+                number, previous = entry.number, entry.hash
         except JournalError as problem:
             self.bad.setdefault(book, (number + 1, str(problem)))
         self.heads[book] = number, previous

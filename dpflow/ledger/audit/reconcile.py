@@ -21,9 +21,8 @@ from dpflow.ledger.audit.lost_decisions import (
     lost_decisions,
     perhaps_lost,
 )
-from dpflow.ledger.audit.pinned import is_taken_off
 from dpflow.ledger.decision.by_hand import BookLoss, Repair, lost_name
-from dpflow.ledger.decision.gates import gate_at, remainder
+from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, Amounts, epoch_of, split
@@ -348,10 +347,10 @@ def _untold(state: State, account: str, gone: Sequence[Line]) -> Loss:
 def _is_taken_off(state: State, account: str) -> bool:
     """Say whether an account is a flow's that may not use the dataset any more."""
     book, number, kind, name, _ = split(account)
-    for term in state.terms(book):
-        if term.number == number and kind in ("flow", "odometer"):
-            return is_taken_off(term.facts["pinned"], name)
-    return False
+    term = state.term(book, number)
+    if term is None or kind not in ("flow", "odometer"):
+        return False
+    return not covers_flow(term.facts["pinned"], name)
 
 
 def _repaired(account: Account, name: str, told: _Lines, *, whole: bool) -> Tally:

@@ -8,52 +8,31 @@ transaction of its own, so that steps go on running meanwhile.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.admissions import Admissions, first_beyond, hidden_overdraft
+from dpflow.ledger.audit.admissions import Admissions, Beyond, first_beyond
+from dpflow.ledger.audit.findings import Finding, Verification
 from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.audit.stored_rows import (
-    COLUMNS,
-    Comparing,
-    Finding,
-    Fits,
-    Verification,
-)
-from dpflow.ledger.checkpoint import (
-    forged,
-    miscounted,
-    points_of,
-)
-from dpflow.ledger.checkpoint import signed as signed_now
+from dpflow.ledger.audit.stored_rows import MISSING, NAMES, Fits, finding, problem_of
+from dpflow.ledger.checkpoint import points_of, signed
+from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.decision.settlement import (
-    TOO_LITTLE,
-    is_too_little,
-    lesser_keys,
-)
+from dpflow.ledger.decision.settlement import TOO_LITTLE, is_too_little, lesser_keys
 from dpflow.ledger.entry import Entry, parsed
 from dpflow.ledger.keys import LedgerKey, Sign
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import (
-    Account,
-    JournalError,
-    Key,
-    Row,
-    Term,
-    epoch_of,
-    name_of_term,
-)
+from dpflow.ledger.rows import JournalError, Key, Row, epoch_of
+from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.witness.rollback_check import missing
 
 _NONE: Mapping[int, str] = {}
 _REWRITTEN = "it was signed with another content: the history was rewritten"
-#: What reading garbage raises.
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_MOST_BOOKS = 2**31
+_PAGE = 2000
 
 
 def first_problem(ledger: Ledger) -> str | None:
@@ -83,147 +62,93 @@ def verify(
             a checkpoint, which is bad otherwise.
         progress: Called with how many entries were just read, and how many are to be.
     """
-    checked, collects = _Verification(ledger, key, progress), gc.isenabled()
-    # Looking for garbage among rows that stay to the end takes an eighth of the time.
-    gc.disable()
-    try:
-        return _checked(checked, sign=sign)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _checked(checked: _Verification, *, sign: bool) -> Verification:
-    report, key = checked.report, checked.key
-    checked.checkpoints(sign_new=sign)
+    checked = _Verification(ledger, progress)
+    checked.checkpoints(key, sign_new=sign)
     checked.journals()
-    if not report.bad:
+    if checked.report.fine:
         checked.rows()
     checked.witness()
-    if sign and report.fine and key is not None and key.sign is not None:
+    if sign and checked.report.fine and key is not None and key.sign is not None:
         checked.sign(key.sign)
-    return report
+    return checked.report
 
 
 class _Verification:
     """One verification, step by step."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        key: LedgerKey | None,
-        progress: Callable[[int, int], None] | None,
+        self, ledger: Ledger, progress: Callable[[int, int], None] | None
     ) -> None:
-        self.ledger, self.key = ledger, key
+        self.ledger = ledger
         secret = ledger.digests.is_readable()
         self.fits: Fits = lambda row, value: (
             not secret or ledger.digests.of_value(row.charge, value) == row.digest
         )
-        self.report = Verification(signed=key is not None, values=secret)
+        self.report = Verification(values=secret)
         self._progress = progress
         self._gates = Admissions()
         self._fold = Fold(seen=self._seen)
         self._points: dict[str, list[Mapping[str, Any]]] = {}
         self._signed: dict[str, dict[int, str]] = {}
-        self._opened: dict[tuple[str, int], Term] = {}
         self._whole = 0
 
     # Checkpoints
 
-    def checkpoints(self, *, sign_new: bool) -> None:
+    def checkpoints(self, key: LedgerKey | None, *, sign_new: bool) -> None:
         """Read the signed checkpoints, and check who signed them."""
+        self.report.signed = key is not None
         with self.ledger.storage.read() as reading:
-            books = [parsed(row[1]) for row in reading.kept("book")]
-            for name, *_ in books:
-                self._points[name] = self._read_points(reading, name)
-        self.report.checkpoints = sum(map(len, self._points.values()))
-        self._whole = sum(row[1] for row in books)
-        for book, points in self._points.items():
-            self._signed[book] = {each["number"]: each["hash"] for each in points}
-            if self.key is not None:
-                self._check_points(book, points, self.key, sign_new=sign_new)
-
-    def _read_points(self, reading: Reading, book: str) -> list[Mapping[str, Any]]:
-        try:
-            return points_of([*reading.rare(book)][::-1])
-        except (LedgerCorrupt, *UNREADABLE):
-            return []  # it is found again where its journal is followed
-
-    def _check_points(
-        self,
-        book: str,
-        points: list[Mapping[str, Any]],
-        key: LedgerKey,
-        *,
-        sign_new: bool,
-    ) -> None:
-        if not points and not sign_new:
-            what = (
-                "it has no signed checkpoint: it was opened without the key, or its "
-                "checkpoints were removed. If it is known to be right, sign it with "
-                "`dpflow ledger sign`"
-            )
-            self._add(what, book)
-        try:
-            wrong = forged(key.verifies, self.ledger.id, book, points)
-            wrong = miscounted(points) if wrong is None else wrong
-        except UNREADABLE:
-            wrong = 0
-        if wrong is not None:
-            what = "its checkpoint was forged, or signed with another key"
-            self._add(what, book, wrong)
+            books = reading.kept("book", limit=_MOST_BOOKS)
+            for book, number, *_ in (parsed(row[1]) for row in books):
+                self._whole += number
+                points = self._points[book] = _points(reading, book)
+                self._signed[book] = {each["number"]: each["hash"] for each in points}
+                if points or not sign_new:
+                    self.report.check_points(self.ledger.id, book, points, key)
 
     # Journals
 
     def journals(self) -> None:
         """Follow every entry up to the newest."""
-        while True:
+        more = True
+        while more:
             with self.ledger.storage.read() as reading:
-                if not self._next_pages(reading):
-                    break
+                more = self._next_pages(reading)
             self._fold.advance()
             self._check_lesser()
         self._end_journals()
 
     def _next_pages(self, reading: Reading) -> bool:
         """Read the next page of each journal; return whether there was any."""
-        more = False
-        for book in reading.books():
-            if book in self._fold.bad or self._fold.is_waiting(book):
-                # It waits for entries that stand in the next page of another.
-                continue
-            more = self._next_page(reading, book) or more
-        return more or self._read_waiting(reading)
-
-    def _read_waiting(self, reading: Reading) -> bool:
-        return any(
-            self._next_page(reading, book)
-            for book in reading.books()
-            if book not in self._fold.bad
-        )
+        books = [book for book in reading.books() if book not in self._fold.bad]
+        # Others wait for entries that stand in the next page of another.
+        ready = [book for book in books if not self._fold.is_waiting(book)]
+        read = [self._next_page(reading, book) for book in ready]
+        return any(read) or any(self._next_page(reading, book) for book in books)
 
     def _next_page(self, reading: Reading, book: str) -> bool:
         page = reading.page(book, self._fold.heads.get(book, (0, ""))[0])
-        if not page:
-            return False
         read = self._fold.read(book, page)
         self.report.entries += read
-        if self._progress is not None and book not in self._fold.bad:
-            whole = max(self._whole, self.report.entries)
-            self._progress(read, whole)
-        return True
+        if page and self._progress is not None and book not in self._fold.bad:
+            self._progress(read, max(self._whole, self.report.entries))
+        return bool(page)
 
     def _end_journals(self) -> None:
         self._fold.end()
         self._gates.end()
         self._check_lesser()
-        for book, (number, problem) in self._fold.bad.items():
-            self._add(problem, book, number)
-        for book, signed in self._signed.items():
-            number = self._fold.heads.get(book, (0, ""))[0]
-            if signed and max(signed) > number and book not in self._fold.bad:
+        bad = self._fold.bad
+        for book, (number, problem) in bad.items():
+            self.report.add(problem, book, number)
+        for book, points in self._signed.items():
+            number, newest = (
+                self._fold.heads.get(book, (0, ""))[0],
+                max(points, default=0),
+            )
+            if newest > number and book not in bad:
                 what = f"it was signed, and the journal ends at {number}"
-                self._add(what, book, max(signed))
+                self.report.add(what, book, newest)
         for where in self._gates.beyond:
             self._add_beyond(where)
         self.report.heads = dict(self._fold.heads)
@@ -240,9 +165,9 @@ class _Verification:
             except (LedgerCorrupt, *UNREADABLE):
                 wrong = True
             if wrong and book not in self._fold.bad:
-                self._add(TOO_LITTLE, book, number)
+                self.report.add(TOO_LITTLE, book, number)
 
-    def _add_beyond(self, where: Any) -> None:
+    def _add_beyond(self, where: Beyond) -> None:
         book = where.account.partition("#")[0]
         with self.ledger.storage.read() as reading:
             number = first_beyond(reading.after(book, where.since), where)
@@ -253,120 +178,104 @@ class _Verification:
             )
 
     def _seen(self, rows: Mapping[Key, Row], entry: Entry) -> None:
-        signed = self._signed.get(entry.book, _NONE)
-        if signed.get(entry.number, entry.hash) != entry.hash:
+        points = self._signed.get(entry.book, _NONE)
+        if points.get(entry.number, entry.hash) != entry.hash:
             raise JournalError(_REWRITTEN)
         self.report.postings += len(entry.postings)
         self._gates.see(rows, entry)
-        if entry.kind in ("open", "tighten"):
-            facts = entry.body["term"]
-            term = Term(entry.book, facts["number"], entry.number, facts)
-            self._opened.setdefault((entry.book, facts["number"]), term)
 
     # Rows
 
     def rows(self) -> None:
         """Compare what is stored with what the journals come to."""
-        self._overdrafts()
-        for kind in COLUMNS:
-            found = Comparing(kind, self._fold.rows, self.fits)
-            while not found.ended:
-                with self.ledger.storage.read() as reading:
-                    self._catch_up(reading)
-                    self.report.bad += found.page(reading)
-            self.report.bad += found.missing()
-            self._count(kind, found.number)
+        for name in self._gates.hidden_overdrafts(self._fold.rows):
+            what = "more was charged than its filter admits, but it is not overdrawn"
+            self.report.bad.append(Finding(problem=what, account=name))
+        numbers = {kind: self._compare(kind) for kind in NAMES}
+        self.report.accounts = numbers["account"]
+        self.report.reservations = numbers["charge"]
+        self.report.releases = numbers["release"]
         with self.ledger.storage.read() as reading:
             self._catch_up(reading)
-            self._repairs(reading)
+            told, made = epoch_of(reading.load(Keys()).rows), epoch_of(self._fold.rows)
+        if told != made:
+            what = f"its row says that it was repaired {told} times, its journal {made}"
+            self.report.bad.append(Finding(problem=what))
         self._end_journals()
 
-    def _repairs(self, reading: Reading) -> None:
-        """Compare the number of repairs."""
-        told, made = (
-            epoch_of(rows) for rows in (reading.load(Keys()).rows, self._fold.rows)
-        )
-        if told != made:
-            what = (
-                f"it says that it was repaired {told} times, its journal {made} times"
-            )
-            self.report.bad.append(Finding(problem=what))
+    def _compare(self, kind: str) -> int:
+        """Compare the rows of a kind, page by page, and return how many there are.
 
-    def _count(self, kind: str, number: int) -> None:
-        if kind == "account":
-            self.report.accounts = number
-        elif kind == "charge":
-            self.report.reservations = number
-        elif kind == "release":
-            self.report.releases = number
+        Rows may change between two pages, as long as each page is of one time.
+        """
+        rows, bad, number, above = self._fold.rows, self.report.bad, 0, ""
+        left = {key for key in rows if key[0] == kind}
+        more = True
+        while more:
+            with self.ledger.storage.read() as reading:
+                self._catch_up(reading)
+                page = reading.kept(kind, above, _PAGE)
+                for above, value, output in page:
+                    key = key_of_text(above)
+                    left.discard(key)
+                    if problem := problem_of(rows.get(key), value, output, self.fits):
+                        bad.append(finding(key, problem))
+            number, more = number + len(page), len(page) == _PAGE
+        bad += [finding(key, MISSING) for key in sorted(left & rows.keys())]
+        return number
 
     def _catch_up(self, reading: Reading) -> None:
         """Follow what was written since, so that rows and journals are of one time."""
         while self._next_pages(reading):
             self._fold.advance()
 
-    def _overdrafts(self) -> None:
-        for row in self._fold.rows.values():
-            if isinstance(row, Account):
-                name = row.book, int(name_of_term(row.id))
-                if hidden_overdraft(self._opened.get(name), row):
-                    what = "more was charged than its filter admits, but it is not "
-                    problem = f"{what}overdrawn"
-                    self.report.bad.append(Finding(problem=problem, account=row.id))
-
     # The witness, and signatures
 
     def witness(self) -> None:
         """Compare with the witness, which remembers what a rollback would hide."""
-        witness = self.ledger.watch.witness
+        witness, report = self.ledger.watch.witness, self.report
         if witness is None:
             return
         if not witness.exists():
-            self.report.witness = "missing"
+            report.witness = "missing"
             return
-        self.report.witness = "agrees"
+        report.witness = "contradicts"
         try:
             with self.ledger.storage.read() as reading:
                 gone = missing(reading, witness.all_lines())
         except LedgerCorrupt as error:
-            self.report.witness = "contradicts"
-            if not self.report.bad:
-                self.report.bad.append(Finding(problem=error.message))
+            if report.fine:
+                report.bad.append(Finding(problem=error.message))
             return
         if gone:
-            self.report.witness = "contradicts"
             what = (
                 f"the witness {witness.place} saw {len(gone)} charges or signed "
                 "checkpoints that are not here, this one first; `dpflow ledger "
                 "reconcile` charges them again"
             )
-            self._add(what, gone[0].book, gone[0].number)
+            report.add(what, gone[0].book, gone[0].number)
+        else:
+            report.witness = "agrees"
 
     def sign(self, sign: Sign) -> None:
-        """Sign each journal up to where it was verified, all in one transaction."""
-        heads = self._fold.heads
-        if all(map(self._is_signed, heads)):
-            return
-        commands = []
-        for book, place in heads.items():
-            points = self._points.get(book)
-            last = points[-1] if points else None
-            told = signed_now(sign, self.ledger.id, book, place, last=last)
-            number, head = place
+        """Sign each journal up to where it was verified, all in one transaction.
+
+        Nothing is signed if nothing came after each journal's newest checkpoint.
+        """
+        commands, new = [], False
+        for book, (number, head) in self._fold.heads.items():
+            last = next(reversed(self._points.get(book, ())), None)
+            new = new or last is None or last["number"] + 1 != number
+            told = signed(sign, self.ledger.id, book, (number, head), last=last)
             commands.append(
                 Checkpoint(book=book, number=number, hash=head, signed=told)
             )
-        self.ledger.ask_all(commands)
+        if new:
+            self.ledger.ask_all(commands)
 
-    def _is_signed(self, book: str) -> bool:
-        """Say whether nothing came after a journal's newest checkpoint."""
-        points = self._points.get(book)
-        if not points:
-            return False
-        after: int = points[-1]["number"] + 1
-        return after == self._fold.heads[book][0]
 
-    def _add(self, problem: str, book: str, entry: int | None = None) -> None:
-        finding = Finding(problem=problem, book=book, entry=entry)
-        if finding not in self.report.bad:
-            self.report.bad.append(finding)
+def _points(reading: Reading, book: str) -> list[Mapping[str, Any]]:
+    try:
+        return points_of([*reading.rare(book)][::-1])
+    except (LedgerCorrupt, *UNREADABLE):
+        return []  # it is found again where its journal is followed

@@ -54,7 +54,7 @@ def _pack_column(packer: form.Packer, column: Any) -> form.Node:
             "storage": dtype.storage,
             "missing": "NA" if dtype.na_value is pd.NA else "nan",
         }
-    if isinstance(array, tuple(_MASKED.values())):
+    if type(array) in _MASKED.values():
         data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
         values, mask = packer.pack_all([data, np.asarray(array.isna())])
         return {"kind": "masked", "values": values, "mask": mask}

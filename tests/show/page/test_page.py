@@ -14,7 +14,7 @@ import pytest
 from dpflow import Laplace, PureDP, guarded
 from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
-from dpflow.ledger.audit.stored_rows import Finding, Verification
+from dpflow.ledger.audit.findings import Finding, Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import OpenReservation
 from dpflow.show.overview import FlowOverview, RunState
