@@ -1,5 +1,7 @@
 """From a value to its text and back, with the parts of the codec that it needs."""
 
+# ruff: noqa: PLC0415 (a part, and with it its library, loads when a value needs it)
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,6 @@ import math
 from datetime import tzinfo
 from enum import Enum
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from dpflow.exceptions import ReleaseError
@@ -28,14 +29,7 @@ from dpflow.ledger.codec.form import (
 from dpflow.ledger.entry import canonical
 from dpflow.libraries import comes_from
 
-#: A part, and with it its library, loads when a value needs it.
-_PARTS = {
-    "declared": "declared",
-    "numpy": "arrays",
-    "pandas": "frames",
-    "polars": "polars",
-    "pyarrow": "arrow",
-}
+_PARTS = ("declared", "numpy", "pandas", "polars", "pyarrow")
 
 
 def encode(value: object) -> str:
@@ -103,9 +97,17 @@ def _packer_of(value: object) -> Pack:
 
 def _part(name: str) -> Part:
     """Return the part for a library, or for what users declared; else the plain one."""
-    if name not in _PARTS:
-        return plain
-    part: Part = import_module(f"dpflow.ledger.codec.{_PARTS[name]}")
+    part: Part = plain
+    if name == "declared":
+        from dpflow.ledger.codec import declared as part
+    elif name == "numpy":
+        from dpflow.ledger.codec import arrays as part
+    elif name == "pandas":
+        from dpflow.ledger.codec import frames as part
+    elif name == "polars":
+        from dpflow.ledger.codec import polars as part
+    elif name == "pyarrow":
+        from dpflow.ledger.codec import arrow as part
     return part
 
 
