@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -113,37 +113,6 @@ def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
     told = [type(asking.told[id_of(each)]).__name__ for each in made]
     assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted"]
     assert [len(batch) for batch in slow.batches] == [1, 3, 2]
-
-
-class Interrupted(list[Granted]):
-    """Answers whose hand-out is interrupted after the second."""
-
-    def __iter__(self) -> Iterator[Granted]:
-        """Yield two."""
-        yield self[0]
-        yield self[1]
-        raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_answers_are_handed_out_leaves_nobody_waiting(
-    ledger: Ledger,
-) -> None:
-    """Who has no answer yet asks again."""
-    slow = Slow()
-    made = [asks(ledger) for _ in range(5)]
-
-    def decide(requests: Sequence[Command]) -> list[Any]:
-        answers = slow.decide(requests)
-        return Interrupted(answers) if requests[0] is made[1] else answers
-
-    asking = Asking(Combiner(decide))
-    for each in made:
-        asking.start(each)
-    slow.go.set()
-    asking.end()
-    told = [type(asking.told[id_of(each)]).__name__ for each in made]
-    assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted", "Granted"]
-    assert [len(batch) for batch in slow.batches] == [1, 4, 2]
 
 
 def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:

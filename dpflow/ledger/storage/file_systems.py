@@ -11,33 +11,31 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from dpflow.exceptions import LedgerUnavailable
 
 logger = logging.getLogger("dpflow")
 
-#: Other hosts, or the host of this virtual machine, may write there unseen.
-_NETWORK = re.compile(
+#: Other hosts, or the host of this virtual machine, may write there unseen. Any driver in
+#: user space may be a network's, but for the overlay of a container.
+NETWORK = re.compile(
     r"9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|drvfs|fakeowner|fhgfs|gfs2?|glusterfs|"
     r"gpfs|lustre|ncpfs|nfs[34]?|ocfs2|orangefs|osxfs|panfs|prl_fs|pvfs2|smb[23]|smbfs|"
-    r"vboxsf|virtiofs|vmhgfs|wekafs"
+    r"vboxsf|virtiofs|vmhgfs|wekafs|fuse(?!\.fuse-overlayfs$)(\..*)?"
 )
-#: Any other driver in user space (fuse.*) may be a network's; fuseblk is a disk.
-_LOCAL_FUSE = "fuse.fuse-overlayfs"
 #: Gone with the container or at the next boot.
-_PASSING = frozenset({"aufs", _LOCAL_FUSE, "overlay", "ramfs", "rootfs", "tmpfs"})
-
+_PASSING = re.compile(r"aufs|fuse\.fuse-overlayfs|overlay|ramfs|rootfs|tmpfs")
+#: Of proc_pid_mountinfo(5): id, parent, device, root, mount point, options...; type.
+_LINE = re.compile(r"^(\d+) \S+ \S+ \S+ (\S+) .*? - (\S+) ", re.MULTILINE)
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _FDINFO = Path("/proc/self/fdinfo")
 
-#: Places that this process has warned of.
-_told: set[str] = set()
 
-
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A mounted file system.
 
     Attributes:
@@ -50,34 +48,15 @@ class Mount:
     point: str
     kind: str
 
-    @property
-    def network(self) -> bool:
-        """Whether others may write there past this host's locks."""
-        fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
-        unknown = fuse and self.kind != _LOCAL_FUSE
-        return unknown or _NETWORK.fullmatch(self.kind) is not None
-
-    @property
-    def passing(self) -> bool:
-        """Whether what is written there does not outlast the container or the boot."""
-        return self.kind in _PASSING
-
 
 def parse_mounts(text: str) -> dict[int, Mount]:
-    """Read the kernel's list of mounts (proc_pid_mountinfo(5)), by their ids."""
-    found = {}
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        # id, parent, device, root, mount point, options...; type, source, options
-        fields, kind = before.split(" "), after.partition(" ")[0]
-        if len(fields) > 4 and fields[0].isdecimal() and kind:  # noqa: PLR2004
-            number = int(fields[0])
-            found[number] = Mount(number, _unescaped(fields[4]), kind)
-    return found
+    """Read the kernel's list of mounts, by their ids."""
 
+    def plain(point: str) -> str:
+        return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point)
 
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    lines = _LINE.findall(text)
+    return {int(n): Mount(int(n), plain(point), kind) for n, point, kind in lines}
 
 
 def mount_of(path: Path) -> Mount | None:
@@ -110,7 +89,9 @@ def check_place(path: Path, place: str) -> None:
         place: The ledger, for messages.
 
     Raises:
-        LedgerUnavailable: On a network file system, or if the file is mounted alone.
+        LedgerUnavailable: On a network file system, or if the file is mounted alone: a
+            container that mounts only the file keeps the log beside it in its own
+            layer, and loses it when it ends.
         OSError: If there is no such folder.
     """
     folder = mount_of(path.parent)
@@ -123,15 +104,24 @@ def check_place(path: Path, place: str) -> None:
                 "disk that lasts",
             )
         return
-    _check_mounted_with_folder(path, folder, place)
-    if folder.network:
+    file = None
+    with suppress(FileNotFoundError):
+        file = mount_of(path)
+    if file is not None and file.number != folder.number:
+        msg = (
+            f"the ledger {path} is mounted as a single file, so the log beside it with "
+            "the newest charges is kept elsewhere and would be lost. Mount the folder "
+            "that holds the ledger instead."
+        )
+        raise LedgerUnavailable(msg, ledger=place)
+    if NETWORK.fullmatch(folder.kind):
         msg = (
             f"the ledger {path} is on {folder.kind}, mounted at {folder.point}. Locks "
             "do not hold there between machines, so that charges could be lost. Put "
             "the ledger on a local disk and say where in DPFLOW_LEDGER_URL."
         )
         raise LedgerUnavailable(msg, ledger=place, file_system=folder.kind)
-    if folder.passing:
+    if _PASSING.fullmatch(folder.kind):
         _warn_once(
             path,
             "the ledger %s is on %s, gone with the container or at the next boot, and "
@@ -140,27 +130,7 @@ def check_place(path: Path, place: str) -> None:
         )
 
 
-def _check_mounted_with_folder(path: Path, folder: Mount, place: str) -> None:
-    """Refuse a file that is mounted alone: its log would lie somewhere else.
-
-    A container that mounts only the file keeps the -wal file, with the newest charges,
-    in its own layer and loses it when it ends.
-    """
-    try:
-        file = mount_of(path)
-    except FileNotFoundError:
-        return
-    if file is not None and file.number != folder.number:
-        msg = (
-            f"the ledger {path} is mounted as a single file, so the log beside it with "
-            "the newest charges is kept elsewhere and would be lost. Mount the folder "
-            "that holds the ledger instead."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-
-
+@cache
 def _warn_once(path: Path, text: str, *details: str) -> None:
-    """Tell once per process and place; one line, for people read it in a terminal."""
-    if str(path) not in _told:
-        _told.add(str(path))
-        logger.warning(text, path, *details)
+    """Warn once per process and place; one line, for people read it in a terminal."""
+    logger.warning(text, path, *details)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import forget_memory
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, granted, read, refusal
+from tests.ledger.support import audit, granted, refusal
 
 pytestmark = pytest.mark.quick
 
@@ -59,30 +57,4 @@ def test_a_forked_child_is_refused(place: str) -> None:
     granted(ledger)
     told = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
     assert told == (0, ["LedgerUnavailable"])
-    granted(ledger)
-
-
-def test_threads_take_turns(place: str) -> None:
-    """Ten fit, whoever asks."""
-    ledger = create_ledger(place)
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(refusal, lambda: granted(ledger)) for _ in range(16)]
-    answers = [each.result() for each in asked]
-    assert sorted(answers) == ["BudgetExhausted"] * 6 + ["none"] * 10
-    audit(place)
-
-
-def test_an_error_leaves_no_transaction_open(place: str) -> None:
-    """The next one begins anew, and what was half done is gone."""
-    ledger = create_ledger(place)
-
-    def broken(problem: type[BaseException]) -> None:
-        with ledger.storage.write() as within:
-            within.store({("claim", "x"): Claim("x", {})}, (), {})
-            raise problem
-
-    for problem in (ValueError, KeyboardInterrupt):
-        with pytest.raises(problem):
-            broken(problem)
-    assert read(place, "SELECT * FROM claim") == []
     granted(ledger)

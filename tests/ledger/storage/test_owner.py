@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,39 +94,6 @@ def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
     assert not owners.alive(worker.name)
 
 
-def test_a_worker_lives_until_it_ends(owners: Owners) -> None:
-    """Without closing anything."""
-    worker = Worker(owners)
-    assert owners.alive(worker.name)
-    worker.finish()
-    assert not owners.alive(worker.name)
-
-
-def test_a_fresh_interpreter_lives_and_dies(owners: Owners) -> None:
-    """Not only forks of this process."""
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from dpflow.ledger.storage.owners import Owners\n"
-        "print(Owners(Path(sys.argv[1])).mine(), flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(owners._folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        name = process.stdout.readline().strip()
-        assert owners.alive(name)
-        process.kill()
-        process.wait()
-    assert not owners.alive(name)
-
-
 def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     """Its parent's charges are not its own; both see the other as what it is."""
     mine = owners.mine()
@@ -140,17 +105,6 @@ def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     assert not owners.alive(worker.name)
     assert mine == owners.mine()
     assert seen_from_outside(owners, mine)
-
-
-def test_a_childs_child_does_not_take_its_grandparents_name(owners: Owners) -> None:
-    """Names belong to processes and not to process numbers, which come again."""
-
-    def names() -> str:
-        first = owners.mine()
-        return f"{first} {told_by_child(owners.mine)}"
-
-    found = {owners.mine(), *told_by_child(names).split()}
-    assert len(found) == 3
 
 
 def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
@@ -202,35 +156,12 @@ def test_closing_gives_the_name_up(owners: Owners) -> None:
     owners.close()
 
 
-def test_closing_one_object_leaves_the_other(owners: Owners) -> None:
-    """Two ledger objects on one file have two names."""
-    other = Owners(owners._folder)
-    first, second = owners.mine(), other.mine()
-    assert first != second
-    other.close()
-    assert owners.alive(first)
-    assert not owners.alive(second)
-    assert seen_from_outside(owners, first)
-
-
 def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
     """The name that it inherited is not its own to give up."""
     name = owners.mine()
     told_by_child(owners.close)
     assert owners.alive(name)
     assert seen_from_outside(owners, name)
-
-
-def test_a_relative_folder_stays_where_it_was(
-    owners: Owners, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program that changes its working directory does not declare others dead."""
-    monkeypatch.chdir(owners._folder.parent)
-    relative = Owners(Path(owners._folder.name))
-    worker = Worker(owners)
-    monkeypatch.chdir("/")
-    assert relative.alive(worker.name)
-    worker.finish()
 
 
 @pytest.mark.parametrize(
@@ -301,15 +232,6 @@ def test_the_files_of_the_dead_are_swept(owners: Owners) -> None:
     living.finish()
 
 
-def test_a_forked_child_does_not_sweep_its_parent(owners: Owners) -> None:
-    """It holds none of its parent's locks."""
-    name = owners.mine()
-    child = told_by_child(owners.mine)
-    assert name in names_in(owners)
-    assert seen_from_outside(owners, name)
-    assert child != name
-
-
 def test_a_name_is_never_seen_without_its_lock(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,27 +246,3 @@ def test_a_name_is_never_seen_without_its_lock(
     name = owners.mine()
     assert seen == [set()]
     assert names_in(owners) == {name}
-
-
-def test_a_sweep_looks_at_so_many_files_and_never_fails(
-    owners: Owners, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process may take its name whatever lies in the folder."""
-    workers = [Worker(owners) for _ in range(4)]
-    for worker in workers:
-        worker.child.kill()
-    (owners._folder / ("f" * 32)).mkdir()
-    (owners._folder / "a note").touch()
-    before = names_in(owners)
-    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 0)
-    name = owners.mine()
-    assert names_in(owners) == before | {name}
-    monkeypatch.setattr("dpflow.ledger.storage.owners._SWEEP", 1000)
-    Owners(owners._folder).mine()
-    assert {"f" * 32, "a note", name} <= names_in(owners)
-
-    def refuse(_: Path) -> None:
-        raise PermissionError(13, "no")
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert owners.alive(Owners(owners._folder).mine())

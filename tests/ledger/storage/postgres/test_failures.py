@@ -97,21 +97,6 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
     audit(postgres_url)
 
 
-def test_a_void_is_sent_again_after_a_cut(postgres_url: str) -> None:
-    """On a fresh connection: the charge is given back once, lost before or after."""
-    create_ledger(postgres_url).close()
-    proxy = Proxy(server().folder)
-    ledger = open_ledger(through(proxy, postgres_url))
-    for how in ("before", "after"):
-        name = granted(ledger, SMALL)
-        proxy.cut = how
-        ledger.void(name, reason="cancelled")
-        assert sums(postgres_url) == (0, 0)
-    ledger.close()
-    proxy.close()
-    audit(postgres_url)
-
-
 def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
     """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()

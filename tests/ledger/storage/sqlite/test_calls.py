@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -166,19 +165,6 @@ def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
     ledger.close()
 
 
-def test_a_settlement_waits_for_the_lock_once(path: Path) -> None:
-    """Nothing was sent, so there is nothing to look up."""
-    ledger = ledger_on(SqliteStorage(path, lock_seconds=SHORT))
-    reservation = granted(ledger)
-    with holding(path):
-        since = time.monotonic()
-        with pytest.raises(LedgerUnavailable, match="another process"):
-            ledger.settle(reservation)
-        assert time.monotonic() - since < 2 * SHORT
-    ledger.settle(reservation)
-    ledger.close()
-
-
 # Clocks
 
 
@@ -232,21 +218,6 @@ def test_clock_jumps_hide_nothing(
         ledger.settle(reservation)
     assert sums(path) == (Fraction(4, 10), 0)
     audit(path)
-
-
-def test_the_first_refusal_of_a_run_is_told_whatever_the_clock(
-    ledger: Ledger, clock: Callable[[int], None]
-) -> None:
-    """The one that ended the flow, not the one with the oldest label."""
-    for year, step in ((2999, "first"), (1970, "second")):
-        clock(year)
-        with pytest.raises(BudgetRefused):
-            granted(ledger, "2", step=step, flow="f", flow_run="r")
-    found = views.refusal_of_run(ledger, "r")
-    assert found is not None
-    assert found.step == "first"
-    told = [refusal.body["step"] for refusal in views.refusals(ledger)]
-    assert told == ["second", "first"]
 
 
 # Versions

@@ -164,26 +164,6 @@ def test_a_fork_that_python_does_not_know_of_is_noticed(
     assert sums(path) == (0, 2 * TENTH)
 
 
-def test_two_threads_that_fork_at_once_leave_no_lock(ledger: Ledger) -> None:
-    """Each closes the connection for its fork, and lets go of the lock after it."""
-    granted(ledger, "0.01")
-
-    def fork() -> None:
-        for _ in range(5):
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-
-    threads = [threading.Thread(target=fork) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ledger.storage._lock_seconds = 1.0  # type: ignore[attr-defined]
-    granted(ledger, "0.01")
-
-
 def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
     """A lock belongs to the open file, which a fork inherits: it is closed at once."""
     gate = Gate()
@@ -207,45 +187,6 @@ def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
 
 
 TENTH = Fraction(1, 10)
-
-
-LEAVING = """
-import os, signal, sys
-from pathlib import Path
-from dpflow.ledger import open_ledger
-from tests.ledger.support import granted
-
-url, touched = sys.argv[1:]
-ledger = open_ledger(url)
-go, start = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(go, 1)
-    sys.exit(0)              # the interpreter destroys its objects
-ledger.close()
-crashing = os.fork()
-if crashing == 0:
-    granted(open_ledger(url))
-    os.kill(os.getpid(), signal.SIGKILL)
-os.waitpid(crashing, 0)
-os.write(start, b"1")
-print(os.waitpid(child, 0)[1])
-"""
-
-
-def test_a_child_that_exits_deletes_nobodys_commits(path: Path) -> None:
-    """Destroying an inherited connection would delete the -wal of others."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", LEAVING, url(path), "x"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert sums(path) == (0, TENTH)
-    audit(path)
 
 
 OTHERS = """

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
-import threading
 import time
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import Ledger
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.ledger.processes import Child, die, holding
+from tests.ledger.processes import holding
 from tests.ledger.support import (
-    audit,
     granted,
     impatient,
     kinds,
     new_ledger,
-    refusal,
     request,
-    sums,
-    url,
 )
 
 SHORT = 0.4
@@ -51,61 +44,6 @@ def test_another_process_that_holds_the_lock_is_waited_for_not_long(
     ledger.reserve(asked)
     assert kinds(path) == ["open", "reserve"]
     ledger.close()
-
-
-def test_another_thread_that_holds_the_lock_is_waited_for_not_long(
-    path: Path,
-) -> None:
-    """Threads of one process queue with the same deadline, not one after another."""
-    ledger = impatient(path)
-    asked = [request(ledger) for _ in range(3)]
-    found: list[tuple[str, float]] = []
-
-    def ask(index: int) -> None:
-        since = time.monotonic()
-        name = refusal(lambda: ledger.reserve(asked[index]))
-        found.append((name, time.monotonic() - since))
-
-    with ledger.storage.write():
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [name for name, _ in found] == ["LedgerUnavailable"] * 3
-    assert max(seconds for _, seconds in found) < 2 * SHORT
-    granted(ledger)
-    ledger.close()
-
-
-def test_threads_share_one_ledger(ledger: Ledger, path: Path) -> None:
-    """Eight threads on one object: every charge is there, once."""
-
-    def work() -> None:
-        for _ in range(5):
-            ledger.settle(granted(ledger, "0.01"))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sums(path) == (Fraction(40, 100), 0)
-    audit(path)
-
-
-def test_a_waiter_keeps_its_connection(path: Path) -> None:
-    """Closing may checkpoint, and a checkpoint outside the lock can lose commits."""
-    ledger, other = impatient(path), SqliteStorage(path)
-    granted(ledger)
-    assert isinstance(ledger.storage, SqliteStorage)
-    before = ledger.storage._connection
-    with other.write():
-        assert refusal(lambda: granted(ledger)) == "LedgerUnavailable"
-        assert before is not None
-        assert before is ledger.storage._connection
-    ledger.close()
-    other.close()
 
 
 def test_closing_waits_for_the_lock(path: Path) -> None:
@@ -141,31 +79,6 @@ def test_a_removed_lock_file_excludes_nobody(path: Path) -> None:
         ledger.reserve(request(ledger))
     granted(ledger)
     ledger.close()
-
-
-def test_a_killed_holder_frees_the_lock(path: Path) -> None:
-    """The kernel of the operating system does; no lease, no clock."""
-
-    def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
-            say("held")
-            die()
-
-    child = Child(hold)
-    assert child.line() == "held"
-    assert child.end()[0] == -9
-    ledger = impatient(path)
-    granted(ledger)
-    ledger.close()
-
-
-def test_the_lock_file_is_a_plain_flock(ledger: Ledger, path: Path) -> None:
-    """Other programs may take part: a backup holds it while it copies."""
-    granted(ledger)
-    with (path.parent / "ledger.db.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LedgerUnavailable, match="another process"):
-            impatient(path)
 
 
 def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:

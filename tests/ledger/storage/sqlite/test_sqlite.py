@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import sqlite3
-import stat
-import tempfile
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -23,21 +20,16 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.storage.base import check_writer
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.processes import Child, told_by_child
 from tests.ledger.support import (
-    audit,
     check_acknowledged,
     edit,
     fill,
     granted,
     kinds,
-    ledger_on,
-    new_ledger,
     owners_of,
     read,
-    refusal,
     request,
     sums,
     url,
@@ -144,29 +136,6 @@ def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
     assert files_in(tmp_path) == []
 
 
-def test_a_ledger_that_vanishes_while_it_is_opened_is_not_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even between the last look at it and the driver's."""
-
-    def vanish(_: Path) -> SimpleNamespace:
-        path.unlink()
-        return SimpleNamespace(free=2**30)
-
-    monkeypatch.setattr(shutil, "disk_usage", vanish)
-    with pytest.raises(LedgerUnavailable):
-        open_ledger(url(path))
-    assert not path.exists()
-
-
-def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
-    """Something else at the place is not overwritten either."""
-    (tmp_path / "ledger.db").mkdir()
-    with pytest.raises(LedgerMissing):
-        open_ledger(url(tmp_path / "ledger.db"))
-    assert files_in(tmp_path) == ["ledger.db"]
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
 )
@@ -198,34 +167,12 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
     assert read_tables(place) == [("theirs",)]
 
 
-def test_a_ledger_without_identity_is_refused(path: Path) -> None:
-    """Tables alone are no ledger."""
-    edit(path, "DELETE FROM ledger")
-    with pytest.raises(LedgerCorrupt, match="identity"):
-        open_ledger(url(path))
-
-
 def test_an_existing_ledger_is_not_made_again(ledger: Ledger, path: Path) -> None:
     """What was spent survives a second `init`."""
     granted(ledger)
     with pytest.raises(ConfigurationError, match="never overwritten"):
         create_ledger(url(path))
     assert sums(path) == (0, TENTH)
-
-
-def test_a_ledger_that_needs_a_newer_dpflow_is_refused(
-    ledger: Ledger, path: Path
-) -> None:
-    """Also when it was migrated while this process had it open."""
-    edit(path, "UPDATE ledger SET min_writer = 99")
-    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
-        ledger.reserve(request(ledger))
-    with pytest.raises(LedgerUnavailable, match="Upgrade dpflow"):
-        open_ledger(url(path))
-    assert kinds(path) == []
-    # Bytes that were damaged may read so; the table would not take it.
-    with pytest.raises(LedgerCorrupt, match="damaged: it says that it needs"):
-        check_writer(str(path), None)
 
 
 FIRST_EDITION = """
@@ -300,24 +247,6 @@ def test_a_reopened_ledger_is_still_the_one_that_was_opened(
     assert kinds(path) == []
 
 
-def test_a_file_replaced_while_it_is_opened_is_refused(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between looking at the path and opening it, somebody may be quick."""
-    create_ledger(url(tmp_path / "copy.db")).close()
-    connect = sqlite3.connect
-
-    def slow(*args: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*args, **options)
-        if (tmp_path / "copy.db").exists():
-            (tmp_path / "copy.db").replace(path)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", slow)
-    with pytest.raises(LedgerCorrupt, match="replaced"):
-        open_ledger(url(path))
-
-
 def test_a_relative_ledger_stays_where_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,65 +266,6 @@ def test_a_relative_ledger_stays_where_it_was(
 
 
 # Read-only, full
-
-
-@pytest.mark.parametrize("lock_mode", [0o600, 0o666])
-def test_a_ledger_that_cannot_be_written_grants_nothing(lock_mode: int) -> None:
-    """Another user, or a read-only place: an error, and the file as it was."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    ledger = new_ledger(folder)
-    path = folder / "ledger.db"
-    granted(ledger)
-    asked = request(ledger)
-    ledger.close()
-    (folder / "ledger.db.lock").chmod(lock_mode if os.geteuid() == 0 else 0o444)
-    path.chmod(0o444)
-    folder.chmod(0o555)
-    before = path.read_bytes()
-
-    def attempt() -> str:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-        return refusal(lambda: open_ledger(url(path)).reserve(asked))
-
-    assert told_by_child(attempt) == "LedgerUnavailable"
-    assert path.read_bytes() == before
-    folder.chmod(stat.S_IRWXU)
-    shutil.rmtree(folder)
-
-
-class Cramped(SqliteStorage):
-    """A ledger file that may not grow beyond some pages."""
-
-    pages: int | None = None
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = super()._connect()
-        if self.pages is not None:
-            connection.execute(f"PRAGMA max_page_count = {self.pages}")
-        return connection
-
-
-def test_a_full_database_refuses_and_keeps_everything(path: Path) -> None:
-    """What was acknowledged stays; when there is space again, it works again."""
-    database = Cramped(path)
-    ledger = ledger_on(database)
-    told = [f"reserved {granted(ledger, '1e-6')}"]
-    database.close()
-    ((pages,),) = read(path, "PRAGMA page_count")
-    database.pages = pages + 4
-    assert fill(ledger, told.append) == "LedgerUnavailable"
-    assert len(told) >= 3
-    check_acknowledged(path, told)
-    assert refusal(lambda: fill(ledger, told.append)) == "none"
-    check_acknowledged(path, told)
-    database.close()
-    database.pages = None
-    ledger.settle(granted(ledger))
-    audit(path)
-    ledger.close()
 
 
 def test_a_file_size_limit_refuses_and_keeps_everything(path: Path) -> None:
