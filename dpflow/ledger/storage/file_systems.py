@@ -20,8 +20,8 @@ from dpflow.exceptions import LedgerUnavailable
 
 logger = logging.getLogger("dpflow")
 
-#: Other hosts, or the host of this virtual machine, may write there unseen. Any driver in
-#: user space may be a network's, but for the overlay of a container.
+#: Other hosts, or the host of this virtual machine, may write there unseen. Any driver
+#: in user space may be a network's, but for the overlay of a container.
 NETWORK = re.compile(
     r"9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|drvfs|fakeowner|fhgfs|gfs2?|glusterfs|"
     r"gpfs|lustre|ncpfs|nfs[34]?|ocfs2|orangefs|osxfs|panfs|prl_fs|pvfs2|smb[23]|smbfs|"
