@@ -55,15 +55,6 @@ def test_traps_are_refused(rows, cell):
     assert [row.priced for row in found] == [False]
 
 
-def test_everything_has_a_price_somewhere(rows):
-    """`auto` takes every cost but those that people pay."""
-    priced = {r.mechanism for r in rows if r.theorem == "auto" and r.priced}
-    by_people = {cost.mechanism for cost in EXAMPLES if cost.paid_by_people}
-    assert priced == {cost.mechanism for cost in EXAMPLES} - by_people
-    takes = {(r.kind, r.theorem) for r in rows if r.mechanism in by_people and r.priced}
-    assert takes == {("filter", "individual")}
-
-
 def test_the_page_of_prices_is_what_the_code_does(rows):
     """Each cost has a section with the rules that price it, and with no other."""
     sections = prices_page(rows).split("\n## ")[1:]

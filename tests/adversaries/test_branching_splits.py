@@ -13,7 +13,6 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs.notions import ApproxDP
 from tests.adversaries.branching_trees import (
     MP,
     Admits,
@@ -25,7 +24,6 @@ from tests.adversaries.branching_trees import (
     response,
     reveal,
     true_delta,
-    widest_pair,
 )
 
 ONE = Fraction(1)
@@ -116,75 +114,4 @@ def test_steps_with_and_without_delta_by_branch(theorem, options):
 # ---- the floating split of delta ---------------------------------------------------
 
 
-def floating_split(epsilon, delta, order) -> Admits:
-    """Return a mistake: delta of the divergence so far plus the steps' deltas."""
-
-    def admits(path: Sequence[Mechanism]) -> bool:
-        a = real(order)
-        spent, own = MP.mpf(0), MP.mpf(0)
-        for mechanism in path:
-            if isinstance(mechanism.cost, ApproxDP):
-                own += real(mechanism.cost.delta)
-            else:
-                spent += mechanism.divergence(order)
-        kappa = (1 - 1 / a) ** a / (a - 1)
-        floating = kappa * MP.exp((a - 1) * (spent - real(epsilon)))
-        return floating + own <= real(delta)
-
-    return admits
-
-
-def split_tree(admits: Admits, epsilon, delta) -> Tree:
-    """On +, a pair that saturates the divergence; on -, a reveal."""
-    start = response(HALF)
-    choices = []
-    for tenth in range(10):
-        loss = real(epsilon - Fraction(1, 2)) + MP.mpf(3 + tenth) / 10
-        chosen = widest_pair(lambda m: admits((start, m)), loss)
-        up, down = chosen.outputs[0]
-        choices.append((up - MP.exp(real(epsilon) - real(HALF)) * down, chosen))
-    own = largest(lambda d: admits((start, reveal(d))), Fraction(delta))
-    best = max(choices, key=lambda choice: choice[0])[1]
-    return Tree(start, {0: Tree(best), 1: Tree(reveal(own or Fraction("1e-9")))})
-
-
-def test_a_floating_split_of_delta_fails():
-    """Traded along the path, delta is exceeded by nearly a fifth."""
-    epsilon, order = Fraction(8), Fraction(2)
-    wrong = floating_split(epsilon, TENTH, order)
-    found = true_delta(split_tree(wrong, epsilon, TENTH), wrong, epsilon)
-    assert found > real(TENTH) * MP.mpf("1.19")
-
-
 #: The parts of a tenth that a split leaves for the loss, and the two filters of one.
-PARTS = ("0.02", "0.05", "0.08")
-LOSSES = [("rdp", {"order": 2}), ("gdp", {})]
-
-
-@pytest.mark.parametrize(("theorem", "options"), LOSSES)
-def test_a_fixed_split_of_delta_passes_the_same_audit(theorem, options):
-    """Each part is used, and never more than both."""
-    epsilon = Fraction(8)
-    for part in PARTS:
-        rule = make_filter(
-            theorem, epsilon=epsilon, delta=TENTH, delta_loss=part, **options
-        )
-        admits = by_rule(rule)
-        found = true_delta(split_tree(admits, epsilon, TENTH), admits, epsilon)
-        assert real(TENTH) / 3 < found <= real(TENTH)
-
-
-@pytest.mark.parametrize(("theorem", "options"), LOSSES)
-def test_the_whole_delta_for_each_part_fails(theorem, options):
-    """What a filter of the loss allows, and as much of deltas beside it."""
-    epsilon = Fraction(8)
-    loss = by_rule(make_filter(theorem, epsilon=epsilon, delta=TENTH, **options))
-
-    def wrong(path: Sequence[Mechanism]) -> bool:
-        own = [m for m in path if isinstance(m.cost, ApproxDP)]
-        rest = tuple(m for m in path if m not in own)
-        kept = sum((m.cost.delta for m in own), Fraction(0)) <= TENTH
-        return kept and loss(rest)
-
-    found = true_delta(split_tree(wrong, epsilon, TENTH), wrong, epsilon)
-    assert found > real(TENTH) * MP.mpf("1.05")

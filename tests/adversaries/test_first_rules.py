@@ -10,170 +10,23 @@ Neighbours are P and Q; everything here is symmetric in the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow import ApproxDP, Gaussian, PureDP
-from dpflow.accounting import Filter, make_filter, make_odometer
+from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS, from_units
-from tests.adversaries.loosened import MP, heads, loosened, real, true_delta
+from tests.adversaries.loosened import MP, loosened, real, true_delta
 from tests.sizes import scaled
 
 # -- odometers: the loss must stay below the reading at every time -----------------
-
-
-def crossing_probability(
-    epsilon: Fraction, rounds: int, reading: Callable[[int], float]
-) -> float:
-    """Return P(the loss of randomized response ever exceeds the reading).
-
-    Recursion over the number of heads; paths that cross are taken out at once. Which
-    lattice points lie above a reading is decided in fractions, so a path is never on
-    the wrong side; the probabilities are floats, correct to about 1e-12.
-    """
-    head = float(heads(epsilon))
-    alive, crossed = np.zeros(rounds + 2), 0.0
-    alive[0] = 1.0
-    for taken in range(1, rounds + 1):
-        alive[1 : taken + 1] = alive[1 : taken + 1] * (1 - head) + alive[:taken] * head
-        alive[0] *= 1 - head
-        # The loss is epsilon * (2 * heads - taken): above the reading from here on.
-        surplus = math.floor(Fraction(reading(taken)) / epsilon)
-        first = (taken + surplus) // 2 + 1
-        crossed += float(alive[first : taken + 1].sum())
-        alive[first : taken + 1] = 0.0
-    return crossed
-
-
-def odometer_readings(epsilon: Fraction, delta: str, order: str) -> Callable:
-    """Return what dpflow's RDP odometer reads after so many equal steps."""
-    rule = make_odometer("rdp", delta=delta, order=order)
-    renyi, uncovered = rule.charge(PureDP(epsilon=epsilon)).amounts
-    return lambda taken: rule.read(Tally((renyi * taken, uncovered * taken)))
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "rounds", "delta", "order"),
-    [
-        ("0.5", 2000, "0.05", "1.1"),
-        ("0.5", 2000, "0.05", "1.5"),
-        ("0.5", 2000, "0.05", "4"),
-        ("1", 1000, "0.05", "1.2"),
-        ("0.01", 10_000, "0.1", "3"),
-        ("0.01", 10_000, "0.01", "8"),
-        ("0.01", 10_000, "0.001", "20"),
-        ("0.1", 4000, "1e-6", "3"),
-        ("3", 300, "0.01", "1.3"),
-    ],
-)
-def test_the_loss_stays_below_the_rdp_reading(epsilon, rounds, delta, order):
-    """An adversary that stops at the first crossing succeeds with at most delta."""
-    eps = Fraction(epsilon)
-    probability = crossing_probability(
-        eps, rounds, odometer_readings(eps, delta, order)
-    )
-    assert 0 < probability <= float(delta)
-
-
-def test_the_rdp_reading_has_little_to_give():
-    """The audit is sharp: at a low order the adversary reaches nine tenths of delta."""
-    eps = Fraction(1, 2)
-    probability = crossing_probability(eps, 2000, odometer_readings(eps, "0.05", "1.5"))
-    assert 0.045 < probability <= 0.05
-
-
-@pytest.mark.parametrize(
-    ("delta", "expected"),
-    [(0.1, 0.258704), (0.01, 0.0329582), (0.001, 0.00375933)],
-)
-def test_advanced_composition_is_caught_as_an_odometer(delta, expected):
-    """The formula for a fixed number of steps fails more than twice too often."""
-    epsilon = 0.01
-    probability = crossing_probability(
-        Fraction("0.01"),
-        10_000,
-        lambda taken: (
-            taken * epsilon**2 / 2
-            + epsilon * math.sqrt(2 * taken * math.log(1 / delta))
-        ),
-    )
-    assert probability == pytest.approx(expected, rel=3e-6)
-    assert probability > 2.5 * delta
-
-
-@pytest.mark.parametrize("forgotten", ["the idle term", "the order of the price"])
-def test_a_wrong_rdp_odometer_is_caught(forgotten):
-    """Without log(1/delta), or with prices of another order, the audit fails."""
-    eps, delta = Fraction(1, 2), "0.05"
-    rule = make_odometer("rdp", delta=delta, order=2)
-    if forgotten == "the idle term":
-        price, idle = rule.price(PureDP(epsilon=eps)).amounts[0], 0.0
-    else:
-        cheap = make_odometer("rdp", delta=delta, order="1.0001")
-        price = cheap.price(PureDP(epsilon=eps)).amounts[0]
-        idle = rule.read(rule.zero())
-    probability = crossing_probability(
-        eps, 2000, lambda taken: float(from_units(price * taken)) + idle
-    )
-    assert probability > 0.1
-
-
-def best_adaptive_crossing(
-    unit: Fraction, factors: tuple[int, int], rounds: int, delta: str, order: str
-) -> float:
-    """Return the largest crossing probability over all adaptive strategies.
-
-    After every answer the adversary picks one of two randomized responses, whose
-    epsilons are multiples of a unit. Backward induction over (how often each was
-    used, loss) finds the best strategy.
-    """
-    rule = make_odometer("rdp", delta=delta, order=order)
-    menu = [(factor, PureDP(epsilon=factor * unit)) for factor in factors]
-    prices = [rule.charge(cost).amounts[0] for _, cost in menu]
-    chances = [float(heads(cost.epsilon)) for _, cost in menu]
-    reach = rounds * max(factors) + max(factors)
-    losses = np.arange(-reach, reach + 1)
-    later: dict[int, np.ndarray] = {}
-    for taken in range(rounds, -1, -1):
-        now: dict[int, np.ndarray] = {}
-        for first in range(taken + 1):
-            spent = prices[0] * first + prices[1] * (taken - first)
-            limit = math.floor(Fraction(rule.read(Tally((spent, 0)))) / unit)
-            value = np.zeros(len(losses))
-            for index, (factor, _) in enumerate(menu):
-                if later:
-                    after = later[first + (1 - index)]
-                    up = np.append(after[factor:], np.zeros(factor))
-                    down = np.append(np.zeros(factor), after[:-factor])
-                    chance = chances[index]
-                    value = np.maximum(value, chance * up + (1 - chance) * down)
-            value[losses > limit] = 1.0
-            now[first] = value
-        later = now
-    return float(later[0][reach])
-
-
-@pytest.mark.parametrize(
-    ("unit", "factors", "delta", "order"),
-    [
-        ("0.5", (1, 2), "0.05", "1.5"),
-        ("0.1", (1, 5), "0.05", "3"),
-        ("1", (1, 3), "0.01", "1.5"),
-    ],
-)
-def test_choosing_steps_by_the_answers_does_not_help(unit, factors, delta, order):
-    """The best adaptive strategy of all crosses the reading with at most delta."""
-    probability = best_adaptive_crossing(Fraction(unit), factors, 60, delta, order)
-    assert 0 < probability <= float(delta)
 
 
 def filled(rule: Filter, costs: Iterator[Cost] | list[Cost]) -> list[Cost]:

@@ -21,7 +21,6 @@ from dpflow.accounting.fixed.optimal import fixed_delta, fixed_epsilon
 from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import UnsupportedCost
 from tests.sizes import scaled
 
 Steps = Sequence[tuple[Fraction, Fraction]]
@@ -236,57 +235,3 @@ def test_uncounted_crashes_are_caught() -> None:
     spared = float(fixed_delta(tuple(zip(MIXED, (4, 2, 2), strict=True)), target))
     assert forgetful > claimed * 1.05
     assert forgetful == pytest.approx(spared, rel=1e-12)
-
-
-def test_the_natural_filter_is_caught_and_a_sequence_is_not() -> None:
-    """Choosing which costs run by outputs breaks the composed bound."""
-    target = Fraction(1)
-    first, second = approx("0.5"), approx("0.6")
-    claimed = float(fixed_delta(((first, 1), (second, 1)), target))
-    assert claimed == pytest.approx(0.038245346137870956849795021723, 1e-12)
-    reveal = ApproxDP(epsilon="1e-12", delta=f"{claimed:.17g}")
-    costs = (first, second, reveal)
-
-    def natural(counts: tuple[int, ...]) -> bool:
-        parts = tuple((c, n) for c, n in zip(costs, counts, strict=True) if n)
-        return float(fixed_delta(parts, target)) <= claimed * (1 + 1e-9)
-
-    true = adaptive_value(costs, target, natural)
-    assert true == pytest.approx(0.0526845196971793264404127675694, 1e-9)
-    assert true > 1.37 * claimed
-    rule = SequenceFilter(
-        epsilon=1, delta="0.0383", steps=[first, second], accountant="kov"
-    )
-    with pytest.raises(UnsupportedCost):
-        rule.price(reveal)
-    kept = adaptive_value(costs[:2], target, lambda n: rule.admits(Tally(n)))
-    assert kept == pytest.approx(claimed, 1e-12)
-
-
-def test_stops_of_a_sequence_are_cells() -> None:
-    """For each way to end, P(S) - e^E Q(S) over its cells sums to at most delta."""
-    rule = SequenceFilter(
-        epsilon=5,
-        delta="0.05",
-        steps=[{"cost": MIXED[0], "times": 3}, {"cost": MIXED[1], "times": 2}],
-        stops=(2, 3),
-        accountant="kov",
-    )
-
-    @cache
-    def best(counts: tuple[int, ...], loss: Fraction) -> float:
-        spent = float(rule.spent(Tally(counts)))
-        found = max(0.0, -math.expm1(spent - float(loss)))
-        for i, cost in enumerate(rule.kinds):
-            later = tuple(n + (j == i) for j, n in enumerate(counts))
-            if not rule.admits(Tally(later)):
-                continue
-            assert isinstance(cost, ApproxDP)
-            lost, top = float(cost.delta), 1 / (1 + math.exp(-float(cost.epsilon)))
-            shown = top * best(later, loss + cost.epsilon)
-            shown += (1 - top) * best(later, loss - cost.epsilon)
-            found = max(found, lost + (1 - lost) * shown)
-        return found
-
-    found = best((0, 0), Fraction(0))
-    assert found == pytest.approx(0.364 * 0.05, rel=1e-2)

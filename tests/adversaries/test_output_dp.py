@@ -199,22 +199,6 @@ def test_looking_after_the_run_is_caught() -> None:
     assert value(rule, library, 3, looks_ahead=False) > 0.05
 
 
-def test_settling_another_cell_is_caught() -> None:
-    """Charging the cheap cell whatever the output was breaks the guarantee."""
-
-    class CheapestCell(OutputDpFilter):
-        def price_realised(
-            self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
-        ) -> Tally:
-            assert isinstance(cost, OutputDP)
-            cheapest = min(cost.cells, key=lambda cell: cell[1])[0]
-            return super().price_realised(cost, cheapest if outcome else None, used)
-
-    library = [toy("0.5")]
-    assert value(OutputDpFilter(epsilon="0.5"), library, 4) <= 1e-15
-    assert value(CheapestCell(epsilon="0.5"), library, 4) > 0.05
-
-
 def sparse_vector_loss(cost: SparseVector, found: int, below: int) -> float:
     """Return log(P / Q) of `found` positives among `below` negatives, by quadrature.
 

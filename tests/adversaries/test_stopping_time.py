@@ -213,15 +213,6 @@ def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     assert max(realised.values()) > 0.35
 
 
-def test_the_stated_values_of_the_zcdp_form():
-    """Mixture and stitched at epsilon = 1/2 and delta = 0.05."""
-    step, found = PureDP(epsilon="0.5"), []
-    for name, options in (("mixture", {"rho": 1}), ("stitched", {"v0": "0.25"})):
-        odometer = make_odometer(name, delta="0.05", **options)
-        found.append(crossing(Fraction(1, 2), readings_of(odometer, step, 2000))[1])
-    assert [f"{value:.5f}" for value in found] == ["0.02142", "0.00076"]
-
-
 def best_adaptive(odometer: Odometer, epsilon: Fraction, steps: int) -> float:
     """Return the success probability of the best adversary with two step sizes.
 
@@ -331,53 +322,6 @@ def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
         readings = readings_of(odometer, step, steps)
         _, high = crossing(size, readings, up=up, infinite=infinite)
         assert high <= float(delta), odometer
-
-
-def published_linear(epsilon: float, delta: float, steps: int) -> list[float]:
-    """Return the linear odometer as published, tuned at the last step's V."""
-    root = epsilon * math.sqrt(2 * steps * math.log(1 / delta))
-    return [
-        n * epsilon**2 / 2 + root * (1 + n / steps) / 2 for n in range(1, steps + 1)
-    ]
-
-
-def published_rogers(epsilon: float, delta: float, steps: int) -> list[float]:
-    """Return Lemma 6.4 as published, with beta at the last step's V."""
-    beta, log = steps * epsilon**2, math.log(2 / delta)
-    return [
-        n * epsilon * math.expm1(epsilon) / 2
-        + math.sqrt(
-            2
-            * (n * epsilon**2 + beta)
-            * (1 + math.log1p(n * epsilon**2 / beta) / 2)
-            * log
-        )
-        for n in range(1, steps + 1)
-    ]
-
-
-def test_published_odometers_fail_for_probabilistic_steps():
-    """A step that surely loses epsilon, with delta 1 - exp(-epsilon), beats them.
-
-    P always outputs "a"; Q outputs "a" with probability exp(-epsilon). This pair is
-    (epsilon, 1 - exp(-epsilon))-probabilistic DP in both orders, and P(loss = epsilon)
-    is one. So Rogers Lemma 3.5 and Whitehouse Thm 3 do not hold for it as published.
-    """
-    epsilon, steps = Fraction("0.001"), 40
-    own = "0.001"
-    assert -math.expm1(-float(epsilon)) <= float(own)
-    for published, delta in ((published_linear, 0.01), (published_rogers, 0.1)):
-        readings = published(float(epsilon), delta, steps)
-        low, _ = crossing(epsilon, readings, up=1.0)
-        assert low > 0.999
-    step = ProbabilisticDP(epsilon=epsilon, delta=own)
-    for shipped_one in (
-        make_odometer("mixture", delta="0.05", delta_loss="0.01", rho="0.00004"),
-        make_odometer("rogers", delta="0.1", beta="0.00004"),
-        make_odometer("basic", delta="0.04"),
-    ):
-        readings = readings_of(shipped_one, step, steps)
-        assert crossing(epsilon, readings, up=1.0) == (0.0, 0.0)
 
 
 def test_steps_that_are_only_approximately_private_break_a_loss_odometer():

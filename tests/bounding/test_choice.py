@@ -72,17 +72,3 @@ def test_the_choice_is_the_same_at_every_run() -> None:
         "print(json.dumps(kept['n'].tolist()))"
     )
     assert run_python(script, folder=ROOT) == KEPT
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_strange_names_are_chosen_for_too(rows: int) -> None:
-    """Also where their text cannot be had, or has surrogates."""
-
-    class Mute:
-        def __repr__(self) -> str:
-            raise ValueError
-
-    mute = Mute()
-    people = pd.Series([mute] * 3 + ["\ud800"] * 5, dtype=object)
-    kept = limits(rows=rows).bound(pd.DataFrame({"person": people}))
-    assert len(kept) == min(rows, 3) + min(rows, 5)

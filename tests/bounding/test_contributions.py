@@ -220,40 +220,6 @@ def test_the_claims_are_reached(relation, pair, per_group, claims, reached):
     assert found == reached
 
 
-def test_signed_numbers_reach_twice_within_a_group():
-    """From all at the top to all at the bottom of one group."""
-    bounds = limits("replace-one", clip=(-3, 3))
-    pair = [table([("cem", "x", each, 0)] * 2) for each in (9.0, -9.0)]
-    vectors = [vector(bounds.bound(f), "amount", grouped=True) for f in pair]
-    assert norms(*vectors) == (12, 144)
-    assert bounds.sum("amount", by=("group",), norm="l2") == 12
-
-
-def test_groups_share_a_limit_by_the_root_of_their_number():
-    """Sixteen rows, at most one a group: L2 is 4, and L1 still 16."""
-    bounds = limits("add-or-remove", rows=16, per_group=1)
-    assert bounds.count(by=("group",), norm="l2") == 4
-    assert bounds.count(by=("group",), norm="l1") == 16
-    assert bounds.count(by=("group", "day"), norm="l2") == 4
-    # Nothing bounds a person's rows within groups by something else.
-    assert bounds.count(by=("day",), norm="l2") == 16
-    uneven = limits("add-or-remove", rows=7, per_group=3)
-    assert uneven.count(by=("group",), norm="l2") ** 2 >= 9 + 9 + 1
-    assert uneven.count(by=("group",), norm="l2") < Fraction(43589, 10000)
-
-
-def test_several_columns_are_one_vector():
-    """L2 adds in squares, L1 plainly."""
-    bounds = Contributions(
-        unit=("person",),
-        max_rows=2,
-        relation="add-or-remove",
-        clip={"a": Clip(0, 3), "b": Clip(-4, 1)},
-    )
-    assert bounds.sum("a", "b") == 14
-    assert bounds.sum("a", "b", norm="l2") == 10
-
-
 # What becomes of the rows and numbers
 
 
@@ -297,15 +263,6 @@ def test_numbers_that_are_not_real_raise_and_warn_of_nothing():
             assert bound["amount"].tolist() == found
 
 
-@pytest.mark.parametrize("kind", ["Int8", "UInt64", "Float32", "boolean"])
-def test_columns_with_missing_numbers_are_numbers(kind):
-    """Of whatever width; the bounded column is wide enough for any sum."""
-    amounts = pd.array([1, None, 0, 1], dtype=kind)
-    frame = pd.DataFrame({"person": range(4), "amount": amounts}, index=[7, 7, 7, 7])
-    bound = limits("add-or-remove", clip=(-2, 1000)).bound(frame)["amount"]
-    assert (bound.tolist(), str(bound.dtype)) == ([1, 0, 0, 1], "int64")
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_grid_turns_dollars_into_cents(library):
     """Sums of the integers are exact, where those of floats are not."""
@@ -323,23 +280,6 @@ def test_the_grid_turns_dollars_into_cents(library):
     assert frame["paid"].to_list() == [0.1, 0.2, 19.999]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_rows_keep_their_order_and_their_columns(library):
-    """Of each person the first rows, by the frame or by a column; nobody's are gone."""
-    rows = [
-        ("b", "x", 1.0, 3),
-        ("a", "x", 2.0, 1),
-        (None, "x", 3.0, 0),
-        ("b", "y", 0.0, 1),
-        ("b", "z", -1.0, 2),
-    ]
-    first = limits("add-or-remove", seed=None).bound(table(rows, library))
-    assert first["at"].to_list() == [3, 1, 1]
-    early = limits("add-or-remove", order_by=("at",)).bound(table(rows, library))
-    assert early["at"].to_list() == [1, 1, 2]
-    assert list(early.columns) == ["person", "group", "amount", "at"]
-
-
 def test_a_hashed_choice_is_the_same_whoever_else_is_there():
     """And another one for another key; a float column of names hashes as integers."""
     rows = [(7, "x", float(n % 4), n) for n in range(40)]
@@ -351,8 +291,3 @@ def test_a_hashed_choice_is_the_same_whoever_else_is_there():
     other = limits("add-or-remove", rows=5, seed="l").bound(table(rows))
     assert other["at"].tolist() != alone["at"].tolist()
     assert alone["at"].tolist() != list(range(5))
-
-
-def test_an_empty_frame_stays_empty():
-    """There may be nobody."""
-    assert len(limits("add-or-remove", per_group=1).bound(table([]))) == 0

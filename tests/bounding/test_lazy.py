@@ -10,7 +10,6 @@ import duckdb
 import ibis
 import polars as pl
 import pytest
-import sqlglot
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -32,7 +31,6 @@ TYPES = {
     "amount": pl.Float64,
     "whole": pl.Int64,
 }
-DIALECTS = ("bigquery", "snowflake", "databricks", "postgres", "clickhouse", "trino")
 CLIPS = {"amount": Clip(-2, 3, grid="0.01"), "whole": Clip(-5, 9)}
 
 
@@ -195,42 +193,6 @@ def test_a_wrong_rank_is_caught(
     assert any(moved(ENGINES[name], limits(3), seed) for seed in range(8))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_the_query_compiles(dialect: str) -> None:
-    """For engines that were not run; their parser reads it."""
-    kinds = {
-        "person": "float64",
-        "group": "string",
-        "at": "timestamp",
-        "amount": "decimal(20, 2)",
-        "whole": "int64",
-    }
-    bounds = limits(3, **GROUPED)
-    query = str(ibis.to_sql(bounds.bound(ibis.table(kinds, "t")), dialect=dialect))
-    read = sqlglot.parse_one(query, dialect=dialect)
-    windows = list(read.find_all(sqlglot.exp.Window))
-    people = [window.args["partition_by"][0].name for window in windows]
-    assert people == ["person", "person"]
-
-
-def test_nothing_is_read_before_it_is_asked_for() -> None:
-    """Bounding reads the schema."""
-
-    def refuse(_: pl.DataFrame) -> pl.DataFrame:
-        raise AssertionError
-
-    frame = table(random_rows(1))
-    bound = limits().bound(frame.lazy().map_batches(refuse, schema=frame.schema))
-    with pytest.raises(AssertionError):
-        bound.collect()
-    with duckdb.connect() as connection:
-        columns = "1 as person, 1 as at_, error(range::text)::text as note"
-        rows = connection.sql(f"select {columns} from range(3)")
-        bound = limits(order_by=("at_",), clip={}).bound(rows)
-        with pytest.raises(duckdb.Error):
-            bound.fetchall()
-
-
 @pytest.mark.parametrize(
     ("column", "options", "message"),
     [
@@ -253,18 +215,3 @@ def test_a_table_is_refused_by_its_schema(
         rows = connection.sql(f'select 1 as person, 1 as "at", {column} as amount')
         with pytest.raises(ContributionsError, match=message):
             limits(**options).bound(rows)
-
-
-@pytest.mark.parametrize("kind", ["utinyint", "ubigint", "hugeint", "boolean"])
-def test_integers_of_any_width_are_clipped(kind: str) -> None:
-    """No cast fails by a value, and the result is wide enough for sums."""
-    with duckdb.connect() as connection:
-        rows = connection.sql(f'select 1 as person, 1 as "at", 1::{kind} as whole')
-        if kind in ("ubigint", "hugeint"):
-            rows = connection.sql(
-                f"select 1 as person, 1 as \"at\", '18446744073709551615'::{kind} "
-                "as whole"
-            )
-        bound = limits(clip={"whole": Clip(-5, 9)}).bound(rows)
-        assert bound.fetchall() in ([(1, 1, 1)], [(1, 1, 9)])
-        assert str(bound.types[-1]) == "BIGINT"

@@ -18,17 +18,14 @@ from dpflow.exceptions import (
     ConfigurationError,
     ContributionsError,
     DPStepFailed,
-    InvalidCost,
 )
 from tests.bounding.frames import limits, table
 from tests.projects import (
     POLICY,
-    ROOT,
     TENTH,
     caught,
     chain,
     make_project,
-    run_python,
     spent,
 )
 
@@ -95,14 +92,6 @@ def test_bounds_off_the_grid_are_refused(bounds, message):
     """The claim would be of other numbers."""
     with pytest.raises(ConfigurationError, match=message):
         Clip(*bounds)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "x", True, None])
-def test_bounds_that_are_no_numbers_are_refused(bad):
-    """Each is named."""
-    for bounds in ((bad, 1), (0, bad), (0, 1, bad)):
-        with pytest.raises(InvalidCost):
-            Clip(*bounds)
 
 
 TEXTS = {"person": ["1"], "amount": ["1.5"]}
@@ -192,45 +181,3 @@ def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
     )
     with pytest.raises(ContributionsError, match="'kind' is of type enum;"):
         guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
-
-
-def test_an_order_that_could_fail_by_a_value_is_refused():
-    """Objects may or may not be comparable."""
-    frame = table([("a", "x", 1.0, 0)]).astype({"at": object})
-    with pytest.raises(ConfigurationError, match="order_by column 'at'"):
-        limits("add-or-remove", order_by=("at",)).bound(frame)
-
-
-def test_one_name_is_not_taken_for_its_letters():
-    """Groups by "week" are not finer than groups by a column "e"."""
-    named = {"max_rows": 25, "relation": "add-or-remove", "clip": {"x": Clip(0, 1)}}
-    bounds = Contributions(unit=("u",), by=("e",), max_rows_per_group=1, **named)
-    for norms in (bounds.count, lambda **options: bounds.sum("x", **options)):
-        assert norms(by="week", norm="l2") == norms(by=("week",), norm="l2") == 25
-        assert norms(by="e", norm="l2") == norms(by=("e",), norm="l2") == 5
-    for field in ("unit", "by", "order_by"):
-        options = {"unit": ("u",), "by": ("e",), "max_rows_per_group": 1, **named}
-        with pytest.raises(ConfigurationError, match=f"{field} must be a tuple"):
-            Contributions(**options | {field: "ab"})
-
-
-def test_a_column_that_is_not_clipped_has_no_sensitivity():
-    """Nor has one that is named twice."""
-    bounds = limits("add-or-remove")
-    for names in (("other",), ("amount", "amount"), ()):
-        with pytest.raises(ConfigurationError, match=r"clip|name the columns"):
-            bounds.sum(*names)
-    with pytest.raises(ConfigurationError, match="l1 or l2"):
-        bounds.count(norm="linf")
-
-
-def test_no_library_is_loaded_for_a_declaration():
-    """Pandas and numpy wait for a frame."""
-    script = (
-        "import json, sys\nfrom dpflow import Clip, Contributions\n"
-        "bounds = dict(unit=('a',), max_rows=1, relation='replace-one', clip={})\n"
-        "Contributions(**bounds).count()\n"
-        "names = ('pandas', 'polars', 'numpy', 'prefect')\n"
-        "print(json.dumps([n for n in names if n in sys.modules]))"
-    )
-    assert run_python(script, folder=ROOT) == []

@@ -143,34 +143,6 @@ def test_a_numbering_of_python_objects_is_caught(
     assert excesses(PEOPLE[kind], seed=1) > 0
 
 
-@pytest.mark.parametrize("kind", PEOPLE)
-def test_people_are_told_apart(kind: str) -> None:
-    """Three people keep a row each; so they do as one of two columns of a unit."""
-    people = table(
-        PEOPLE[kind], [(0, "x", 1), (1, "x", 1), (2, "x", 1), (None, "x", 1)]
-    )
-    assert limits().bound(people).height == 3
-    assert limits(unit=("person", "group")).bound(people).height == 3
-    twice = pl.concat([people, people])
-    assert limits().bound(twice).height == 3
-    grouped = limits(unit=("group",), by=("person",), max_rows=9, max_rows_per_group=1)
-    # Whoever has no group is in a group of their own.
-    assert grouped.bound(twice).height == 4
-
-
-def test_numbers_that_are_none_name_nobody() -> None:
-    """NaN and null are nobody; minus zero is zero."""
-    column = pl.Series([float("nan"), None, 0.0, -0.0, 1.0])
-    frame = pl.DataFrame({"person": column, "amount": [1, 1, 1, 1, 1]})
-    assert limits().bound(frame).height == 2
-    assert len(limits().bound(as_pandas(frame))) == 2
-
-
-def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
-    """Return the same columns for pandas."""
-    return pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
-
-
 @pytest.mark.parametrize(
     "column",
     [

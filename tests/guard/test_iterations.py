@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from dpflow import (
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
-from dpflow.guard.request import Place
 from dpflow.rounding import number_from_text
 from tests.projects import POLICY, account, make_project
 
@@ -221,25 +219,6 @@ def test_a_substep_is_over_when_the_next_begins(project: Path) -> None:
 # ---- other costs that settle by their outcome
 
 
-def reported(outcome: object, cost: Cost) -> None:
-    """Run a block that reports an outcome."""
-    with spend(dataset="shop", cost=cost, step="ask") as charge:
-        charge.report(outcome)  # type: ignore[arg-type]
-
-
-def test_a_cheap_cell_is_charged_under_output_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other theorems know no cells: they charge the worst case."""
-    cost = OutputDP({"none": "0.1", "answer": "0.5"})
-    for theorem, expected in (("output-dp", "0.1"), ("basic", "0.5")):
-        folder = tmp_path / theorem
-        folder.mkdir()
-        make_project(folder, monkeypatch, POLICY.replace("basic", theorem))
-        reported("none", cost)
-        assert account().spent["epsilon"] == expected
-
-
 def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
     """By a step whose cost has outcomes, and one that it knows."""
     cost = OutputDP({"none": "0.1", "answer": "0.5"})
@@ -259,35 +238,3 @@ def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
 
 
 # ---- progress
-
-
-@pytest.mark.parametrize(("number", "expected"), [(3, [3]), (8, [8]), (99, [8])])
-def test_listeners_hear_where_the_loop_was_left(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    expected: list[int],
-) -> None:
-    """At the end, or where it was broken off; not of every sub-step of a fast loop."""
-    heard = []
-
-    def tell(_: Place, kind: str, request: object, **details: Any) -> None:
-        if kind == "progress":
-            heard.append(details)
-
-    monkeypatch.setattr(Place, "tell", tell)
-    stopped_at(number)
-    assert heard == [{"done": done, "most": 8} for done in expected]
-
-
-SCRIPT = """
-import time
-from dpflow import EarlyStopping, PureDP, guarded, iterations
-
-@guarded(dataset="shop", cost=EarlyStopping(PureDP(epsilon="0.1"), stops=(2, 4)))
-def fit():
-    for step in iterations():
-        time.sleep(0.2)
-
-fit()
-"""

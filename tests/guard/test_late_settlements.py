@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import threading
 import time
@@ -15,17 +14,12 @@ from typing import Any
 
 import pytest
 
-from dpflow import EarlyStopping, PureDP, guarded, iterations
-from dpflow.exceptions import DPStepFailed, LedgerUnavailable
-from dpflow.guard.project import current_project
-from dpflow.ledger.records import Granted
-from tests.ledger.processes import Child
+from dpflow import PureDP, guarded
+from dpflow.exceptions import DPStepFailed
 from tests.projects import (
     bring_ledger_back,
-    caught,
     held,
     hide_ledger,
-    journal,
     kinds,
     run_python,
     spent,
@@ -137,43 +131,6 @@ def test_another_process_need_not_wait_for_this_one_to_end(
     assert until(lambda: not trying())
 
 
-def test_what_was_reported_is_posted_late_and_no_less(disk: BadDisk) -> None:
-    """A step that stopped early costs what it reported, whenever that is posted."""
-    cost = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 20))
-
-    @guarded(dataset="shop", cost=cost)
-    def fit() -> int:
-        steps = iterations()
-        for step in steps:
-            if step.may_stop:
-                break
-        disk.fail()
-        return 1
-
-    with pytest.warns(RuntimeWarning, match=WARNS):
-        fit()
-    disk.mend()
-    assert until(lambda: kinds() == ["reserve", "settle"])
-    assert (spent(), held()) == ("0.1", "0")
-
-
-def owing(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[BadDisk, Callable[..., None]]:
-    """Return a disk under which a settlement failed, tried again seldom, and a step."""
-    monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (60.0, 60.0))
-    disk = BadDisk(shop, monkeypatch, "locks fail")
-
-    @guarded(dataset="shop", cost=TENTH, name="count")
-    def count(*, bad: bool) -> None:
-        if bad:
-            disk.fail()
-
-    with pytest.warns(RuntimeWarning, match=WARNS):
-        count(bad=True)
-    return disk, count
-
-
 LAST = """
 import warnings
 from pathlib import Path
@@ -198,51 +155,6 @@ def test_a_process_tries_once_more_when_it_ends(shop: Path) -> None:
     run_python(LAST, folder=shop)
     assert kinds() == ["reserve", "settle"]
     assert (spent(), held()) == ("0.1", "0")
-
-
-def test_a_forked_child_does_not_settle_what_its_parent_owes(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parent lives and does it itself."""
-    disk, count = owing(shop, monkeypatch)
-    disk.mend()
-
-    def step(say: Callable[[str], None]) -> None:
-        count(bad=False)
-        say(json.dumps(trying()))
-
-    child = Child(step)
-    assert child.line() == "false"
-    assert child.end()[0] == 0
-    assert kinds() == ["reserve", "reserve", "settle"]
-
-
-def test_a_reservation_whose_answer_is_lost_frees_its_key(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may have been made: then it is charged, and nobody waits for its key."""
-    ledger = current_project().ledger
-    reserve = ledger.reserve
-
-    def lose(request: Any) -> None:
-        assert isinstance(reserve(request), Granted)
-        msg = "the answer was lost"
-        raise LedgerUnavailable(msg)
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x", name="count")
-    def count() -> int:
-        return 5
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger, "reserve", lose)
-        assert isinstance(caught(count), LedgerUnavailable)
-    value, seconds = run_python(ASK, folder=shop)
-    assert value == 6
-    assert seconds < 20
-    assert kinds() == ["reserve", "settle", "reserve", "settle"]
-    said = [entry.body.get("outcome") for entry in journal()[2::2]]
-    assert said == ["failed", "completed"]
-    assert spent() == "0.2"
 
 
 @contextlib.contextmanager

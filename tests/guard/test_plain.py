@@ -22,7 +22,6 @@ from tests.projects import (
     journal,
     kinds,
     make_project,
-    rewrite_policy,
     rows,
     spent,
 )
@@ -148,28 +147,6 @@ def test_a_changed_cost_under_one_key_replays_the_release_or_is_an_error(
     assert made in text
     assert repr(costs[0]) in text
     assert before == rows(shop)
-
-
-def test_a_new_version_of_the_data_is_released_anew(shop):
-    """The version is part of the key, whether the step or the policy says it."""
-    ran = []
-
-    def step(version=None):
-        return guarded(
-            dataset="shop",
-            cost=TENTH,
-            release_key="x",
-            ignore=("ran", "version"),
-            name="n",
-            data_version=version,
-        )(lambda: ran.append(version))
-
-    step()()
-    step("2")()
-    step("2")()
-    rewrite_policy(shop, "unit:", "data_version: '2'\nunit:")
-    step()()
-    assert ran == [None, "2"]
 
 
 def test_a_failed_step_keeps_nothing_to_replay(shop):

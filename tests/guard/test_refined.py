@@ -120,26 +120,6 @@ def test_the_interval_is_kept_in_the_release(
     assert first.interval[1] - first.interval[0] <= 120.001
 
 
-@pytest.mark.parametrize(
-    ("value", "asked"),
-    [
-        *((each, {"within": "10%"}) for each in ([1, 2], True, float("nan"), "528")),
-        *((each, {"until": len}) for each in ([], [1.0], [True], [2**60], 528)),
-    ],
-)
-def test_only_finite_numbers_are_refined(
-    value: object,
-    asked: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The error names its type, and never the value; the step is charged in full."""
-    project(tmp_path, monkeypatch, "gdp")
-    caught(lambda: customers(COST, value, **asked))
-    full = make_filter("gdp", epsilon=1, delta="1e-6")
-    assert account().spent == full.named(full.price(COST))
-
-
 def test_an_error_within_a_refinement_is_charged_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

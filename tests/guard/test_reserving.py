@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 
@@ -17,7 +16,6 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger
-from dpflow.ledger.views import open_reservations
 from tests.projects import (
     NOISY,
     TENTH,
@@ -26,10 +24,8 @@ from tests.projects import (
     caught,
     held,
     hide_ledger,
-    journal,
     kinds,
     ledger_file,
-    locked_ledger,
     rows,
     spent,
     start_python,
@@ -202,51 +198,6 @@ def test_a_failed_settlement_returns_the_value_and_keeps_the_charge(shop, caplog
     assert "claimed" in claim
 
 
-@pytest.mark.parametrize("first", [5, ValueError()])
-def test_after_a_failed_settlement_the_key_does_not_hang(shop, first, monkeypatch):
-    """The next call settles the old charge, and replays its value if it had one."""
-    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 5)
-    answers = [first, 6]
-
-    @guarded(
-        dataset="shop",
-        cost=TENTH,
-        release_key="x",
-        ignore=("answers", "held_lock", "shop"),
-    )
-    def count():
-        if len(answers) == 2:
-            held_lock.enter_context(locked_ledger(shop))
-        return given(answers.pop(0))
-
-    with (
-        contextlib.ExitStack() as held_lock,
-        pytest.warns(RuntimeWarning, match="unsettled"),
-    ):
-        returned = outcome_of(count)
-    assert returned in (5, DPStepFailed)
-    assert [count(), count()] == ([5, 5] if first == 5 else [6, 6])
-    assert kinds() == ["reserve", "settle"] * (1 if first == 5 else 2)
-    assert (spent(), held()) == ("0.1" if first == 5 else "0.2", "0")
-    said = [entry.body.get("outcome") for entry in journal()[2::2]]
-    assert said == (["completed"] if first == 5 else ["failed", "completed"])
-
-
-def given(answer):
-    """Return an answer, or raise it."""
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def outcome_of(step):
-    """Return what a step returns, or the type of its error."""
-    try:
-        return step()
-    except DPStepFailed as error:
-        return type(error)
-
-
 def test_a_replaced_ledger_is_refused_for_good(shop):
     """The second and third step must not settle for the file that was put there."""
     ran = []
@@ -293,24 +244,3 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(shop):
     assert await kinds_at_last() == ["reserve", "void"]
     assert (spent(), held()) == ("0", "0")
     assert await asyncio.wait_for(count(), 20) == 5
-
-
-async def test_a_cancellation_that_meets_the_answer_gives_the_charge_back(shop):
-    """Granted and cancelled in one turn of the loop: the body does not run."""
-    ran, ledger = [], current_project().ledger
-
-    @guarded(dataset="shop", cost=TENTH)
-    async def count():
-        ran.append(1)
-
-    task = asyncio.create_task(count())
-    await asyncio.sleep(0)
-    # The loop sleeps while the thread is answered, and so meets both at once.
-    time.sleep(0.5)  # noqa: ASYNC251
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ran == []
-    assert await kinds_at_last() == ["reserve", "void"]
-    assert held() == "0"
-    assert open_reservations(ledger) == []

@@ -83,17 +83,6 @@ def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
     assert (held(), spent()) == ("0", "0.6")
 
 
-def test_blocks_inside_draw_from_the_one_around(shop):
-    """A run within a run is held once."""
-    with reserve_run(costs={"shop": [TENTH] * 8}):
-        with reserve_run(costs={"shop": [TENTH] * 2}):
-            count()
-            assert held() == "0.7"
-        assert held() == "0.6"
-        count()
-    assert (held(), spent()) == ("0", "0.2")
-
-
 def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
     """Nothing is returned that the ledger did not commit."""
     with reserve_run(costs={"shop": [TENTH] * 2}):

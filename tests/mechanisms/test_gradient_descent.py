@@ -35,8 +35,6 @@ from dpflow.people import PrivateTally, sampled_gaussian_costs
 from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
-QUIET = Gaussian(sensitivity=1, noise_multiplier="1e-6")
-
 
 def squared_norm(row: np.ndarray, step: float) -> Fraction:
     """Return the squared norm of a row of grid steps, exactly."""
@@ -137,7 +135,6 @@ def test_the_schedule_sees_released_models_only() -> None:
 
 # ---- in a step
 
-STEP = Gaussian(sensitivity=1, sigma=1)
 CHECK = Laplace(sensitivity=1, scale="0.002")
 STOPS = (2, 4, 8)
 TARGET = np.array([0.3, -0.2])

@@ -26,7 +26,6 @@ from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
-COST = ProposeTestRelease(epsilon=1, delta="1e-6")
 BINS = Bins.of(2, 0)
 
 

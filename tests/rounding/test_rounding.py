@@ -23,8 +23,6 @@ from dpflow.rounding import (
     DELTA_LOW,
     EPSILON_HIGH,
     EPSILON_LOW,
-    SCALE_HIGH,
-    SCALE_LOW,
     UNITS,
     bound_above,
     bound_below,
@@ -216,13 +214,6 @@ def test_an_epsilon_outside_its_limits_is_refused_with_the_limits(value):
     assert (it.value.low, it.value.high) == (EPSILON_LOW, EPSILON_HIGH)
 
 
-def test_a_negative_number_is_told_its_sign_not_its_zeros():
-    """A sensitivity of -1 has no zeros to count; one of 1e20 has."""
-    for value, hint in [(-1, "cannot be negative"), ("1e20", "number of zeros")]:
-        with pytest.raises(InvalidCost, match=rf"sensitivity must lie in .*{hint}"):
-            exact(value, name="sensitivity", low=SCALE_LOW, high=SCALE_HIGH)
-
-
 @pytest.mark.parametrize("value", [-1, "-1e-30", 1, 1.0, 2, "1e-36", 5e-324, "1e-400"])
 def test_a_delta_outside_its_limits_is_refused(value):
     """A delta is zero or between 1e-35 and one, one excluded."""
@@ -253,14 +244,6 @@ def test_a_number_of_thousands_of_digits_is_refused_or_read(value):
         assert exact_epsilon(value) == value
     except InvalidCost as refused:
         assert refused.name == "epsilon"  # noqa: PT017
-
-
-def test_the_message_stays_short_for_a_long_value():
-    """A pasted novel is shortened in the message and in the attribute."""
-    with pytest.raises(InvalidCost) as caught:
-        exact("x" * 10_000, name="epsilon")
-    assert len(str(caught.value)) < 250
-    assert caught.value.value.endswith("...")
 
 
 @pytest.mark.parametrize(
@@ -342,17 +325,6 @@ def test_units_enclose_the_value_within_one_unit(value):
     assert (low == high) == ((value * UNITS).denominator == 1)
 
 
-@given(st.integers(0, 10**60))
-def test_units_survive_a_round_trip(units):
-    """A number of units is its own rounding in both directions."""
-    assert units_up(from_units(units)) == units == units_down(from_units(units))
-
-
-def test_zero_units_are_zero():
-    """Nothing costs nothing in both directions."""
-    assert (units_up(Fraction(0)), units_down(Fraction(0))) == (0, 0)
-
-
 # -- bounds ------------------------------------------------------------------------
 
 #: One expression in the two languages, and the largest argument it is asked for.
@@ -393,19 +365,6 @@ def test_bounds_enclose_the_rigorous_value(name, share):
     assert above - below <= abs(high) * Fraction(3, 10**30)
 
 
-@given(shares_of_all_sizes, shares_of_all_sizes)
-def test_bounds_hold_for_an_expression_of_two_numbers(first, second):
-    """Quotients and powers of arbitrary fractions are enclosed as well."""
-    second *= 10**20
-    low, high = on_flint(lambda x, y: (y * x.log1p()).sqrt() / (x + y), first, second)
-
-    def expression(mp):
-        x, y = to_real(mp, first), to_real(mp, second)
-        return mp.sqrt(y * mp.log1p(x)) / (x + y)
-
-    assert bound_below(expression) < low <= high < bound_above(expression)
-
-
 def test_a_value_hidden_by_cancellation_is_still_found():
     """A difference that loses a hundred digits is settled at a higher precision."""
     tiny = Fraction(1, 10**60)
@@ -430,12 +389,6 @@ def test_pure_rounding_noise_is_refused():
     assert isinstance(refused.value, InvalidCost)  # what public functions may raise
 
 
-def test_a_value_that_keeps_moving_is_refused():
-    """Precisions that differ in the 23rd digit have not settled on forty digits."""
-    with pytest.raises(ArithmeticError, match="cancellation"):
-        evaluate(lambda mp: 1 + mp.mpf(10) ** -20 / mp.dps)
-
-
 @pytest.mark.parametrize(
     "expression",
     [
@@ -454,11 +407,6 @@ def test_what_is_no_finite_real_gets_no_bound(expression):
         bound_above(expression)
     with pytest.raises(ArithmeticError):
         bound_below(expression)
-
-
-def test_an_exact_zero_is_bounded_by_itself():
-    """The logarithm of one is zero on both sides."""
-    assert bound_above(lambda mp: mp.log(1)) == 0 == bound_below(lambda mp: mp.log(1))
 
 
 @given(st.integers(-(2**200), 2**200), st.integers(-400, 400))

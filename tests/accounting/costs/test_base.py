@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import pickle
 from decimal import Decimal
@@ -185,17 +184,6 @@ def test_what_is_out_of_range_is_refused_when_the_cost_is_made(field, value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "second"),
-    [(Gaussian, "sigma", "noise_multiplier"), (Laplace, "scale", "epsilon")],
-)
-def test_exactly_one_way_of_saying_the_noise_is_taken(kind, first, second):
-    """Neither or both of two ways to give the noise is refused, with both named."""
-    for given_twice in ({}, {first: 1, second: 1}):
-        with pytest.raises(InvalidCost, match=f"{first}=.*{second}="):
-            kind(sensitivity=1, **given_twice)
-
-
-@pytest.mark.parametrize(
     ("kind", "words"),
     [
         (Gaussian, {"sensitivity": 1, "sigma": 1, "delta": 0}),
@@ -211,27 +199,6 @@ def test_missing_and_unknown_words_are_refused(kind, words):
         kind(**words)
 
 
-@pytest.mark.parametrize("kind", [Gaussian, Laplace, PureDP, ApproxDP, ZCDP])
-def test_numbers_without_a_name_are_refused(kind):
-    """Nobody can mix up sensitivity and sigma by position."""
-    with pytest.raises(InvalidCost, match=rf"positional.*Write {kind.__name__}\("):
-        kind(1, 2)
-
-
-def test_a_call_that_is_wrong_gets_an_example_of_a_right_one():
-    """A TypeError of a right call is not dressed up as a wrong one."""
-    with pytest.raises(InvalidCost, match="such as Gaussian") as caught:
-        Gaussian(1, 20)
-    assert "noise_multiplier=20)" in str(caught.value)
-
-    class BrokenStep(Cost):
-        def __init__(self, *, epsilon):
-            len(epsilon)
-
-    with pytest.raises(TypeError, match="has no len"):
-        BrokenStep(epsilon=1)
-
-
 def test_two_ways_of_saying_the_same_cost_are_equal():
     """A multiplier is sigma over sensitivity, an epsilon sensitivity over scale."""
     assert Gaussian(sensitivity=100, noise_multiplier=20) == Gaussian(
@@ -239,13 +206,6 @@ def test_two_ways_of_saying_the_same_cost_are_equal():
     )
     assert Laplace(sensitivity=0.3, epsilon=0.1) == Laplace(sensitivity="0.3", scale=3)
     assert Laplace(sensitivity=1, epsilon=3).scale == Fraction(1, 3)
-
-
-def test_different_mechanisms_with_the_same_numbers_differ():
-    """An equal number does not make a pure step a zCDP one."""
-    assert len({PureDP(epsilon=1), ZCDP(rho=1), ApproxDP(epsilon=1, delta=0)}) == 3
-    assert Gaussian(sensitivity=1, sigma=2) != Laplace(sensitivity=1, scale=2)
-    assert ApproxDP(epsilon=1, delta=0) != PureDP(epsilon=1)
 
 
 @given(costs)
@@ -259,30 +219,6 @@ def test_a_cost_survives_the_journal(cost):
     assert description == again.describe()
 
 
-@pytest.mark.parametrize(
-    "cost",
-    [
-        Gaussian(sensitivity=10**15, noise_multiplier=10**9),
-        Gaussian(sensitivity="1e-15", noise_multiplier="1e-6"),
-        Gaussian(sensitivity=10**12, noise_multiplier=10**4),
-        Laplace(sensitivity=10**15, epsilon="1e-9"),
-        Laplace(sensitivity="1e-15", epsilon=10**4),
-        Gaussian(sensitivity=10**15, sigma=10**15),
-        Laplace(sensitivity=Fraction(1, 3), epsilon=Fraction(1, 7)),
-        Gaussian(sensitivity=1, sigma=20 + Fraction(1, 3**900)),
-        PureDP(epsilon=1 + Fraction(1, 3**2583)),  # 4095 bits
-        PureDP(epsilon=Fraction(1, 3 * 10**11)),
-        ApproxDP(epsilon="1e-12", delta="1e-35"),
-        ZCDP(rho="1e-24"),
-        ZCDP(rho="1e12"),
-    ],
-    ids=repr,
-)
-def test_a_cost_at_the_edge_survives_the_journal(cost):
-    """A cost that could be made can be read back, however it was said."""
-    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
-
-
 def test_a_cost_with_thousands_of_digits_is_refused_or_described():
     """A number that is accepted can always be written to the journal."""
     try:
@@ -291,23 +227,6 @@ def test_a_cost_with_thousands_of_digits_is_refused_or_described():
         assert refused.name == "epsilon"  # noqa: PT017
     else:
         assert cost == cost_from_description(cost.describe())
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda long: Gaussian(sensitivity=long, noise_multiplier=long),
-        lambda long: Laplace(sensitivity=long, epsilon=1 / long),
-        lambda long: PureDP(epsilon=long).noisier(long**2),
-    ],
-)
-def test_a_product_of_long_numbers_is_refused_when_the_cost_is_made(make):
-    """A journal could not be read any more that holds a number of too many digits."""
-    long = 1 + Fraction(1, 3**1400)
-    with pytest.raises(InvalidCost):
-        make(long)
-    short = 1 + Fraction(1, 3**400)
-    assert make(short) == cost_from_description(make(short).describe())
 
 
 @pytest.mark.parametrize(
@@ -356,13 +275,6 @@ def test_a_cost_travels_and_hashes(cost):
     ]
     assert [cost] * 4 == travelled
     assert len({cost, *travelled}) == 1
-
-
-@pytest.mark.parametrize("field", ["epsilon", "delta", "extra"])
-def test_a_cost_cannot_be_changed(field):
-    """Nobody can make a cost cheaper after it was priced."""
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(ApproxDP(epsilon=1, delta=0), field, Fraction(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
-from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.forecast.noise import scaled
+from dpflow.exceptions import InvalidCost
 from dpflow.noise.refining import chance_to_stay, coarsened, happens
-from dpflow.rounding import UNITS, number_text
+from dpflow.rounding import UNITS
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
@@ -54,46 +53,11 @@ def test_the_price_after_each_draw_is_the_sum_of_its_draws(name: str) -> None:
     assert rule.price_realised(COST, None) == rule.price(COST)
 
 
-def test_vectors() -> None:
-    """Sigmas and prices, written out: 1 / sigma^2 in mu^2, half of it in rho."""
-    known = ["80", "72", "64.8", "58.32", "52.49", "47.25"]
-    assert [number_text(sigma) for sigma in COST.spreads[:6]] == known
-    assert COST.spreads[-1] == 5
-    squared, rho = (
-        make_filter("gdp", **BUDGET),
-        make_filter("zcdp", **BUDGET),
-    )
-    for draw, mu_squared in ((1, "0.00015625"), (len(COST.spreads), "0.04")):
-        exact = Fraction(mu_squared)
-        assert squared.price_realised(COST, draw).amounts == (exact * UNITS,)
-        assert rho.price_realised(COST, draw).amounts[0] == exact / 2 * UNITS
-    cells = dict(PURE.output_dp().cells)
-    assert (cells["1"], cells[str(len(PURE.spreads))]) == (
-        Fraction(1, 80),
-        Fraction(1, 10),
-    )
-
-
-def test_a_forecast_knows_it_with_less_noise() -> None:
-    """Half the noise is half of every spread."""
-    for cost in (COST, PURE):
-        quieter = scaled(cost, Fraction(1, 2))
-        assert isinstance(quieter, Refined)
-        assert quieter.spreads == tuple(spread / 2 for spread in cost.spreads)
-
-
 def test_a_draw_that_is_left_out_is_caught() -> None:
     """The control: the price of the last draw alone is far less than the sum."""
     rule = make_filter("gdp", **BUDGET)
     last = rule.price(COST.refinements()[-1]).amounts[0]
     assert last < rule.price_realised(COST, len(COST.spreads)).amounts[0] / 2
-
-
-@pytest.mark.parametrize("theorem", ["basic", "output-dp", "rogers"])
-def test_rules_without_a_price_for_gaussians_refuse_it(theorem: str) -> None:
-    """As they refuse the Gaussian itself."""
-    with pytest.raises(UnsupportedCost):
-        make_filter(theorem, **BUDGET).price(COST)
 
 
 def test_laplace_has_a_cell_for_each_number_of_draws() -> None:
@@ -229,16 +193,6 @@ def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:
     hits = sum(happens(half) for _ in range(3000))
     assert abs(hits - 1000) < 130
     assert set(asked) == {128}
-
-
-def test_what_so_many_bits_do_not_decide_is_drawn_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Bits that agree with the chance so far leave it open."""
-    bits = iter([bytes([0x55] * 16), bytes([0x00] * 16)])
-    monkeypatch.setattr("dpflow.noise.refining.random_bytes", lambda _: next(bits))
-    assert happens(lambda _: Fraction(1, 3)) is True
-    assert next(bits, None) is None
 
 
 def test_coarsened_numbers_come_finest_first() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import guarded
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
@@ -21,7 +20,6 @@ from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
@@ -33,39 +31,6 @@ ORDERS = st.sampled_from([Fraction(x) for x in ("1.1", "2", "3.67", "8", "64", "
 def cells(*epsilons: Fraction | str) -> OutputDP:
     """Return a mechanism with numbered cells."""
     return OutputDP(dict(enumerate(epsilons)))
-
-
-@pytest.mark.parametrize(
-    ("order", "small", "large", "expected"),
-    [
-        (2, "0.1", "0.5", "0.0269247023"),
-        (8, "0.1", "0.5", "0.0804722230"),
-        (8, "0.01", "0.5", "0.00782863370"),
-        (64, "0.1", "1", "0.0991443941"),
-        (8, "0", "0.5", "0"),
-    ],
-)
-def test_vectors(order: int, small: str, large: str, expected: str) -> None:
-    """Computed once more here, by solving for the slope."""
-    found = cell_renyi(cells(small, large), 0, Fraction(order))
-    with mpmath.workdps(50):
-        mp = mpmath.mp
-        a, big, eps = mp.mpf(order), mp.mpf(large), mp.mpf(small)
-
-        def need(slope: Any, loss: Any) -> Any:
-            return (a * loss - mp.log(1 + slope * mp.expm1(loss))) / (a - 1)
-
-        # Between 1 and the slope at which the lower end is of no use at all.
-        low, high = mp.mpf(1), 1 / -mp.expm1(-big)
-        for _ in range(170):
-            middle = (low + high) / 2
-            if need(middle, big) > need(middle, -big):
-                low = middle
-            else:
-                high = middle
-        own = max(need(low, eps), need(low, -eps))
-        assert abs(own - mp.mpf(found.numerator) / found.denominator) < 1e-25
-    assert float(found) == pytest.approx(float(expected), rel=1e-8)
 
 
 @settings(max_examples=scaled(12), deadline=None)
@@ -169,28 +134,3 @@ def test_delta_of_a_cell_is_never_refunded() -> None:
             rule.price_realised(cost, outcome)
     with pytest.raises(ValueError, match="has a delta"):
         cell_renyi(cost, "none", Fraction(8))
-
-
-def test_a_ledger_settles_cells(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worst cell is reserved, the one that happened is charged."""
-    policy = POLICY.replace("budget: {epsilon: 1}", "budget: {epsilon: 3, delta: 1e-6}")
-    make_project(
-        tmp_path,
-        monkeypatch,
-        policy.replace("filter: basic", "filter: {theorem: rdp, order: 8}"),
-    )
-    cost = OutputDP({"none": "0.1", "answer": "0.5"})
-
-    def spent(answer: str) -> Fraction:
-        def body() -> str:
-            return answer
-
-        guarded(
-            dataset="shop", cost=cost, noise="own", fresh=True, cell=lambda out: out
-        )(body)()
-        return Fraction(account().spent["rdp"])
-
-    cheap, dear = (cell_renyi(cost, name, Fraction(8)) for name in ("none", "answer"))
-    assert spent("none") == pytest.approx(float(cheap), rel=1e-12)
-    assert spent("answer") == pytest.approx(float(cheap + dear), rel=1e-12)
-    assert cheap < dear / 4

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +17,6 @@ from dpflow.accounting.curves.conversions import (
     NEGLIGIBLE_DELTA,
     gaussian_delta,
     gdp_budget,
-    maximiser,
     rdp_epsilon_allowed,
     zcdp_budget,
 )
@@ -115,13 +112,6 @@ def test_the_gdp_budget_at_the_corners(epsilon, delta):
     check_gdp_budget(Fraction(epsilon), Fraction(delta))
 
 
-@pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
-@pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
-def test_the_gdp_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
-    """The limits of epsilon and delta themselves get a sound, tight budget."""
-    check_gdp_budget(Fraction(epsilon), Fraction(delta))
-
-
 @settings(max_examples=scaled(8))
 @given(epsilons, deltas)
 def test_the_gdp_budget_anywhere(epsilon, delta):
@@ -153,49 +143,7 @@ def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
     assert distance**2 / 2 > 2171 * Fraction("2.302586")
 
 
-def test_where_far_begins_the_delta_does_not_jump_down():
-    """Just before that place the delta is met to its digits, and is no larger."""
-    near, far = Fraction("0.9999"), Fraction("1.0001")
-    mu = Fraction("0.01")
-    before = gaussian_delta(near * 100 * mu + mu**2 / 2, mu)
-    after = gaussian_delta(far * 100 * mu + mu**2 / 2, mu)
-    assert after == NEGLIGIBLE_DELTA
-    with flint.ctx.workprec(4000 * 4):
-        truth = normal_delta(near * 100 * mu + mu**2 / 2, to_arb(mu))
-        assert truth <= to_arb(before)
-        assert truth * arb(10) ** 10 > to_arb(after) * arb(10) ** -10
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "mu", "expected"),
-    [("1", "1", ".12693673750664395"), ("1", ".5", ".0068295949831145754")],
-)
-def test_known_gaussian_deltas(epsilon, mu, expected):
-    """Two published deltas are met to all their digits."""
-    value = gaussian_delta(Fraction(epsilon), Fraction(mu))
-    assert abs(value - Fraction(expected)) < Fraction(expected) / 10**16
-
-
 # -- targets and their budgets -----------------------------------------------------
-
-TARGETS = [
-    ("1", "1e-6", ".017468904769123378", ".024355970359538373", ".23670438066343571"),
-    ("5", "1e-6", ".38534638166108870", ".46306499013863019", "1.0203571450861084"),
-    ("1", "1e-5", ".020819938339535461", ".030556595197639566", ".26805112321129422"),
-    ("2", "1e-5", ".080045375346682038", ".10825636382305726", ".50155168916965662"),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "classic", "tight", "mu"), TARGETS)
-def test_known_budgets(epsilon, delta, classic, tight, mu):
-    """The table of targets is met to its last digit but one, and from below."""
-    target = Fraction(epsilon), Fraction(delta)
-    for budget, expected in [
-        (zcdp_budget(*target, tight=False), Fraction(classic)),
-        (zcdp_budget(*target), Fraction(tight)),
-        (gdp_budget(*target), Fraction(mu) ** 2),
-    ]:
-        assert abs(budget - expected) < expected / 10**12
 
 
 # -- zCDP --------------------------------------------------------------------------
@@ -214,13 +162,6 @@ def check_zcdp_budget(epsilon: Fraction, delta: Fraction) -> None:
 @corners
 def test_the_zcdp_budget_at_the_corners(epsilon, delta):
     """The best order's rho is found from below in every corner of the range."""
-    check_zcdp_budget(Fraction(epsilon), Fraction(delta))
-
-
-@pytest.mark.parametrize("delta", ["1e-35", "0.5", "0.999"])
-@pytest.mark.parametrize("epsilon", ["1e-12", "1e4"])
-def test_the_zcdp_budget_at_the_ends_of_what_may_be_asked(epsilon, delta):
-    """The limits of epsilon and delta themselves get a sound, tight budget."""
     check_zcdp_budget(Fraction(epsilon), Fraction(delta))
 
 
@@ -243,18 +184,6 @@ def test_the_classic_budget_solves_its_equation_from_below(epsilon, delta):
     with flint.ctx.workprec(BITS):
         assert reached(budget) <= to_arb(epsilon)
         assert reached(budget * (1 + CLOSE)) > to_arb(epsilon)
-
-
-@settings(max_examples=scaled(8))
-@given(epsilons, deltas)
-def test_gaussians_within_a_rho_budget_keep_its_delta(epsilon, delta):
-    """A Gaussian of that rho is (epsilon, delta)-DP: the exact curve confirms it."""
-    tight = zcdp_budget(epsilon, delta)
-    classic = zcdp_budget(epsilon, delta, tight=False)
-    assert 0 < classic <= tight <= gdp_budget(epsilon, delta) / 2
-    with flint.ctx.workprec(BITS):
-        exact = normal_delta(epsilon, (2 * to_arb(tight)).sqrt())
-        assert exact <= to_arb(delta)
 
 
 # -- Renyi -------------------------------------------------------------------------
@@ -295,39 +224,6 @@ def test_known_conversions_of_one_order(epsilon, tight):
     assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
 
 
-def test_a_known_delta_of_one_order():
-    """At the published delta the order allows the published divergence."""
-    allowed = rdp_epsilon_allowed(
-        Fraction("1.5"), Fraction("4.7811486646655589e-6"), Fraction(10)
-    )
-    assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
-
-
-@pytest.mark.parametrize(
-    ("rho", "classic", "tight", "exact"),
-    [
-        (".01", ".753384438", ".621692655", ".575055186"),
-        (".1", "2.450788000", "2.141938928", "1.994526901"),
-        (".5", "5.756521770", "5.221534445", "4.886554117"),
-        ("1", "8.433844378", "7.766216625", "7.286080966"),
-    ],
-)
-def test_known_epsilons_of_a_rho(rho, classic, tight, exact):
-    """At delta 1e-6 the three known epsilons of a rho give that rho back."""
-    delta = Fraction("1e-6")
-    for budget in (
-        zcdp_budget(Fraction(classic), delta, tight=False),
-        zcdp_budget(Fraction(tight), delta),
-        gdp_budget(Fraction(exact), delta) / 2,
-    ):
-        assert abs(budget - Fraction(rho)) < Fraction(rho) / 10**7
-
-
-def test_an_order_that_allows_nothing_is_negative():
-    """Low orders cannot reach a small delta: what they allow is below zero."""
-    assert rdp_epsilon_allowed(Fraction(1), Fraction("1e-6"), Fraction(2)) < 0
-
-
 # -- laws --------------------------------------------------------------------------
 
 
@@ -344,27 +240,3 @@ def test_budgets_never_grow_when_the_target_tightens(one, two, first, second):
     ):
         assert budget(low, rare) <= budget(high, rare) * slack
         assert budget(low, rare) <= budget(low, often) * slack
-
-
-@pytest.mark.parametrize("power", [-6, -1, 0, 3, 15])
-def test_the_search_for_an_order_finds_the_top_of_a_hill(power):
-    """A smooth hill is climbed to twenty digits wherever it stands."""
-    with mpmath.workdps(50):
-        top = mpmath.log(3) + power * mpmath.log(10)
-        found = maximiser(lambda _, place: -((place - top) ** 2))
-    assert abs(found / (3 * Fraction(10) ** power) - 1) < Fraction(1, 10**15)
-
-
-@pytest.mark.parametrize("theorem", ["gdp", "zcdp"])
-def test_a_delta_next_to_one_is_answered_at_once(theorem):
-    """A delta of 25 nines gets a filter or a refusal and never a busy process."""
-    program = (
-        "from dpflow.accounting import make_filter\n"
-        "from dpflow.exceptions import InvalidCost\n"
-        "try:\n"
-        f"    make_filter({theorem!r}, epsilon=1, delta='0.' + '9' * 25)\n"
-        "except InvalidCost:\n"
-        "    pass\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], timeout=5, check=False)
-    assert done.returncode == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 import flint
@@ -21,8 +20,6 @@ from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs import base as costs_module
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
@@ -167,16 +164,6 @@ def test_the_mu_of_a_laplace_step(scale):
     assert gdp_mu_squared(cost) > 2 * approx_zcdp(cost)[0]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_the_divergences_at_the_corners(epsilon, order):
-    """Pure and Laplace steps are priced right from the tiniest to the largest."""
-    eps, alpha = Fraction(epsilon), Fraction(order)
-    pure, noise = PureDP(epsilon=eps), Laplace(sensitivity=1, scale=1 / eps)
-    check(renyi(pure, alpha), lambda: pure_renyi(eps, alpha), cap=eps)
-    check(renyi(noise, alpha), lambda: laplace_renyi(eps, alpha), cap=eps)
-
-
 @given(epsilons, orders)
 def test_the_divergences_anywhere(epsilon, order):
     """Pure and Laplace steps are priced right between the corners as well."""
@@ -213,47 +200,6 @@ def test_a_delta_is_kept_whole(epsilon, delta):
     assert approx_dp(cost) == (Fraction(epsilon), Fraction(delta))
     pure, _ = approx_zcdp(PureDP(epsilon=epsilon))
     assert approx_zcdp(cost) == (pure, Fraction(delta))
-
-
-def test_definitions_are_exact():
-    """Epsilon of a pure step is its epsilon, and Laplace's is the ratio."""
-    assert approx_dp(PureDP(epsilon=0.1)) == (Fraction(1, 10), 0)
-    assert approx_dp(Laplace(sensitivity=2, scale=3)) == (Fraction(2, 3), 0)
-
-
-@pytest.mark.parametrize(
-    ("price", "expected"),
-    [
-        (lambda: renyi(PureDP(epsilon=0.1), Fraction(2)), "0.00995858439495622"),
-        (lambda: renyi(PureDP(epsilon=0.1), Fraction(8)), "0.0367166597013116"),
-        (lambda: renyi(PureDP(epsilon=1), Fraction(2)), "0.735325664055519"),
-        (lambda: approx_zcdp(Laplace(sensitivity=1, scale=10))[0], "0.00483741803596"),
-        (
-            lambda: renyi(Laplace(sensitivity=1, scale=10), Fraction(2)),
-            "0.00964420784034467",
-        ),
-        (
-            lambda: renyi(Laplace(sensitivity=1, scale=10), Fraction(8)),
-            "0.0356767734343743",
-        ),
-        (
-            lambda: renyi(Laplace(sensitivity=1, scale=1), Fraction(2)),
-            "0.619123629998593",
-        ),
-    ],
-)
-def test_known_values(price, expected):
-    """Published and independently computed values are met to all their digits."""
-    assert abs(price() - Fraction(expected)) <= Fraction(expected) * Fraction(1, 10**11)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "mu"), [("0.1", "0.125309012211608"), ("1", "1.2320353853449")]
-)
-def test_known_mus(epsilon, mu):
-    """The mu of a pure step is met to all published digits."""
-    price = gdp_mu_squared(PureDP(epsilon=epsilon))
-    assert abs(price - Fraction(mu) ** 2) <= Fraction(mu) ** 2 / 10**12
 
 
 # -- what rules charge -------------------------------------------------------------
@@ -312,67 +258,7 @@ def test_a_pair_without_a_theorem_is_refused(name, cost):
     assert repr(cost) in str(caught.value)
 
 
-def test_a_mechanism_of_somebody_else_is_refused_everywhere(monkeypatch):
-    """A new kind of cost has no price in any notion until somebody proves one."""
-    # Kinds register themselves by name; this one must not outlive the test.
-    monkeypatch.setattr(costs_module, "_KINDS", dict(costs_module._KINDS))
-
-    @dataclass(frozen=True, repr=False)
-    class Mystery(Cost):
-        epsilon: Fraction
-
-        def noisier(self, factor):
-            return Mystery(self.epsilon / factor)
-
-    cost = Mystery(Fraction(1))
-    for price in (approx_dp, approx_zcdp, gdp_mu_squared):
-        with pytest.raises(UnsupportedCost, match=r"Mystery\(epsilon=1\)"):
-            price(cost)
-    with pytest.raises(UnsupportedCost, match=r"Mystery\(epsilon=1\)"):
-        renyi(cost, Fraction(2))
-
-
-@pytest.mark.parametrize("epsilon", ["1e-9", "0.1", "5"])
-def test_an_approximate_step_without_delta_is_a_pure_step(epsilon):
-    """ApproxDP with delta zero costs what PureDP costs, in every notion."""
-    approx, pure = ApproxDP(epsilon=epsilon, delta=0), PureDP(epsilon=epsilon)
-    assert approx_dp(approx) == approx_dp(pure)
-    assert approx_zcdp(approx) == approx_zcdp(pure)
-    assert gdp_mu_squared(approx) == gdp_mu_squared(pure)
-    assert renyi(approx, Fraction(8)) == renyi(pure, Fraction(8))
-
-
 # -- laws between prices -----------------------------------------------------------
-
-
-@given(epsilons, epsilons, orders, orders)
-def test_prices_grow_with_epsilon_and_with_the_order(one, two, first, second):
-    """A larger epsilon or a higher order never costs less, up to the rounding."""
-    small, large = (PureDP(epsilon=e) for e in sorted((one, two)))
-    low, high = sorted((first, second))
-    slack = 1 + Fraction(3, 10**30)
-    for before, after in [
-        (renyi(small, low), renyi(small, high)),
-        (renyi(small, low), renyi(large, low)),
-        (gdp_mu_squared(small), gdp_mu_squared(large)),
-        (approx_zcdp(small)[0], approx_zcdp(large)[0]),
-    ]:
-        assert before <= after * slack
-
-
-@given(epsilons, orders)
-def test_notions_imply_one_another_as_they_must(epsilon, order):
-    """Renyi stays below order * rho, Laplace below pure, rho below epsilon**2/2."""
-    pure, noise = PureDP(epsilon=epsilon), Laplace(sensitivity=1, scale=1 / epsilon)
-    slack = 1 + Fraction(3, 10**30)
-    for cost in (pure, noise):
-        assert renyi(cost, order) <= order * approx_zcdp(cost)[0] * slack
-        assert renyi(cost, order) <= epsilon
-    assert renyi(noise, order) <= renyi(pure, order) * slack
-    assert approx_zcdp(noise)[0] <= approx_zcdp(pure)[0] * slack
-    assert approx_zcdp(pure)[0] <= epsilon**2 / 2
-    # A mu-GDP step is mu**2/2-zCDP, so no conversion may undercut the tight rho.
-    assert approx_zcdp(pure)[0] <= gdp_mu_squared(pure) / 2 * slack
 
 
 # -- soundness, apart from the formulas --------------------------------------------
@@ -486,17 +372,3 @@ def test_laplace_noise_diverges_as_much_as_it_is_charged(epsilon, order):
     assert truth <= alpha * rho
     if alpha < Fraction("1.001"):
         assert alpha * rho <= truth * Fraction("1.001")
-
-
-@pytest.mark.parametrize("order", ["1.0001", "2", "17.5"])
-def test_gaussian_noise_diverges_as_much_as_it_is_charged(order):
-    """The integral of two normal densities equals the price."""
-    with mpmath.workdps(22):
-        a, shift = mpmath.mpf(order), mpmath.mpf("0.7")
-        moment = mpmath.quad(
-            lambda x: mpmath.npdf(x) ** a * mpmath.npdf(x, shift) ** (1 - a),
-            mpmath.linspace(-30, 15, 16),
-        )
-        integral = mpmath.log(moment) / (a - 1)
-    price = renyi(Gaussian(sensitivity=7, sigma=10), Fraction(order))
-    assert abs(price - Fraction(mpmath.nstr(integral, 30))) <= price / 10**15

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGaussian
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
-from dpflow.accounting.fixed import loss_distribution, loss_grid
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import (
     ComposedMasses,
@@ -26,7 +24,7 @@ from dpflow.accounting.fixed.loss_grid import (
     response_masses,
 )
 from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
@@ -44,21 +42,6 @@ def laplace_delta(epsilon: mpmath.mpf, size: mpmath.mpf) -> mpmath.mpf:
     if epsilon <= -size:
         return -mp.expm1(epsilon)
     return -mp.expm1((epsilon - size) / 2)
-
-
-def two_laplace_delta(
-    epsilon: mpmath.mpf, size: mpmath.mpf, other: mpmath.mpf
-) -> mpmath.mpf:
-    """Return the delta of two independent Laplaces, conditioning on the second."""
-    both_ends = laplace_delta(epsilon - other, size) / 2
-    both_ends += mp.exp(-other) / 2 * laplace_delta(epsilon + other, size)
-    kinks = [(size + other - epsilon) / 2, (other - size - epsilon) / 2]
-    points = [mp.mpf(0), *(k for k in sorted(kinks) if 0 < k < other), other]
-    inner = mp.quad(
-        lambda s: mp.exp(-s) / 2 * laplace_delta(epsilon - other + 2 * s, size),
-        points,
-    )
-    return both_ends + inner
 
 
 @settings(max_examples=scaled(4), deadline=None)
@@ -83,28 +66,6 @@ def test_exact_compositions_are_met_from_above(
     assert found <= true * (1 + GAP) + Fraction(1, 10**6)
 
 
-def test_deltas_of_steps_are_lost_once() -> None:
-    """Steps with a delta of their own compose like the exact form."""
-    parts: Parts = (
-        (ApproxDP(epsilon="0.2", delta="1e-8"), 20),
-        (Gaussian(sensitivity=1, sigma=9), 2),
-    )
-    true, found = fixed_epsilon(parts, MILLIONTH), grid_epsilon(parts, MILLIONTH)
-    assert true <= found <= true * (1 + GAP)
-    found_delta = grid_delta(parts, Fraction(2))
-    true_delta = fixed_delta(parts, Fraction(2))
-    assert true_delta <= found_delta <= true_delta * Fraction(1001, 1000)
-
-
-@pytest.mark.parametrize("epsilon", ["0", "0.05", "0.4", "0.9", "1.15"])
-def test_laplaces_by_quadrature(epsilon: str) -> None:
-    """Two Laplaces have the delta of the double integral."""
-    parts: Parts = tuple((Laplace(sensitivity=1, epsilon=e), 1) for e in ("0.5", "0.7"))
-    found = grid_delta(parts, Fraction(epsilon))
-    true = two_laplace_delta(mp.mpf(epsilon), mp.mpf("0.5"), mp.mpf("0.7"))
-    assert true <= mp.mpf(found.numerator) / found.denominator <= true * 1.001
-
-
 def test_one_laplace_is_its_curve() -> None:
     """A single Laplace has the delta of its closed form."""
     parts: Parts = ((Laplace(sensitivity=3, scale=2), 1),)
@@ -112,18 +73,6 @@ def test_one_laplace_is_its_curve() -> None:
         true = laplace_delta(mp.mpf(epsilon), mp.mpf("1.5"))
         found = grid_delta(parts, Fraction(epsilon))
         assert true <= mp.mpf(found.numerator) / found.denominator <= true * 1.001
-
-
-def test_no_vector_is_worse_than_one_laplace() -> None:
-    """Splitting the L1 sensitivity over two numbers never raises delta."""
-    for size in ("0.01", "0.4", "1", "3"):
-        for share in ("0.01", "0.2", "0.5"):
-            small = mp.mpf(size) * mp.mpf(share)
-            for place in ("0", "0.1", "0.5", "0.9", "0.999"):
-                at = mp.mpf(size) * mp.mpf(place)
-                with mp.workdps(20):
-                    split = two_laplace_delta(at, mp.mpf(size) - small, small)
-                assert split <= laplace_delta(at, mp.mpf(size)) * (1 + mp.mpf("1e-15"))
 
 
 @pytest.mark.parametrize(("epsilon", "count"), [("0.1", 100), ("1", 20), ("0.02", 900)])
@@ -142,26 +91,6 @@ def test_laplaces_against_dp_accounting(epsilon: str, count: int) -> None:
     ]
     found = grid_epsilon(((Laplace(sensitivity=1, epsilon=epsilon), count),), MILLIONTH)
     assert bounds[0] <= found <= bounds[1] * (1 + 2e-5)
-
-
-def test_sampled_gaussians_against_dp_accounting() -> None:
-    """So it is for sampled Gaussians, in the worse of both directions."""
-    count = 254
-    logging.getLogger().setLevel(logging.ERROR)
-    bounds = [
-        theirs.from_gaussian_mechanism(
-            1,
-            sampling_prob=0.01,
-            value_discretization_interval=1e-4,
-            pessimistic_estimate=pessimistic,
-        )
-        .self_compose(count)
-        .get_epsilon_for_delta(1e-5)
-        for pessimistic in (False, True)
-    ]
-    cost = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-    found = grid_epsilon(((cost, count),), Fraction(1, 10**5))
-    assert bounds[0] <= found <= bounds[1] * (1 + 1e-4)
 
 
 def hockey_stick(masses: Masses, step: float, epsilon: float) -> mpmath.mpf:
@@ -217,17 +146,6 @@ def test_dropping_the_guards_would_be_noticed() -> None:
     assert ComposedMasses([down], step).delta(1.0) < true
 
 
-def test_tiny_deltas_keep_their_digits() -> None:
-    """Tilting keeps a delta of 1e-28 within a thousandth."""
-    parts: Parts = (
-        (Gaussian(sensitivity=1, sigma=3), 4),
-        (PureDP(epsilon="0.2"), 5),
-    )
-    epsilon = fixed_epsilon(parts, Fraction(1, 10**28))
-    found = grid_delta(parts, epsilon)
-    assert 1 <= found * 10**28 <= Fraction(1001, 1000)
-
-
 def sampled(rate: str, noise: str) -> PoissonSampledGaussian:
     """Return one step of DP-SGD."""
     return PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
@@ -275,55 +193,6 @@ def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
         for x in losses
     ]
     assert any(mp.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("cost", "delta", "count", "epsilon"),
-    [
-        (sampled("0.001", "0.8"), "1e-6", 100, 0.260338),
-        (sampled("0.001", "0.8"), "1e-6", 1000, 0.467685),
-        (sampled("0.001", "0.8"), "1e-6", 20000, 1.285944),
-        (sampled("0.001", "0.8"), "1e-6", 50000, 2.024564),
-        (sampled("0.01", "1"), "1e-5", 1, 0.199451),
-        (sampled("0.01", "1"), "1e-5", 2, 0.245466),
-        (sampled("0.01", "0.7"), "1e-5", 1, 0.851645),
-        (sampled("0.01", "0.7"), "1e-5", 2, 1.037040),
-        (sampled("0.01", "0.7"), "1e-5", 5, 1.298896),
-        (sampled("0.01", "0.7"), "1e-5", 50, 2.062048),
-    ],
-)
-def test_plans_of_sampled_steps_need_few_points(
-    monkeypatch: pytest.MonkeyPatch,
-    cost: Cost,
-    delta: str,
-    count: int,
-    epsilon: float,
-) -> None:
-    """Few and many sampled steps fit on a small grid, next to dp-accounting."""
-    sizes = []
-    masses, transform = loss_distribution.curve_masses, loss_grid._points
-
-    def counted(curve: Curve, step: float, low: int, high: int, count: int) -> Masses:
-        sizes.append(high - low)
-        return masses(curve, step, low, high, count)
-
-    def transformed(needed: float) -> int:
-        sizes.append(transform(needed))
-        return sizes[-1]
-
-    monkeypatch.setattr(loss_distribution, "curve_masses", counted)
-    monkeypatch.setattr(loss_grid, "_points", transformed)
-    found = grid_epsilon.__wrapped__(((cost, count),), Fraction(delta))
-    assert max(sizes) <= 2**21
-    # Its pessimistic estimates on a grid of 1e-4 are at most 3e-4 above.
-    assert float(found) == pytest.approx(epsilon, abs=2e-6)
-
-
-@pytest.mark.parametrize("cost", [ZCDP(rho=1), Gaussian(sensitivity=1, sigma=1)])
-def test_costs_without_a_curve(cost: Cost) -> None:
-    """A cost without a curve of its own says so."""
-    with pytest.raises(UnsupportedCost, match="loss distribution"):
-        curves(cost)
 
 
 def test_what_delta_cannot_cover() -> None:

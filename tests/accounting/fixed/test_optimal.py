@@ -14,7 +14,6 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
-from dpflow.accounting.curves.conversions import NEGLIGIBLE_DELTA
 from dpflow.accounting.fixed.optimal import (
     MOST_LOSSES,
     FixedSequence,
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.quick
 mp = mpmath.mp.clone()
 mp.dps = 60
 
-MILLIONTH = Fraction(1, 10**6)
 TENTH = PureDP(epsilon="0.1")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
@@ -51,22 +49,6 @@ def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
     """Draw numbers of few digits, evenly on a log scale."""
     exponents = st.floats(float(mp.log10(low)), float(mp.log10(high)))
     return exponents.map(lambda x: Fraction(f"{10**x:.6g}"))
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "count", "i", "delta"),
-    [
-        ("0.1", 20, 1, "0.000000458316885453093090384888602142"),
-        ("0.1", 20, 3, "0.0000875206538146119680632295094012"),
-        ("0.1", 20, 5, "0.0023966924535719292735765374827"),
-        ("0.2", 50, 10, "0.0000223927746250525441251119291308"),
-    ],
-)
-def test_kov_vectors(epsilon: str, count: int, i: int, delta: str) -> None:
-    """The lattice points of Kairouz, Oh, Viswanath are met."""
-    parts = ((PureDP(epsilon=epsilon), count),)
-    found = fixed_delta(parts, (count - 2 * i) * Fraction(epsilon))
-    close_above(found, mp.mpf(delta), "1e-27")
 
 
 @settings(max_examples=scaled(12), deadline=None)
@@ -222,24 +204,6 @@ def test_minimal_lengths_of_hartmann_table_1() -> None:
             assert length == shortest_improvable(Fraction(epsilon), delta)
 
 
-def test_table_1_is_where_the_lattice_starts() -> None:
-    """At the minimal length, and not before, KOV's first lattice point is within."""
-    delta, size = Fraction(1, 10**4), Fraction("0.2")
-    for count, within in ((13, False), (14, True)):
-        parts = ((PureDP(epsilon=size), count),)
-        assert within == (fixed_delta(parts, (count - 2) * size) <= delta)
-
-
-@pytest.mark.parametrize(
-    ("cost", "count", "epsilon"),
-    [(TENTH, 10, 1), (TENTH, 108, 5), (TWENTY, 22, 1), (TWENTY, 416, 5)],
-)
-def test_the_optimum_of_the_comparison(cost: Cost, count: int, epsilon: int) -> None:
-    """The non-adaptive optimum of docs/admitted.md is reached, not passed."""
-    assert fixed_epsilon(((cost, count),), MILLIONTH) <= epsilon
-    assert fixed_epsilon(((cost, count + 1),), MILLIONTH) > epsilon
-
-
 def test_normal_form_counts_each_step_once() -> None:
     """Iterated and composed costs are their steps; a mu is worth its Gaussian."""
     parts = (
@@ -251,35 +215,6 @@ def test_normal_form_counts_each_step_once() -> None:
         without_substeps(parts)
     )
     assert FixedSequence.of(parts) == FixedSequence.of(((TENTH, 3), (TWENTY, 11)))
-
-
-def test_a_delta_far_out_is_rounded_up_to_few_digits() -> None:
-    """Gaussians alone or with pure steps get an answer where delta is 1e-10**11."""
-    far = ((Gaussian(sensitivity=1, sigma=1000), 1),)
-    more = (*far, (PureDP(epsilon=1), 40))
-    for parts in (far, more):
-        assert fixed_delta(parts, Fraction(1000)) == NEGLIGIBLE_DELTA
-    lossy = (*far, (ApproxDP(epsilon=1, delta="1e-9"), 2))
-    assert fixed_delta(lossy, Fraction(1000)) >= 1 - (1 - Fraction("1e-9")) ** 2
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "count", "sigma", "delta"),
-    [
-        ("8.75", 7, 566_000_000, "1e-15"),
-        ("1", 3, 10**6, "1e-9"),
-        ("0.1", 3, 10**9, "1e-30"),
-    ],
-)
-def test_a_gaussian_that_hardly_tells_is_composed(
-    epsilon: str, count: int, sigma: int, delta: str
-) -> None:
-    """Where all digits of its curve cancel, the search still finds the way."""
-    pure = (PureDP(epsilon=epsilon), count)
-    parts = (pure, (Gaussian(sensitivity=1, sigma=sigma), 1))
-    found, without = (fixed_epsilon(each, Fraction(delta)) for each in (parts, (pure,)))
-    assert without < found < without + 13 / Fraction(sigma)
-    assert fixed_delta(parts, found) <= Fraction(delta)
 
 
 def test_what_cannot_be_composed_is_refused() -> None:

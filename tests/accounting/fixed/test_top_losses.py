@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import (
     Gaussian,
     Laplace,
@@ -25,17 +24,14 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed import loss_distribution
-from dpflow.accounting.fixed.loss_distribution import curves, grid_delta, grid_epsilon
+from dpflow.accounting.fixed.loss_distribution import grid_epsilon
 from dpflow.accounting.fixed.loss_grid import (
     Array,
     ComposedMasses,
     Masses,
-    curve_masses,
 )
 from dpflow.accounting.fixed.optimal import Parts
-from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import composed_epsilon
-from dpflow.exceptions import InvalidCost
 from tests.sizes import SCALE, scaled, spread
 
 mp = mpmath.mp.clone()
@@ -180,104 +176,6 @@ def test_a_capped_exponent_is_caught_on_one_step() -> None:
         assert delta_below(parts, found) / real(delta) > times
 
 
-def composition_of(
-    size: str, step: float, kind: type[ComposedMasses], shift: int = 0
-) -> ComposedMasses:
-    """Return one Laplace step on a grid; the shift moves where its blocks end."""
-    curve = curves(Laplace(sensitivity=1, epsilon=size))[0]
-    high = math.ceil(float(size) / step) + 1
-    masses = curve_masses(curve, step, shift - high, high, 1)
-    return kind([masses], step)
-
-
-def between_points(size: str, step: float) -> Iterator[float]:
-    """Yield losses among the last points of a grid, and next to the largest loss."""
-    last = math.floor(float(size) / step)
-    for point in (last, last - 1, last - 2, last - 17, last - 500):
-        for part in (1e-9, 0.03, 0.5, 0.97, 1.0):
-            yield (point + part) * step
-    for part in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-        yield float(size) - part * step
-
-
-@pytest.mark.parametrize("size", spread(["4.21", "0.31"], 1))
-def test_delta_between_the_last_points(size: str) -> None:
-    """The masses are never below the curve there, nor much above its chord."""
-    step = 2.0 ** math.floor(math.log2(float(size) * 1e-5))
-    found = composition_of(size, step, ComposedMasses)
-    capped = [composition_of(size, step, Capped, 7 * k) for k in range(5)]
-    below = 0
-    for epsilon in between_points(size, step):
-        true = max(-mp.expm1((mp.mpf(epsilon) - real(size)) / 2), mp.mpf(0))
-        delta = found.delta(epsilon)
-        # Mass that wraps around the transform adds a few per cent.
-        assert true <= delta <= 1.05 * float(true) + 0.51 * step + 1e-11
-        below += sum(each.delta(epsilon) < true for each in capped)
-    assert below > 2
-
-
-def test_a_tilt_of_any_size_loses_no_mass() -> None:
-    """Two losses so far apart that a tilt underflows for one and is huge for both."""
-    step = 2.0**-10
-    masses = np.zeros(2001)
-    masses[0], masses[-1] = 1 - 1e-12, 1e-12
-    for count in (1, 3):
-        found = ComposedMasses([Masses(masses, 0, 0.0, count)], step)
-        top = found.top
-        for epsilon in (top - 0.4 * step, top - 30 * step, top - 1.5, top - 1.94):
-            true = mp.mpf(1e-12) ** count * -mp.expm1(mp.mpf(epsilon) - mp.mpf(top))
-            assert true <= found.delta(epsilon) <= true * mp.mpf("1.25")
-
-
-MIXED: list[tuple[Parts, str]] = [
-    (((Laplace(sensitivity=1, epsilon="5.53"), 4),), "2.1e-8"),
-    (((Laplace(sensitivity=1, epsilon="9.56"), 3),), "2.3e-11"),
-    (
-        (
-            (Laplace(sensitivity=1, epsilon="1.58"), 3),
-            (Laplace(sensitivity=1, epsilon="0.25"), 1),
-        ),
-        "9.01e-11",
-    ),
-    (
-        (
-            (Laplace(sensitivity=1, epsilon="3.3"), 2),
-            (RandomizedResponse(epsilon="1.1"), 2),
-        ),
-        "1e-9",
-    ),
-    (
-        (
-            (Laplace(sensitivity=1, epsilon="3.3"), 2),
-            (Laplace(sensitivity=1, epsilon="0.2"), 1),
-            (PureDP(epsilon="0.5"), 1),
-        ),
-        "1e-12",
-    ),
-    (
-        (
-            (Laplace(sensitivity=1, epsilon="2.5"), 2),
-            (PureDP(epsilon="1.5"), 1),
-            (Gaussian(sensitivity=1, sigma=4000), 3),
-        ),
-        "1e-9",
-    ),
-]
-
-
-@pytest.mark.parametrize(("parts", "delta"), spread(MIXED, 2))
-def test_all_steps_may_lose_most_at_once(parts: Parts, delta: str) -> None:
-    """At the epsilon that is found, this event alone needs no more than delta."""
-    assert shortfall(parts, Fraction(delta), grid_epsilon) <= 1
-
-
-def test_a_capped_exponent_is_caught_on_mixed_steps() -> None:
-    """The event notices the negative control where Laplace steps repeat."""
-    assert all(
-        shortfall(p, Fraction(d), with_cap) > 20 for p, d in spread(MIXED[:3], 1)
-    )
-
-
 def random_sequences(seed: int, number: int) -> Iterator[tuple[Parts, Fraction]]:
     """Yield short sequences and small deltas, always the same."""
     chance = random.Random(seed)
@@ -316,35 +214,3 @@ def test_no_random_sequence_is_below_its_certificate() -> None:
 def test_the_search_finds_a_capped_exponent() -> None:
     """The same sequences, composed by the negative control."""
     assert len(search(1, 8, with_cap, start=6)) == 1
-
-
-@pytest.mark.slow
-def test_no_random_sequence_of_many_is_below_its_certificate() -> None:
-    """Many sequences, when there is time."""
-    assert search(2, 150, grid_epsilon) == []
-
-
-def test_a_sequence_at_its_claim_is_refused() -> None:
-    """The budget that a cap let in: epsilon just below what the step loses."""
-    steps = [Laplace(sensitivity=1, epsilon="4.21")]
-    low = laplace_epsilon("4.21", "1e-8")
-    with pytest.raises(InvalidCost, match="the sequence needs epsilon"):
-        SequenceFilter(epsilon="4.2099991", delta="1e-8", steps=steps)
-    rule = SequenceFilter(epsilon="4.21", delta="1e-8", steps=steps)
-    assert real(rule.epsilons[0]) >= low
-
-
-def test_an_early_stop_settles_no_less_than_it_loses() -> None:
-    """The epsilon of one of two steps, at its own share of delta."""
-    step = Laplace(sensitivity=1, epsilon="2.34")
-    cost = EarlyStopping(step, stops=(1, 2), accountant="pld", delta="1e-10")
-    assert real(cost.epsilons()[0]) >= laplace_epsilon("2.34", "5e-11")
-
-
-def test_deltas_at_the_top_are_met_from_above() -> None:
-    """The other way round: delta at an epsilon just below the sum."""
-    for size, count in (("1", 1), ("4.21", 2), ("0.3", 4)):
-        parts: Parts = ((Laplace(sensitivity=1, epsilon=size), count),)
-        for part in ("1e-7", "1e-9", "1e-12"):
-            epsilon = count * Fraction(size) * (1 - Fraction(part))
-            assert real(grid_delta(parts, epsilon)) >= delta_below(parts, epsilon)

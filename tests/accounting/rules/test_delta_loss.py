@@ -12,16 +12,13 @@ from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import (
-    ZCDP,
     ApproxDP,
-    ApproxZCDP,
     ProbabilisticDP,
     PureDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.accounting.rules.tightening import tightened_filter
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import UNITS, units_up
+from dpflow.rounding import units_up
 
 KINDS = ("gdp", "rdp")
 ASIDE = ApproxDP(epsilon="0.1", delta="1e-9")
@@ -85,33 +82,6 @@ def test_a_step_costs_what_is_left_of_it_and_its_delta(
     assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))
 
 
-def test_an_approximately_zcdp_step_has_divergences_but_no_mu() -> None:
-    """As without a delta."""
-    cost, rest = ApproxZCDP(rho="0.001", delta="1e-9"), ZCDP(rho="0.001")
-    rule = split("rdp", order=8)
-    assert rule.price(cost).amounts == (rule.price(rest).amounts[0], UNITS // 10**9)
-    with pytest.raises(UnsupportedCost, match="Gaussian DP"):
-        split("gdp").price(cost)
-
-
-@pytest.mark.parametrize("theorem", KINDS)
-def test_the_loss_has_the_budget_of_its_part(theorem: str) -> None:
-    """Both thresholds; and a filter without a split is what it was."""
-    rule = split(theorem)
-    plain = make_filter(theorem, epsilon=3, delta="9e-7")
-    assert rule.thresholds == (*plain.thresholds, UNITS // 10**7)
-    assert rule == make_filter(**rule.parameters())
-    assert rule.components == (*plain.components, "delta")
-    whole = make_filter(theorem, epsilon=3, delta="9e-7", delta_loss="9e-7")
-    assert whole == plain
-    assert "delta_loss" not in plain.parameters()
-    hundred = rule.price(Repeated(ApproxDP(epsilon="1e-9", delta="1e-9"), 100))
-    assert rule.admits(hundred)
-    assert not rule.admits(
-        hundred + rule.price(ApproxDP(epsilon="1e-9", delta="1e-35"))
-    )
-
-
 def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
     """Its cells are no divergences; those of one without a delta are."""
     rule = split("rdp")
@@ -124,23 +94,8 @@ def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
 
 
 @pytest.mark.parametrize("theorem", KINDS)
-def test_a_split_budget_can_be_lowered(theorem: str) -> None:
-    """Thresholds of both fall; the order stays."""
-    rule = split(theorem)
-    less = tightened_filter(rule.parameters(), epsilon=2, delta="5e-7")
-    assert less.limit.fits_within(rule.limit)
-    assert less.components == rule.components
-
-
-@pytest.mark.parametrize("theorem", KINDS)
 @pytest.mark.parametrize("part", ["2e-6", 0, -1, "nan", True])
 def test_a_part_is_a_delta_of_the_budget(theorem: str, part: object) -> None:
     """Not more than there is, and not none."""
     with pytest.raises(InvalidCost, match="delta_loss"):
         split(theorem, delta_loss=part)
-
-
-def test_several_orders_have_no_split() -> None:
-    """One order, or `auto`, has."""
-    with pytest.raises(InvalidCost, match="delta_loss= goes with one"):
-        split("rdp", orders=[4, 8])

@@ -8,7 +8,6 @@ from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gdp_budget
-from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 
@@ -16,11 +15,6 @@ pytestmark = pytest.mark.quick
 
 RULE = make_filter("gdp", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
-
-
-def total(rule: Filter, costs: list[Cost]) -> Tally:
-    """Return the tally after charging every cost."""
-    return sum((rule.price(cost) for cost in costs), rule.zero())
 
 
 def admitted(rule: Filter, cost: Cost) -> int:
@@ -71,24 +65,3 @@ def test_the_limit_is_the_budget_in_whole_units_rounded_down():
     budget = gdp_budget(RULE.epsilon, RULE.delta)
     limit = RULE.limit.amounts[0]
     assert limit <= budget * UNITS < limit + UNITS // 10**36
-
-
-def test_many_small_steps_cost_what_one_large_step_costs():
-    """A hundred Gaussians of sigma 10 are one of sigma 1, to the last unit."""
-    hundred = total(RULE, [Gaussian(sensitivity=1, sigma=10)] * 100)
-    assert hundred == RULE.price(Gaussian(sensitivity=1, sigma=1)) == Tally((UNITS,))
-
-
-def test_a_price_that_is_no_whole_number_of_units_is_rounded_up():
-    """To 36 decimals: 1/289 is no part of 1 to 100."""
-    cost = Gaussian(sensitivity=1, sigma=17)
-    assert RULE.price(cost) == Tally((-(-(10**36) // 289) * (UNITS // 10**36),))
-
-
-@pytest.mark.parametrize("epsilon", ["0.1", "1", "5"])
-@pytest.mark.parametrize("delta", ["1e-9", "1e-5"])
-def test_gaussians_fare_no_worse_than_under_zcdp(epsilon, delta):
-    """For Gaussians the lossless rule admits at least what the zCDP rule admits."""
-    gaussian = make_filter("gdp", epsilon=epsilon, delta=delta)
-    zcdp = make_filter("zcdp", epsilon=epsilon, delta=delta)
-    assert 2 * zcdp.limit.amounts[0] < gaussian.limit.amounts[0]

@@ -33,7 +33,7 @@ from dpflow.accounting.costs.notions import (
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import UnsupportedCost
 
 pytestmark = pytest.mark.quick
 
@@ -151,28 +151,6 @@ def test_rho_of_a_group_is_the_gaussians_own(size: int, sigma: Fraction) -> None
     assert size * rho < truth <= grouped.rho
 
 
-@pytest.mark.parametrize("accountant", ["basic", "gdp", "rdp", "pld"])
-def test_a_group_in_a_step_that_may_end_early(accountant: str) -> None:
-    """Each stop costs the group what its noise at three sensitivities costs one."""
-    noise = Laplace if accountant == "basic" else Gaussian
-    spread = {"scale": 40} if accountant == "basic" else {"sigma": 40}
-    delta = None if accountant == "basic" else "1e-6"
-    made = [
-        EarlyStopping(
-            noise(sensitivity=size, **spread),
-            stops=(5, 10),
-            accountant=accountant,
-            delta=delta,
-        )
-        for size in (1, 3)
-    ]
-    grouped = group_cost(made[0], 3)
-    assert isinstance(grouped, EarlyStopping)
-    assert grouped.epsilons() == made[1].epsilons() > made[0].epsilons()
-    rule = make_filter("rdp", epsilon=9, delta="1e-6")
-    assert rule.price_realised(grouped, 5) == rule.price_realised(made[1], 5)
-
-
 def test_the_mu_of_a_personal_bound_grows_with_the_group() -> None:
     """A Gaussian that uses all of the bound reaches the group's price, not less."""
     bound = IndividualBound(measure="gdp", bound=Fraction(1, 400))
@@ -213,10 +191,3 @@ def test_what_is_unknown_is_refused(cost: Cost) -> None:
     """Nothing is guessed, and a delta above one is no guarantee."""
     with pytest.raises(UnsupportedCost, match="group"):
         group_cost(cost, 2)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, True, "2", None])
-def test_a_group_has_a_size(size: object) -> None:
-    """Zero units would cost nothing."""
-    with pytest.raises(InvalidCost, match="whole number"):
-        group_cost(PureDP(epsilon=1), size)

@@ -14,9 +14,8 @@ from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.exponential_sums import ExponentialSum
-from dpflow.accounting.rules.rdp import RdpFilter, RdpOdometer
+from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
-from dpflow.accounting.rules.rdp_mixture import RdpMixtureOdometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
@@ -85,16 +84,6 @@ def admitted(rule, cost) -> int:
             (middle, high) if rule.admits(times(rule, cost, middle)) else (low, middle)
         )
     return low
-
-
-def test_the_vector_of_the_sheet():
-    """Orders 4, 16 and 64 at R = 0.02 alpha certify 2.6463614423036e-6."""
-    orders = [4, 16, 64]
-    tally = Tally(tuple(a * UNITS // 50 for a in orders))
-    for factor, fits in (("1.0000000001", True), ("0.9999999999", False)):
-        delta = Fraction("2.6463614423036e-6") * Fraction(factor)
-        rule = make_filter("rdp", epsilon=1, delta=delta, orders=orders)
-        assert fits == rule.admits(tally)
 
 
 #: Section 1 of the sheet: steps of 0.1 and sigma 20 at delta 1e-6.
@@ -283,28 +272,6 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
         each.append(2 ** (number - 1) * first + first * (1 + 2 * MP.log(number) / log))
     reading = MP.mpf(rule.read(tally))
     assert min(each) <= reading <= min(each) * (1 + TIGHT)
-
-
-def test_used_fraction_scales():
-    """Half of a tally uses half; nothing uses nothing; it is rounded up."""
-    rule = make_filter("rdp", epsilon=1, delta="1e-6", orders=[8, 22, 60])
-    full = times(rule, GAUSSIAN, 100)
-    share = rule.used_fraction(full)
-    assert rule.used_fraction(rule.zero()) == 0.0
-    half = rule.used_fraction(times(rule, GAUSSIAN, 50))
-    assert half == pytest.approx(share / 2, rel=1e-5)
-    fits = Tally(tuple(math.floor(a / Fraction(share)) for a in full.amounts))
-    assert rule.admits(fits)
-
-
-def test_the_options_choose_the_rule():
-    """One order without `orders`, else the mixture."""
-    kinds = (
-        ({"order": 8}, RdpOdometer),
-        ({"orders": [8]}, RdpMixtureOdometer),
-    )
-    for options, kind in kinds:
-        assert type(make_odometer("rdp", delta="1e-6", **options)) is kind
 
 
 @pytest.mark.parametrize(

@@ -133,22 +133,3 @@ def test_filters_that_admit_more_or_count_otherwise_are_told_apart(
 ) -> None:
     """A larger budget, another theorem, order, weight or tuned member."""
     assert not admits_less(after, before)
-
-
-def test_a_part_of_delta_that_still_fits_stays_as_declared() -> None:
-    """Only where it would exceed the whole is it lowered in proportion."""
-    fixed = made("zcdp", {"delta_loss": "5e-7"}).parameters()
-    kept = tightened_filter(fixed, epsilon="3", delta="8e-7").parameters()
-    assert kept["delta_loss"] == "5e-7"
-    scaled = tightened_filter(fixed, epsilon="3", delta="4e-7").parameters()
-    assert scaled["delta_loss"] == "2e-7"
-
-
-def test_a_sequence_keeps_its_steps() -> None:
-    """Its admissions are positions; a budget that no longer holds it is refused."""
-    steps = [{"cost": {"mechanism": "PureDP", "epsilon": "0.1"}, "times": 5}]
-    rule = make_filter("sequence", epsilon=1, steps=steps, accountant="basic")
-    after = tightened_filter(rule.parameters(), epsilon="0.5", delta="0")
-    assert after.limit == rule.limit
-    with pytest.raises(InvalidCost, match="the sequence needs epsilon"):
-        tightened_filter(rule.parameters(), epsilon="0.4", delta="0")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-import mpmath
 import pytest
 
-from dpflow import ZCDP, ApproxDP, Gaussian, PureDP
+from dpflow import ZCDP, Gaussian, PureDP
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import zcdp_budget
-from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import UNITS, units_down
+from dpflow.exceptions import InvalidCost
+from dpflow.rounding import UNITS
 
-SPLIT = make_filter("zcdp", epsilon=1, delta="1e-6", delta_loss="6e-7")
 WHOLE = make_filter("zcdp", epsilon=1, delta="1e-6")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
@@ -45,42 +41,6 @@ def test_known_numbers_of_steps(epsilon, conversion, cost, count):
     """The rule admits as many identical steps as theory says, and no more."""
     rule = make_filter("zcdp", epsilon=epsilon, delta="1e-6", conversion=conversion)
     assert admitted(rule, cost) == count
-
-
-@pytest.mark.parametrize("conversion", ["tight", "classic"])
-def test_the_split_is_paid_for_by_the_conversion(conversion):
-    """With part of delta kept for steps, rho is that of the rest of delta."""
-    options = {"epsilon": 1, "conversion": conversion}
-    split = make_filter("zcdp", delta="1e-6", delta_loss="6e-7", **options)
-    whole = make_filter("zcdp", delta="6e-7", **options)
-    assert split.limit.amounts[0] == whole.limit.amounts[0]
-    assert split.limit.amounts[1] == units_down(Fraction("4e-7"))
-    assert whole.limit.amounts[1] == 0
-
-
-def test_the_limit_is_rounded_down_from_fifty_digits():
-    """The classic limit is the whole number of units below its closed form."""
-    with mpmath.workdps(60):
-        log = mpmath.log(10**6)
-        root = (mpmath.sqrt(1 + log) - mpmath.sqrt(log)) ** 2
-        units = int(mpmath.floor(root * UNITS))
-    rule = make_filter("zcdp", epsilon=1, delta="1e-6", conversion="classic")
-    assert 0 < units - rule.limit.amounts[0] <= units // 10**29
-
-
-def test_the_deltas_of_steps_have_their_own_limit():
-    """Deltas add up to what the split keeps for them, exactly, and no further."""
-    assert admitted(SPLIT, ApproxDP(epsilon="1e-6", delta="1e-7")) == 4
-    assert admitted(SPLIT, ApproxDP(epsilon="1e-6", delta="4e-7")) == 1
-    assert admitted(SPLIT, ApproxDP(epsilon="1e-6", delta="4.0000001e-7")) == 0
-
-
-def test_without_a_split_a_step_with_a_delta_is_refused():
-    """A filter that keeps no delta for steps says so; delta zero is no delta."""
-    with pytest.raises(UnsupportedCost, match="delta_loss"):
-        WHOLE.price(ApproxDP(epsilon=0.1, delta="1e-35"))
-    pure = WHOLE.price(PureDP(epsilon=0.1))
-    assert WHOLE.price(ApproxDP(epsilon=0.1, delta=0)) == pure
 
 
 def test_the_limit_is_the_budget_in_whole_units_rounded_down():
