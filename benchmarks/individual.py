@@ -76,11 +76,11 @@ def in_memory(bound: IndividualBound, costs: np.ndarray, rounds: int) -> float:
 def durable(
     bound: IndividualBound, costs: np.ndarray, rounds: int, folder: Path
 ) -> None:
-    """Print what the reserve and settle protocol costs on a disk."""
+    """Print what a durable charge of all people costs on a disk."""
     data, state = folder / "data", folder / "state"
     data.mkdir()
     state.mkdir()
-    body = costs.tobytes()
+    body, people = costs.tobytes(), range(costs.size)
 
     def plain_write() -> None:
         with (data / "plain").open("wb") as file:
@@ -91,14 +91,12 @@ def durable(
     with create_store(
         data / "people",
         bound=bound,
-        people=costs.size,
         witness=state / "witness",
         reservation="benchmark",
     ) as store:
         works = {
             "write and fsync": plain_write,
-            "PersonStore.reserve": lambda: store.reserve(costs),
-            "PersonStore.settle": store.settle,
+            "PersonStore.reserve": lambda: store.reserve(costs, people),
         }
         times: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(rounds):

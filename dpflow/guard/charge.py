@@ -36,7 +36,6 @@ from dpflow.guard.reserving import (
     Blocking,
     Home,
     OnEventLoop,
-    Waiting,
     at_once,
     home,
     inherited,
@@ -388,7 +387,7 @@ def inherited_execution() -> Execution | None:
 
 
 async def admit(
-    project: Project, request: Request, place: Place, wait: Waiting, *, own: bool
+    project: Project, request: Request, place: Place, wait: Blocking, *, own: bool
 ) -> Execution | Replayed:
     """Reserve a step's worst case, or find its release.
 

@@ -175,7 +175,7 @@ def _prepare(project: Project, request: Request) -> None:
 
 
 async def reserve(
-    project: Project, request: Request, wait: Waiting, *, own: bool
+    project: Project, request: Request, wait: Blocking, *, own: bool
 ) -> Granted | Replayed:
     """Reserve a step's worst case, or find its release.
 
@@ -201,22 +201,6 @@ async def reserve(
     return _told(request, answer)
 
 
-class Waiting(Protocol):
-    """How a step waits for the ledger and for others: its thread, or its task only."""
-
-    async def call(self, function: Callable[[], R]) -> R:
-        """Call what may take long."""
-
-    async def pause(self, seconds: float) -> None:
-        """Let time pass."""
-
-    async def prepare(self, project: Project, request: Request) -> None:
-        """Have what `release` needs."""
-
-    async def ask(self, project: Project, request: Request) -> Answer:
-        """Ask the ledger once."""
-
-
 class Blocking:
     """Waits with its whole thread; what awaits this alone never suspends."""
 
@@ -237,7 +221,7 @@ class Blocking:
         return _answer(project, request)
 
 
-class OnEventLoop:
+class OnEventLoop(Blocking):
     """Waits in a task, while others of its event loop go on."""
 
     async def call(self, function: Callable[[], R]) -> R:

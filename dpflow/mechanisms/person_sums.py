@@ -72,7 +72,6 @@ def person_sum(
         clipped = clip.apply(sums)
         costs = gaussian_costs(store.bound, clipped.squares(), sigma=sigma)
         total = clipped.total(store.reserve(costs, ids))
-        store.settle()
         found = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
         return found[0] if rows.ndim == 1 else found
 

@@ -27,13 +27,11 @@ class Position:
         store: Which store, for ever.
         step: How many steps were reserved.
         token: Drawn anew at each step, so that two histories never look the same.
-        settled: How many of the steps were settled.
     """
 
     store: str
     step: int
     token: str
-    settled: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,7 @@ class People:
 
     Attributes:
         tally: What each person has left.
-        slots: Which of them is whose; None if the order of people says it.
+        slots: Which of them is whose.
         reservation: The ledger's reservation that pays for the bound.
         store: Which store this is.
         step: How many steps were reserved.
@@ -51,7 +49,7 @@ class People:
     """
 
     tally: PrivateTally
-    slots: Slots | None
+    slots: Slots
     reservation: str
     store: str
     step: int
@@ -70,7 +68,7 @@ def write_people(path: Path, people: People) -> None:
         OSError: If that failed; the file is then the old or the new one.
     """
     left = people.tally.to_store()
-    names = b"" if people.slots is None else people.slots.to_store()
+    names = people.slots.to_store()
     header = {
         "format": _FORMAT,
         "store": people.store,
@@ -80,7 +78,7 @@ def write_people(path: Path, people: People) -> None:
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
         "people": len(left) // _FLOAT_BYTES,
-        "key": None if people.slots is None else people.slots.key.hex(),
+        "key": people.slots.key.hex(),
         "body": digest(left, names),
     }
     replace_file(path, [_sealed(header).ljust(_HEADER_BYTES, b"\0"), left, names])
@@ -95,9 +93,8 @@ def read_people(path: Path) -> People:
     """
     with path.open("rb") as file:
         header = _header(path, file)
-        key = header["key"]
         left = bytearray(header["people"] * _FLOAT_BYTES)
-        names = bytearray(0 if key is None else header["people"] * DIGEST_BYTES)
+        names = bytearray(header["people"] * DIGEST_BYTES)
         if any(file.readinto(part) != len(part) for part in (left, names)):
             _damaged(path, "it has the wrong size")
         if file.read(1):
@@ -109,7 +106,7 @@ def read_people(path: Path) -> People:
         _damaged(path, "its bound is none")
     return People(
         tally=PrivateTally.from_store(bound, left),
-        slots=None if key is None else Slots(bytes.fromhex(key), bytes(names)),
+        slots=Slots(bytes.fromhex(header["key"]), bytes(names)),
         **{name: header[name] for name in _PLAIN},
     )
 

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.accounting.rules.individual import IndividualBound, IndividualOdometer
-from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, LedgerCorrupt, PublicError
 from dpflow.people.withheld import Withheld
-from dpflow.rounding import units_up
 
 Floats = NDArray[np.float64]
 
@@ -179,29 +177,6 @@ class PrivateTally(Withheld):
             joining = max(people - self._left.size, 0)
             fresh = np.full(joining, float(self._limit))
             self._left = np.concatenate([self._left, fresh])
-
-    def own_reading(self, person: int, odometer: IndividualOdometer) -> float:
-        """Return the bound on one person's loss, for that person's eyes only.
-
-        Args:
-            person: The person's row.
-            odometer: Must sum the measure (and order) that this tally sums.
-
-        Raises:
-            InvalidCost: If it sums something else, or there is no such person.
-        """
-        order = odometer.order if odometer.measure == "rdp" else None
-        if (odometer.measure, order) != (self._bound.measure, self._bound.order):
-            msg = (
-                "the odometer and the people's tally must have the same measure and "
-                f"order; the tally keeps {self._bound!r}, the odometer is {odometer!r}"
-            )
-            raise InvalidCost(msg, name="odometer")
-        if type(person) is not int or not 0 <= person < self._left.size:
-            msg = "there is no such row in the people's tally"
-            raise InvalidCost(msg, name="person")
-        units = self._limit - int(self._left[person])
-        return odometer.read(Tally((units_up(Fraction(units) / self._scale), 0)))
 
     def to_store(self) -> memoryview:
         """Return what is left as bytes (little-endian float64), for a store only."""

@@ -1,9 +1,8 @@
 """The people's tallies in a file of their own, charged before a step may run.
 
     reserve(costs)  charge everyone in memory; write the whole file anew, synced and
-                    renamed into place; write the witness; only then return the mask
-    settle()        say that the step ended; the charge stays as it is
-    (no answer)     the charge stays: forfeited. Nothing is ever given back
+                    renamed into place; write the witness; only then return the mask.
+                    Nothing is ever given back
 
 A crash leaves the file of before the step, whose mask nobody has, or the one with its
 charges. The witness is a small public file, best on another disk and outside the
@@ -29,14 +28,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpflow.accounting.rules.individual import IndividualBound, IndividualOdometer
+from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import (
     ConfigurationError,
     InvalidCost,
     LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
-    ReservationConflict,
 )
 from dpflow.locks import FileLock
 from dpflow.people.files import identity, remove_unfinished
@@ -53,7 +51,6 @@ from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 from dpflow.people.withheld import Withheld
 
 _LOCK_SECONDS = 30.0
-_TEXT_LIMIT = 200
 
 
 class PersonStore(Withheld):
@@ -75,7 +72,6 @@ class PersonStore(Withheld):
     """
 
     __slots__ = (
-        "_held",
         "_identity",
         "_lock",
         "_locks",
@@ -99,7 +95,6 @@ class PersonStore(Withheld):
     ) -> None:
         self._path, self._witness = path, witness
         self._people: People | None = people
-        self._held = False
         self._identity = identity(path)
         self._lock = threading.RLock()
         self._locks = locks
@@ -108,21 +103,13 @@ class PersonStore(Withheld):
         self.position = position
         self.reservation = people.reservation
 
-    @property
-    def forfeited(self) -> int:
-        """How many steps ended without a settlement; they stay charged."""
-        return self.position.step - self.position.settled - self._held
-
-    def reserve(
-        self, costs: Floats, people: Sequence[Any] | None = None
-    ) -> PrivateMask:
+    def reserve(self, costs: Floats, people: Sequence[Any]) -> PrivateMask:
         """Charge everyone whom the step fits, durably, before the step may run.
 
         Args:
             costs: float64[people], see `PrivateTally.admit`.
-            people: For a store by ids: whose costs these are, each once. Who is new
-                joins with a whole budget; who has no id that is a text or a whole
-                number takes no part.
+            people: The ids of the people, each once. A new id joins with a whole
+                budget; an id that is not a text or a whole number takes no part.
 
         Returns:
             Who takes part, in the order of the costs.
@@ -148,38 +135,8 @@ class PersonStore(Withheld):
                 write_people(self._path, following)
                 self._identity = identity(self._path)
                 write_witness(self._witness, position)
-            self._people, self.position, self._held = following, position, True
+            self._people, self.position = following, position
             return active
-
-    def settle(self) -> None:
-        """Say that the newest step ended. Losing this loses nothing but the count.
-
-        Raises:
-            ReservationConflict: If this process has no step to settle.
-            LedgerError: If the witness could not be written.
-        """
-        self._check_process()
-        with self._lock:
-            self._usable()
-            if not self._held:
-                msg = (
-                    "there is no step to settle: reserve one first. A step that "
-                    "another process reserved and never settled stays charged."
-                )
-                raise ReservationConflict(msg, ledger=str(self._path))
-            position = replace(self.position, settled=self.position.settled + 1)
-            with self._closing_on_error():
-                write_witness(self._witness, position)
-            self.position, self._held = position, False
-
-    def own_reading(self, person: int, odometer: IndividualOdometer) -> float:
-        """Return the bound on one person's loss, for that person's eyes only.
-
-        See `PrivateTally.own_reading`.
-        """
-        self._check_process()
-        with self._lock:
-            return self._usable().tally.own_reading(person, odometer)
 
     def close(self) -> None:
         """Give up the lock. The charges stay."""
@@ -238,14 +195,9 @@ class PersonStore(Withheld):
 
 
 def _charged(
-    before: People, costs: Floats, people: Sequence[Any] | None
+    before: People, costs: Floats, people: Sequence[Any]
 ) -> tuple[People, PrivateMask]:
-    """Charge the people, or those whose ids are given, and say who takes part."""
-    if (people is None) != (before.slots is None):
-        msg = "people= are the ids of a store that was made without a number of people"
-        raise InvalidCost(msg, name="people")
-    if people is None or before.slots is None:
-        return before, before.tally.admit(costs)
+    """Charge people by their ids, and return the mask of those who take part."""
     check_costs(costs, (len(people),))
     slots, places = before.slots.placed(people)
     placed = places >= 0
@@ -262,7 +214,6 @@ def create_store(
     path: Path,
     *,
     bound: IndividualBound,
-    people: int | None = None,
     witness: Path,
     reservation: str,
     lock_seconds: float = _LOCK_SECONDS,
@@ -272,30 +223,15 @@ def create_store(
     Args:
         path: The people's file; beside the data.
         bound: What the ledger reserved, in full.
-        people: How many people there are, in the same order always. None: they are
-            named by their ids at each step, and join when they are new.
         witness: The witness; in another folder, outside the backups of `path`.
-        reservation: The ledger's reservation, 1 to 200 printable ASCII characters.
+        reservation: The ledger's reservation.
         lock_seconds: How long to wait for another holder.
 
     Raises:
         ConfigurationError: If one of the two files is there, or both share a folder.
-        InvalidCost: If `people` or `reservation` cannot be used.
         LedgerUnavailable: If the files cannot be written or another process holds them.
     """
     path, witness = _places(path, witness)
-    text = isinstance(reservation, str) and reservation.isascii()
-    if not text or not reservation.isprintable() or not _fits(reservation):
-        msg = (
-            "reservation must be 1 to 200 printable ASCII characters, got "
-            f"{reservation!r:.60}"
-        )
-        raise InvalidCost(msg, name="reservation")
-    if people is None:
-        tally = PrivateTally.from_store(bound, bytearray())
-        slots: Slots | None = Slots(secrets.token_bytes(32))
-    else:
-        tally, slots = PrivateTally(bound, people=people), None
     with _locked(path, witness, lock_seconds) as locks:
         for place in (path, witness):
             if place.exists():
@@ -307,15 +243,15 @@ def create_store(
         token = secrets.token_hex(16)
         store = uuid.uuid4().hex
         contents = People(
-            tally=tally,
-            slots=slots,
+            tally=PrivateTally.from_store(bound, bytearray()),
+            slots=Slots(secrets.token_bytes(32)),
             reservation=reservation,
             store=store,
             step=0,
             token=token,
             previous="",
         )
-        position = Position(store=store, step=0, token=token, settled=0)
+        position = Position(store=store, step=0, token=token)
         # The witness first: people's tallies without one would be of no use.
         write_witness(witness, position)
         write_people(path, contents)
@@ -395,10 +331,6 @@ def _places(path: Path, witness: Path) -> tuple[Path, Path]:
         )
         raise ConfigurationError(msg)
     return path, witness
-
-
-def _fits(text: str) -> bool:
-    return 0 < len(text) <= _TEXT_LIMIT
 
 
 @contextmanager

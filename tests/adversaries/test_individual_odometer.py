@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 
-import numpy as np
-
 from dpflow.accounting import make_odometer
-from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.people import PrivateTally
+from dpflow.accounting.rules.tally import Tally
+from dpflow.rounding import units_up
 from tests.wrong_odometers import windows_divergence
 
 ROUNDING = 1 + 1e-10
@@ -66,16 +65,13 @@ def person_costs(order: float) -> tuple[float, float]:
 def test_a_persons_own_reading_holds_at_every_stopping_time(record_property):
     """An adaptive loss crosses the person's reading with probability <= delta."""
     order, rounds = 4, 80
-    bound = IndividualBound(measure="rdp", order=order, bound=10**6)
     odometer = make_odometer("individual", delta=str(DELTA), order=order)
     costs = person_costs(order)
 
     @cache
     def reading(steps: int, doubles: int) -> float:
-        tally = PrivateTally(bound, people=2)
         spent = (steps - doubles) * costs[0] + doubles * costs[1]
-        tally.admit(np.array([0.0, spent * (1 + 1e-13)]))
-        return tally.own_reading(1, odometer)
+        return odometer.read(Tally((units_up(Fraction(spent * (1 + 1e-13))), 0)))
 
     found = exceeded(reading, 10, rounds)
     assert 0.5 * DELTA < found <= DELTA * ROUNDING

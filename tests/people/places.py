@@ -7,6 +7,8 @@ from pathlib import Path
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.people import create_store, open_store
 
+#: Ids of the people.
+THREE = ["a", "b", 3]
 BOUND = IndividualBound(measure="rdp", order=8, bound=1)
 
 
@@ -20,10 +22,10 @@ class Place:
         for path in (self.people, self.witness):
             path.parent.mkdir(parents=True)
 
-    def create(self, people=3, **options):
+    def create(self, **options):
         """Make the store."""
         named = {"bound": BOUND, "witness": self.witness, "reservation": "r-1"}
-        return create_store(self.people, people=people, **(named | options))
+        return create_store(self.people, **(named | options))
 
     def open(self, **options):
         """Open the store."""

@@ -292,7 +292,7 @@ class IndividualOdometer(Odometer):
     """Read R + log(1 / delta) / (order - 1), for everybody or for one person.
 
     With the public tally, R is the worst case over people. With one person's private
-    sum (`PrivateTally.own_reading`), it bounds that person's own loss and may be told
+    sum, it bounds that person's own loss and may be told
     to them and to nobody else.
 
     Source: docs/derivations/individual.md#individual-odometer, Ville's inequality for
