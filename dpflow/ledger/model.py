@@ -96,23 +96,17 @@ class Keys(NamedTuple):
 
     def and_of(self, other: Keys) -> Keys:
         """Return the keys of both."""
-        gates = {**self.gates}
-        for book, places in other.gates.items():
-            gates[book] = both(gates.get(book, ()), places)
-        return Keys(
-            books=tuple(sorted(both(self.books, other.books))),
-            gates=gates,
-            charges=both(self.charges, other.charges),
-            releases=both(self.releases, other.releases),
-            runs=both(self.runs, other.runs),
-            granted=both(self.granted, other.granted),
-            claims=both(self.claims, other.claims),
-            whole=both(self.whole, other.whole),
-            terms=both(self.terms, other.terms),
-            accounts=both(self.accounts, other.accounts),
-            entries=both(self.entries, other.entries),
-            reach=max(self.reach, other.reach),
-        )
+        fields: dict[str, Any] = {
+            name: both(mine, its)
+            for name, mine, its in zip(self._fields, self, other, strict=True)
+            if isinstance(mine, tuple) and isinstance(its, tuple)
+        }
+        fields["books"] = tuple(sorted(fields["books"]))
+        fields["gates"] = {
+            book: both(self.gates.get(book, ()), other.gates.get(book, ()))
+            for book in (*self.gates, *other.gates)
+        }
+        return Keys(**fields, reach=max(self.reach, other.reach))
 
 
 def both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:

@@ -11,17 +11,11 @@ from dpflow.ledger.journal import follow, next_entry
 from dpflow.ledger.model import State
 from dpflow.ledger.rows import Changes, JournalError, Key, Row
 
-CHARGE = "0" * 32
-BODY = {"owner": "me", "step": "count", "accounts": ["a#1"]}
-
 
 def written(rows: dict[Key, Row], kind: str, **fields: Any) -> tuple[Entry, Changes]:
     """Write the next entry of a book, and keep the rows that it changes."""
     label = {"at": "2026-11-23", "writer": "me"}
-    amounts = {"a#1": (1, 0)} if kind == "reserve" else {}
-    entry, changes = next_entry(
-        rows, "a", kind, amounts, fields, charge=fields.pop("charge", None), **label
-    )
+    entry, changes = next_entry(rows, "a", kind, {}, fields, charge=None, **label)
     rows.update((key, row) for key, row in changes.items() if row is not None)
     return entry, changes
 
@@ -36,14 +30,6 @@ def test_an_entry_that_is_missing_is_noticed() -> None:
     for held, entry in (({}, second), (before, first), (rows, second)):
         with pytest.raises(JournalError, match="is missing"):
             follow(held, entry)
-
-
-def test_a_charge_is_made_once_in_a_book() -> None:
-    """A second reservation of its id is no entry, open or ended."""
-    rows: dict[Key, Row] = {}
-    written(rows, "reserve", charge=CHARGE, **BODY)
-    with pytest.raises(JournalError, match="was made before"):
-        written(rows, "reserve", charge=CHARGE, **BODY)
 
 
 def test_an_account_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:

@@ -154,16 +154,6 @@ def test_a_file_that_is_no_export_is_refused(tmp_path, text):
         verify_export(tmp_path / "e.jsonl")
 
 
-def test_who_has_the_public_key_signs_nothing(charged):
-    """Verifying leaves the ledger as it was; the private key signs what is new."""
-    path = Path(charged.place)
-    charged.settle(granted(charged, "0.1"))
-    assert verify(charged, key=PUBLIC, sign=True).fine
-    assert len(points(path)) == 1
-    assert verify(charged, key=KEY, sign=True).fine
-    assert len(points(path)) == 2
-
-
 # Naming a key
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from math import floor
-from operator import add, ge
+from operator import add
 from typing import Any, NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost
@@ -20,7 +19,6 @@ from dpflow.accounting.rules.rule import (
     Filter,
     Odometer,
     Rule,
-    ThresholdFilter,
     price_or_error,
     priced,
 )
@@ -127,18 +125,16 @@ class Gate(NamedTuple):
     def uses_at_least(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows, or perhaps so.
 
-        False is certain, and much cheaper to find than the share itself.
+        False is certain. Deciding is cheaper than a search for the share, and most
+        steps are far below.
         """
-        if self.kind != "odometer":
-            rule = cast("Filter", self.rule)
-            least = _least_use(rule, share)
-            if least is None:
-                return not rule.admits(_enlarged(used, share))
-            return any(map(ge, used.amounts, least))
-        if self.halt is None:
-            return False
-        odometer = cast("Odometer", self.rule)
-        return odometer.read(used) >= _least_reading(odometer, self.halt, share)
+        if self.kind == "odometer":
+            return self.halt is not None
+        above, below = share.numerator, share.denominator
+        # The quotient, rounded up, in whole numbers.
+        amounts = (-(-amount * below // above) for amount in used.amounts)
+        enlarged = Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
+        return not cast("Filter", self.rule).admits(enlarged)
 
     def used_share(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
@@ -189,35 +185,6 @@ def _idle_reading(rule: Odometer) -> float:
 def _highest_reading(halt: Fraction) -> float:
     """Return the highest reading that is not above a halt."""
     return float_down(halt)
-
-
-@by_identity
-def _least_reading(rule: Odometer, halt: Fraction, share: Fraction) -> float:
-    """Return a reading below which an odometer has not gone a share of its way."""
-    idle = Fraction(_idle_reading(rule))
-    return float_down(idle + share * (halt - idle)) if idle < halt else 0.0
-
-
-@by_identity
-def _least_use(rule: Filter, share: Fraction) -> tuple[int, ...] | None:
-    """Return the least amounts that `_enlarged` brings above a box's thresholds."""
-    if not isinstance(rule, ThresholdFilter) or type(rule).admits is not _IN_BOX:
-        return None
-    return tuple(max(floor(share * (most - 1)) + 1, 1) for most in rule.thresholds)
-
-
-_IN_BOX = ThresholdFilter.admits
-
-
-def _enlarged(used: Tally, share: Fraction) -> Tally:
-    """Return the use that would fill the budget if this one fills a share of it.
-
-    Deciding is much cheaper than reading a fraction, and most steps are far below.
-    """
-    above, below = share.numerator, share.denominator
-    # The quotient, rounded up, in whole numbers.
-    amounts = (-(-amount * below // above) for amount in used.amounts)
-    return Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
 
 
 def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import sqlite3
 import stat
 from fractions import Fraction
 from pathlib import Path
@@ -162,16 +161,6 @@ def test_a_restore_keeps_the_file_that_was_there(host: Host) -> None:
         assert found.aside.exists()
 
 
-def test_a_restore_of_the_newest_state_charges_nothing(host: Host) -> None:
-    """Nothing was lost, so nothing is charged again."""
-    copy = back_up(host)
-    before = used(host)
-    found = put_back(host, copy)
-    assert found.charged_again.agrees
-    assert used(host) == before
-    host.work()
-
-
 def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     """SQLite would play it into the backup."""
     copy = back_up(host)
@@ -266,10 +255,3 @@ def test_a_process_that_has_the_ledger_open_is_refused_afterwards(host: Host) ->
     put_back(host, copy)
     with pytest.raises(LedgerCorrupt, match="replaced while in use"):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
-
-
-def test_the_copy_has_no_log_of_its_own(host: Host) -> None:
-    """So that it can be moved as one file."""
-    copy = back_up(host)
-    with sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)

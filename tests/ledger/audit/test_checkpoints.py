@@ -119,16 +119,6 @@ def test_a_check_signs_nothing(ledger, path):
     assert read(path, signed) != before
 
 
-def test_nothing_new_is_not_signed_again(ledger, path):
-    """A nightly run of an idle ledger does not grow it."""
-    signed = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
-    assert verify(ledger, key=KEY, sign=True).fine
-    before = read(path, signed)
-    for _ in range(2):
-        assert verify(ledger, key=KEY, sign=True).fine
-    assert read(path, signed) == before
-
-
 def without(path, count, *, recount=False):
     """Turn one checkpoint into nothing, and fit the chain."""
 

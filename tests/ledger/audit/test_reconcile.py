@@ -320,19 +320,6 @@ def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> Non
         granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
-def test_trusting_twice_does_not_replace_a_witness(host: Host) -> None:
-    """That would forget what it knows."""
-    with pytest.raises(ConfigurationError, match="already"):
-        trust(host.open())
-
-
-def test_a_waived_witness_cannot_be_compared(host: Host) -> None:
-    """The message says how to have one."""
-    ledger = open_ledger(url(host.path), witness="none")
-    with pytest.raises(ConfigurationError, match="DPFLOW_WITNESS"):
-        compare(ledger)
-
-
 def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
     """Its witness still tells of charges that were made good elsewhere."""
     there = str(host.folder / "there")

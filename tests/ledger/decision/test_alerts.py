@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpflow import Gaussian, guarded
-from dpflow.accounting import FILTERS, make_filter
-from dpflow.accounting.rules.rule import ThresholdFilter
-from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.decision.gates import _enlarged, _least_use
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import Granted
@@ -49,11 +43,6 @@ def test_each_threshold_is_told_once(ledger: Ledger) -> None:
     assert [reached(ledger) for _ in range(10)] == [
         [], [], [], [], ["0.5"], [], [], ["0.8"], [], ["0.95"],
     ]  # fmt: skip
-
-
-def test_one_step_may_reach_several(ledger: Ledger) -> None:
-    """All are told."""
-    assert reached(ledger, "0.9") == ["0.5", "0.8"]
 
 
 def test_what_was_told_is_not_told_again_after_a_void(ledger: Ledger) -> None:
@@ -155,13 +144,6 @@ def test_a_new_term_is_told_anew(both: Ledger) -> None:
     assert [opened(both, policy) for _ in range(2)] == [["a 2 a new year"], []]
 
 
-def test_the_parts_of_a_term_do_not_tell_it_again(both: Ledger) -> None:
-    """A new partition is empty, and its term is not new."""
-    policy = make_policy(partition="{by: region}")
-    told = [opened(both, policy, partitions=(r,)) for r in ("north", "south")]
-    assert told == [[f"a 1 {FIRST}"], []]
-
-
 def gates(flow: str) -> Policy:
     """Make a policy in which a flow's own gate refuses long before the dataset's."""
     return make_policy(
@@ -230,23 +212,3 @@ def test_an_odometer_that_only_idles_reaches_no_threshold(both: Ledger) -> None:
     (odometer,) = [v for v in views.accounts(both) if v.kind == "odometer"]
     assert odometer.reading is not None
     assert odometer.reading / 2 > 0.4
-
-
-@given(
-    budget=st.tuples(st.integers(0, 10**6), st.integers(0, 10**40)),
-    used=st.tuples(st.integers(0, 2 * 10**6), st.integers(0, 2 * 10**40)),
-    share=st.fractions(Fraction(1, 1000), Fraction(1), max_denominator=1000),
-    near=st.integers(-2, 2),
-)
-def test_a_box_is_compared_as_any_other_rule_is(
-    budget: tuple[int, int], used: tuple[int, int], share: Fraction, near: int
-) -> None:
-    """What is below every least amount would not fill the budget, and nothing else."""
-    rule = make_filter("basic", epsilon=1, delta="1e-6")
-    assert isinstance(rule, ThresholdFilter)
-    rule.thresholds = budget
-    least = _least_use(rule, share)
-    assert least is not None
-    for amounts in (used, tuple(max(amount + near, 0) for amount in least)):
-        reached = any(a >= b for a, b in zip(amounts, least, strict=True))
-        assert reached == (not rule.admits(_enlarged(Tally(amounts), share)))

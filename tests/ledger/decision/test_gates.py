@@ -234,14 +234,6 @@ def test_what_would_fit_fits(ledger: Ledger) -> None:
     granted(ledger, PureDP(epsilon=Fraction(1, 2) / factor))
 
 
-def test_nothing_fits_an_empty_budget(ledger: Ledger) -> None:
-    """Then no factor is named."""
-    granted(ledger, "1")
-    error = refused(ledger, "0.5")
-    assert error.left == {"epsilon": "0", "delta": "0"}
-    assert "No amount of noise" in error.fits
-
-
 def test_what_would_fit_may_be_said(ledger: Ledger, path: Place) -> None:
     """A factor rounded up to readable digits must not leave what a cost may say.
 
@@ -294,18 +286,6 @@ def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> Non
     before = everything(path)
     with pytest.raises(UnsupportedCost):
         granted(ledger, ApproxDP(epsilon=1, delta="1e-9"), policies=[policy])
-    assert before == everything(path)
-
-
-def test_a_pair_that_errs_on_one_leaves_no_trace_on_the_other(
-    ledger: Ledger, path: Place
-) -> None:
-    """The dataset that could price the step forgets that it was asked."""
-    strict = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
-    pair = [make_policy(budget="{epsilon: 1, delta: 1e-6}"), strict]
-    before = everything(path)
-    with pytest.raises(UnsupportedCost):
-        granted(ledger, ApproxDP(epsilon="0.1", delta="1e-9"), policies=pair)
     assert before == everything(path)
 
 
@@ -377,16 +357,6 @@ def test_another_run_is_not_halted(ledger: Ledger) -> None:
         weekly(ledger, SMALL, "run 2")
 
 
-def test_a_run_around_the_flow_is_not_halted(ledger: Ledger) -> None:
-    """Its refusals are known there, but its own steps are its own."""
-    for _ in range(6):
-        weekly(ledger, STEP, "inner", enclosing_runs=("inner", "outer"))
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, STEP, "inner", enclosing_runs=("inner", "outer"))
-    weekly(ledger, SMALL, "outer", enclosing_runs=("outer",))
-    assert views.refusal_of_run(ledger, "outer") is not None
-
-
 def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> None:
     """The filter is named first, but the odometer would have passed its halt."""
     with pytest.raises(BudgetRefused) as caught:
@@ -415,20 +385,6 @@ def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
     with pytest.raises(BudgetRefused):
         weekly(ledger, Gaussian(sensitivity=1, sigma=1), policies=[policy])
     weekly(ledger, SMALL, policies=[policy])
-
-
-def test_a_halt_on_one_dataset_does_not_spoil_advice_on_another(
-    ledger: Ledger,
-) -> None:
-    """What would fit there is still worked out."""
-    for _ in range(6):
-        weekly(ledger, STEP)
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, STEP)
-    error = refused(
-        ledger, "2", policies=[make_policy("b")], flow="weekly", flow_run="run 1"
-    )
-    assert "it would still fit" in error.fits
 
 
 BASIC_WITH_DELTA = "{epsilon: 20, delta: 1e-6}"

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from dpflow import ApproxDP, Laplace, PureDP
-from dpflow.exceptions import BudgetRefused, ConfigurationError, ReservationConflict
+from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.records import Granted
 from tests.ledger.faults import faulty
 from tests.ledger.processes import killed
 from tests.ledger.support import (
@@ -60,18 +59,6 @@ def other(ledger: Ledger, path: Place) -> Iterator[Ledger]:
 # The life of a charge
 
 
-def test_a_charge_is_held_then_spent(ledger: Ledger, path: Place) -> None:
-    """In full, on the account, with an entry for each move."""
-    reservation = granted(ledger, "0.3")
-    assert sums(path) == (0, Fraction(3, 10))
-    assert state_of(path, reservation) == "open"
-    ledger.settle(reservation)
-    assert sums(path) == (Fraction(3, 10), 0)
-    assert state_of(path, reservation) == "settled"
-    assert kinds(path) == ["open", "reserve", "settle"]
-    audit(path)
-
-
 def test_a_void_gives_all_of_it_back(ledger: Ledger, path: Place) -> None:
     """Reserve and void are exact inverses."""
     kept = granted(ledger, "0.7")
@@ -91,14 +78,6 @@ def test_ten_tenths_fit_one_exactly(ledger: Ledger, path: Place) -> None:
     assert sums(path) == (1, 0)
     refused(ledger, "1e-12")
     assert sums(path) == (1, 0)
-
-
-def test_the_boundary_is_exact(ledger: Ledger, path: Place) -> None:
-    """What is left fits; the smallest cost more does not."""
-    granted(ledger, "0.999999999998")
-    refused(ledger, "0.000000000003")
-    granted(ledger, "0.000000000002")
-    assert sums(path) == (0, 1)
 
 
 def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
@@ -161,12 +140,6 @@ def test_only_the_owner_voids(ledger: Ledger, other: Ledger, path: Place) -> Non
     assert sums(path) == (0, TENTH)
 
 
-def test_anyone_may_settle(ledger: Ledger, other: Ledger, path: Place) -> None:
-    """It gives nothing back."""
-    other.settle(granted(ledger))
-    assert sums(path) == (TENTH, 0)
-
-
 def end(ledger: Ledger, path: Place, how: str) -> str:
     """Bring a charge to an end of a kind."""
     if how == "forfeited":
@@ -217,15 +190,6 @@ def test_an_unknown_charge_has_no_end(ledger: Ledger, path: Place) -> None:
 # One id, one execution
 
 
-def test_the_same_id_is_charged_once(ledger: Ledger, path: Place) -> None:
-    """Asking again after a lost answer gives the same answer."""
-    asked = request(ledger, "0.6")
-    answers = [ledger.reserve(asked) for _ in range(3)]
-    assert [Granted(reservation=asked.reservation, accounts=("a#1",))] * 3 == answers
-    assert sums(path) == (0, Fraction(6, 10))
-    assert kinds(path) == ["open", "reserve"]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -270,15 +234,6 @@ def test_an_ended_id_is_not_granted_again(
     with pytest.raises(ReservationConflict, match="id of its own"):
         ledger.reserve(asked)
     assert before == everything(path)
-
-
-def test_a_refused_id_may_ask_again(ledger: Ledger, path: Place) -> None:
-    """A refusal holds nothing; the same request is decided anew."""
-    blocking, asked = granted(ledger, "0.6"), request(ledger, "0.5", step="other")
-    assert error_of(lambda: ledger.reserve(asked)) is BudgetRefused
-    ledger.void(blocking, reason="test")
-    ledger.reserve(asked)
-    assert sums(path) == (0, Fraction(5, 10))
 
 
 BAD: list[dict[str, Any]] = [
@@ -368,21 +323,6 @@ def statements(path: Place) -> tuple[Ledger, list[str]]:
     return ledger_on(storage), log
 
 
-@pytest.mark.storages("sqlite", "postgres")
-def test_a_batch_is_one_commit(ledger: Ledger, path: Place) -> None:
-    """However many requests it has."""
-    counting, log = statements(path)
-    # Numbers that take long are solved before the first transaction.
-    counting.reserve(request(counting, "0.01"))
-    requests = [request(counting, "0.01") for _ in range(9)]
-    log.clear()
-    counting.reserve_many(requests)
-    begun = [sql for sql in log if sql.startswith("BEGIN")]
-    assert (len(begun), log.count("COMMIT")) == (1, 1)
-    assert sums(path) == (0, TENTH)
-    counting.close()
-
-
 def ending(ledger: Ledger, charge: str, kind: str, value: str | None) -> End:
     """Make the command that ends a charge."""
     kept = value and ledger.digests.of_value(charge, value)
@@ -419,20 +359,6 @@ def told(answers: list[Any]) -> list[tuple[str, Any]]:
     return [(type(each).__name__, getattr(each, "value", None)) for each in answers]
 
 
-def test_a_batch_answers_as_if_each_had_come_alone(ledger: Ledger, path: Place) -> None:
-    """The second step of a key replays what was kept a moment before it."""
-    first = request(ledger, key="x")
-    commands = [
-        Reserve(request=first, applies=True),
-        ending(ledger, first.reservation, "settle", "42"),
-        Reserve(request=request(ledger, key="x"), applies=True),
-    ]
-    answers = ledger.ask_all(commands)
-    assert told(answers) == [("Granted", None), ("NoneType", None), ("Replayed", "42")]
-    assert kinds(path) == ["open", "reserve", "settle"]
-    audit(path)
-
-
 def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> None:
     """Whatever steps share keys and a budget, and whoever ends first."""
     met = set()
@@ -453,46 +379,3 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
         assert found[0] == found[1], f"seed {seed}"
         met |= {name for name, _ in found[0][0]}
     assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted"}
-
-
-def test_an_empty_batch_is_nothing(ledger: Ledger, path: Place) -> None:
-    """It has no answers and leaves nothing."""
-    before = everything(path)
-    assert ledger.reserve_many([]) == []
-    assert before == everything(path)
-
-
-@pytest.mark.storages("sqlite", "postgres")
-def test_a_decision_costs_the_same_after_many_charges(
-    ledger: Ledger, path: Place
-) -> None:
-    """The number of statements does not depend on the history."""
-    counting, log = statements(path)
-
-    def cost_of_one_charge() -> list[int]:
-        found = []
-        asked = request(counting, "1e-5", key=f"key/{len(kinds(path))}")
-        for call in (
-            lambda: counting.reserve(asked),
-            lambda: counting.settle(asked.reservation, value="1"),
-            lambda: counting.void(granted(counting, "1e-5"), reason="test"),
-            lambda: refused(counting, "2"),
-        ):
-            log.clear()
-            call()
-            found.append(len(log))
-        return found
-
-    def charge(count: int) -> None:
-        for _ in range(count // 10):
-            many = [request(counting, "1e-5") for _ in range(10)]
-            assert {Granted} == {type(a) for a in counting.reserve_many(many)}
-
-    # The first of two may find nothing remembered.
-    charge(10)
-    _, early = cost_of_one_charge(), cost_of_one_charge()
-    charge(scaled(1990, 390))
-    _, late = cost_of_one_charge(), cost_of_one_charge()
-    assert early == late
-    assert max(early) < 40
-    counting.close()

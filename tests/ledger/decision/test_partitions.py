@@ -27,11 +27,10 @@ from dpflow.ledger.rows import Key
 from dpflow.ledger.storage.loading import Found
 from dpflow.ledger.storage.row_texts import row_text
 from dpflow.ledger.storage.sqlite_transaction import Tables
-from dpflow.ledger.views import accounts, history, terms
+from dpflow.ledger.views import accounts
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
-from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.journals import audit
 from tests.ledger.support import granted, make_ledger, make_policy
 
@@ -187,15 +186,6 @@ def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
     granted(ledger, step, policies=(policy,), partitions=weeks[:1])
 
 
-def test_persons_in_parts_of_their_own_need_no_cap(ledger: Ledger) -> None:
-    """The unit stays: each region's people are protected by the whole budget."""
-    for region in ("north", "south"):
-        charge(ledger, REGIONS, region, cost="1")
-    with pytest.raises(BudgetExhausted):
-        charge(ledger, REGIONS, "north", cost="1")
-    assert spent(ledger) == {"north": 1, "south": 1}
-
-
 @pytest.mark.parametrize(
     ("policy", "name"),
     [
@@ -257,15 +247,6 @@ def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> No
     assert "a#1/partition/2026-W02/odometer/report" in ids
 
 
-def test_the_journal_says_which_partitions(ledger: Ledger) -> None:
-    """In every entry of the step."""
-    charge(ledger, WEEKS, "2026-W01", "2026-W02")
-    entries = history(ledger, kind="partition")
-    assert {tuple(e.body["partitions"]) for e in entries if e.kind == "settle"} == {
-        ("2026-W01", "2026-W02")
-    }
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -282,14 +263,6 @@ def test_the_unit_must_follow(fields: dict[str, str], message: str) -> None:
         make_policy(**fields)
 
 
-def test_replacing_within_a_partition_is_allowed() -> None:
-    """Where the policy says that a replaced record stays."""
-    policy = make_policy(
-        relation="replace-one", partition="{by: region, replace: within}"
-    )
-    assert policy.partition is not None
-
-
 def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
     """Never an epsilon of a week passed off as that of a person."""
     assert "without a limit" in WEEKS.guarantee_sentence()
@@ -297,13 +270,6 @@ def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
         CAPPED.guarantee_sentence()
     )
     assert "belong to one region for ever" in REGIONS.guarantee_sentence()
-
-
-def test_dividing_a_charged_dataset_needs_a_new_term(ledger: Ledger) -> None:
-    """Or the charges so far would be forgotten."""
-    ledger.settle(granted(ledger, "0.5"))
-    with pytest.raises(PolicyChanged):
-        charge(ledger, make_policy(partition="{by: region}"), "north")
 
 
 def test_the_parts_budget_is_not_changed_in_place() -> None:
@@ -315,25 +281,6 @@ def test_the_parts_budget_is_not_changed_in_place() -> None:
     assert {change.verdict for change in changes} == {"other"}
 
 
-def test_terms_tell_a_parts_budget_and_the_cap(ledger: Ledger) -> None:
-    """And count the cap towards the lifetime."""
-    charge(ledger, CAPPED, "2026-W01")
-    told = terms_in_words(terms(ledger, "a"))
-    assert "(epsilon = 1, delta = 0) for user-week" in told
-    assert "all parts within (epsilon = 2, delta = 0)" in told
-    assert "tightened" not in told
-    sentence = term_guarantee(CAPPED.pinned(), terms(ledger, "a"))
-    assert sentence == CAPPED.guarantee_sentence()
-
-
-@pytest.mark.parametrize("policy", [WEEKS, CAPPED, REGIONS], ids=["weeks", "cap", "id"])
-def test_a_divided_ledger_verifies(ledger: Ledger, policy: Policy) -> None:
-    """Every account's gate is the one that its term pinned."""
-    name = "north" if policy is REGIONS else "2026-W01"
-    charge(ledger, policy, name)
-    audit(ledger)
-
-
 def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
     """A larger true cost is charged to the whole as often as a person is touched."""
     weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
@@ -342,15 +289,6 @@ def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
     assert set(spent(ledger).values()) == {Fraction(3, 10)}
     assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
     audit(ledger)
-
-
-def test_an_amendment_leaves_the_switch_of_a_dataset_alone(ledger: Ledger) -> None:
-    """Without a cap the dataset's own account holds nothing."""
-    made = charge(ledger, WEEKS, "2026-W01", cost="0.1")
-    ledger.ask(Amend(charge=made, cost=PureDP(epsilon=5), reason="found out"))
-    assert spent(ledger) == {"2026-W01": Fraction(5)}
-    assert spent(ledger, "dataset") == {"": Fraction(0)}
-    charge(ledger, WEEKS, "2026-W02")
 
 
 def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> None:

@@ -18,19 +18,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import accounts
 from dpflow.policy import load_policies, parse_policy
-from dpflow.policy.pinned import guarantee_in_words
-from tests.ledger.journals import audit
-from tests.ledger.support import BASIC, granted, request
-
-
-def test_a_populations_guarantee_names_its_datasets() -> None:
-    """It is no dataset itself."""
-    words = guarantee_in_words({**BASIC.declared(), "dataset": "population/customers"})
-    assert "all releases from all datasets of population 'customers' governed" in words
-    assert "'population/" not in words
-    assert "What a dataset lost before it joined is not counted." in words
-    assert "from dataset 'a' governed" in guarantee_in_words(BASIC.declared())
-
+from tests.ledger.support import granted, request
 
 # ---- populations
 
@@ -161,9 +149,3 @@ def test_a_dataset_cannot_take_a_populations_name() -> None:
     """Its account would be the population's."""
     with pytest.raises(PolicyError, match="begins with"):
         parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
-
-
-def test_a_ledger_with_a_population_verifies(ledger: Ledger, folder: Path) -> None:
-    """Its account included."""
-    on(ledger, folder, "shop", "web")
-    audit(ledger)

@@ -65,14 +65,6 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -
     again.close()
 
 
-def test_another_key_is_another_release(ledger: Ledger, path: Place) -> None:
-    """It costs again."""
-    for week in ("week/1", "week/2"):
-        ledger.settle(granted(ledger, key=week), value=VALUE)
-    granted(ledger)
-    assert sums(path) == (2 * TENTH, TENTH)
-
-
 def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
     """They are keyed by the ledger's own secret, and by all parts."""
     (tmp_path / "other").mkdir()
@@ -154,16 +146,6 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) ->
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_a_refused_attempt_does_not_claim(ledger: Ledger, path: Place) -> None:
-    """A dead claim that nobody can afford stays free for a cheaper attempt."""
-    dead_claim(path, "0.1")
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.95", key="week/1")
-    ledger.settle(granted(ledger, "0.3", key="week/1"), value=VALUE)
-    answer = ledger.reserve(request(ledger, "0.3", key="week/1"))
-    assert isinstance(answer, Replayed)
-
-
 def test_a_refused_attempt_leaves_a_dead_claim_alone(
     ledger: Ledger, path: Place
 ) -> None:
@@ -227,23 +209,6 @@ def test_a_failed_body_frees_its_key(ledger: Ledger, path: Place) -> None:
     assert sums(path) == (2 * TENTH, 0)
 
 
-def test_a_void_frees_its_key(ledger: Ledger, path: Place) -> None:
-    """A body that never started made no release."""
-    ledger.void(granted(ledger, key="week/1"), reason="cancelled")
-    assert read(path, SQL) == []
-    granted(ledger, key="week/1")
-    assert sums(path) == (0, TENTH)
-
-
-def test_a_forfeited_claim_is_free(ledger: Ledger, path: Place) -> None:
-    """Its owner is dead; closing its charge changes nothing for the key."""
-    first = dead_claim(path, "0.1")
-    ledger.forfeit(first, reason="the machine is gone")
-    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
-    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
-    assert sums(path) == (2 * TENTH, 0)
-
-
 def test_what_cannot_be_replayed_is_charged_each_time(
     ledger: Ledger, path: Place
 ) -> None:
@@ -255,22 +220,6 @@ def test_what_cannot_be_replayed_is_charged_each_time(
         ledger.reserve(request(ledger, key="week/1", arguments={}))
     assert sums(path) == (3 * TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
-
-
-def test_a_release_that_is_made_again_is_claimed_again(
-    ledger: Ledger, path: Place
-) -> None:
-    """At its new cost; others wait for it, and a failure frees the key."""
-    ledger.settle(granted(ledger, "0.1", key="week/1"), value=None)
-    second = granted(ledger, "0.2", key="week/1")
-    assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
-    ledger.settle(second, outcome="failed")
-    third = granted(ledger, "0.3", key="week/1")
-    ledger.settle(third, value=VALUE)
-    answer = ledger.reserve(request(ledger, "0.3", key="week/1"))
-    assert isinstance(answer, Replayed)
-    assert third == answer.reservation
-    assert sums(path) == (6 * TENTH, 0)
 
 
 def test_a_second_settlement_does_not_change_a_release(
@@ -285,16 +234,6 @@ def test_a_second_settlement_does_not_change_a_release(
     assert isinstance(answer, Replayed)
     assert answer.value == VALUE
     assert sums(path) == (TENTH, 0)
-
-
-def test_a_batch_claims_a_key_once(ledger: Ledger, path: Place) -> None:
-    """Requests of one transaction see each other's claims."""
-    first, second, third = ledger.reserve_many(
-        [request(ledger, key=week) for week in ("week/1", "week/1", "week/2")]
-    )
-    names = [type(answer).__name__ for answer in (first, second, third)]
-    assert names == ["Granted", "Busy", "Granted"]
-    assert sums(path) == (0, 2 * TENTH)
 
 
 def test_a_fresh_draw_is_charged_and_takes_the_releases_place(

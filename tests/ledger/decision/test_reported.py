@@ -14,7 +14,6 @@ from dpflow.ledger.views.accounts import accounts
 from tests.ledger.support import (
     UNIT,
     Place,
-    audit,
     granted,
     make_ledger,
     make_policy,
@@ -33,15 +32,6 @@ def test_a_report_charges_at_most_what_was_reserved(
     ledger.settle(granted(ledger, "0.1"), reported=1)
     assert sums(path) == (Fraction(charged, 100), 0)
     ledger.close()
-
-
-def test_without_a_report_all_of_it_is_charged(path: Place) -> None:
-    """And the journal says so."""
-    ledger = make_ledger(path)
-    ledger.settle(granted(ledger, "0.1"))
-    assert sums(path) == (Fraction(1, 10), 0)
-    ledger.close()
-    audit(path)
 
 
 LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))

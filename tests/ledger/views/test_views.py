@@ -12,7 +12,6 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.office import withdraw_release
 from dpflow.ledger.records import AccountView, UnusualSteps
 from dpflow.ledger.storage.transaction import Reading
@@ -98,17 +97,6 @@ def test_spent_reserved_and_forfeited_are_told_apart(
     assert full == amounts(only(ledger))
 
 
-def test_another_object_of_this_process_sees_the_same(
-    ledger: Ledger, path: Place
-) -> None:
-    """A status page in the process that works does not count its work as lost."""
-    granted(ledger, "0.2")
-    other = open_ledger(url(path))
-    assert amounts(only(other)) == amounts(only(ledger))
-    assert amounts(only(ledger))["reserved"] == "0.2"
-    other.close()
-
-
 def test_a_closed_ledger_leaves_its_charges_forfeited(
     ledger: Ledger, path: Place
 ) -> None:
@@ -144,22 +132,6 @@ def test_an_account_says_what_it_is(ledger: Ledger) -> None:
     assert dataset.reserved == {"mu_squared": "0.0025"}
     assert share.reserved == {"mu_squared": "0.0025"}
     assert odometer.reserved["uncovered"] == "0"
-
-
-def test_accounts_of_one_dataset(ledger: Ledger) -> None:
-    """Others are left out."""
-    granted(ledger, policies=[make_policy("a"), make_policy("b")])
-    assert [v.id for v in views.accounts(ledger)] == ["a#1", "b#1"]
-    assert [v.id for v in views.accounts(ledger, "b")] == ["b#1"]
-    assert views.accounts(ledger, "c") == []
-
-
-def test_used_fraction_includes_everything(ledger: Ledger, path: Place) -> None:
-    """What nobody settled counts in full."""
-    ledger.settle(granted(ledger, "0.25"))
-    dead_charge(path, "0.25")
-    granted(ledger, "0.25")
-    assert only(ledger).used_fraction == 0.75
 
 
 def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
@@ -268,14 +240,6 @@ def test_views_of_a_missing_value_do_not_change_the_ledger(
     assert before == views.history(ledger, kind=None)
     ledger.reserve(request(ledger, "0.1", key="week/1"))
     assert before == views.history(ledger, kind=None)
-
-
-def test_a_frozen_account_is_shown_as_such(ledger: Ledger) -> None:
-    """Its numbers stay what they are."""
-    granted(ledger, "0.1")
-    ledger.ask(Freeze(book="a", reason="it looks wrong"))
-    assert only(ledger).state == "frozen"
-    assert amounts(only(ledger))["reserved"] == "0.1"
 
 
 def test_what_is_read_often_reads_no_whole_journal(

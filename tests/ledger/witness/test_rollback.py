@@ -76,13 +76,6 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
         audit(host.path)
 
 
-@pytest.mark.parametrize("accident", ACCIDENTS)
-def test_steps_on_other_datasets_are_refused_too(tmp_path, accident):
-    """A ledger that forgot something is not asked anything any more."""
-    host = after(accident, tmp_path / "host", 7, w=True)
-    assert isinstance(next_step(host, "b"), LedgerRolledBack)
-
-
 def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
     """The file is overwritten in place; nothing else tells of it."""
     for seed in range(FEW):

@@ -12,21 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpflow.exceptions import (
-    BudgetRefused,
     ConfigurationError,
     LedgerCorrupt,
     LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness import file as witness_module
-from dpflow.ledger.witness.base import Witness, WitnessAt
+from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
-from dpflow.ledger.witness.lines import Header, Line
-from tests.ledger.faults import FaultySqlite
+from dpflow.ledger.witness.lines import Line
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     edit,
@@ -34,7 +31,6 @@ from tests.ledger.support import (
     kinds,
     make_policy,
     new_ledger,
-    owners_of,
     read,
     request,
     state_of,
@@ -73,29 +69,12 @@ def witness(tmp_path: Path) -> Witness:
 NAMES = st.text(min_size=1, max_size=30)
 
 
-@given(NAMES, NAMES | st.none(), NAMES | st.none())
-def test_any_name_survives_in_one_line(book, charge, run):
-    """Blanks, newlines and letters of every script."""
-    told = line(3, book, charge=charge, run=run)
-    text = told.to_text(ID)
-    assert (text.count("\n"), text[-1]) == (1, "\n")
-    assert Line.from_text(text[:-1], ID) == told
-    assert Line.from_text(text[:-1], "f" * 32) is None
-
-
 @given(st.integers(0, 200), st.integers(1, 255))
 def test_any_damage_to_a_line_is_noticed(at, flip):
     """The checksum is over the whole line."""
     data = bytearray(line(3).to_text(ID)[:-1].encode())
     data[at % len(data)] ^= flip
     assert Line.from_text(data.decode("latin-1"), ID) is None
-
-
-def test_a_header_is_read_as_it_was_written():
-    """Epoch and completeness."""
-    header = Header(ledger=ID, epoch=3, whole=False)
-    assert Header.from_text(header.to_text()[:-1]) == header
-    assert Header.from_text(line(1).to_text(ID)[:-1]) is None
 
 
 def test_what_is_told_is_read_by_others(witness):
@@ -109,17 +88,6 @@ def test_what_is_told_is_read_by_others(witness):
     assert other.unseen().lines == ()
     witness.append([line(3)])
     assert other.unseen().lines == (line(3),)
-
-
-def test_what_a_process_told_itself_is_not_read_again(witness):
-    """Unless another one was faster."""
-    other = fresh(witness)
-    witness.accept(witness.unseen())
-    witness.append([line(1)])
-    assert witness.unseen().lines == ()
-    other.append([line(2)])
-    witness.append([line(3)])
-    assert witness.unseen().lines == (line(2), line(3))
 
 
 def test_another_file_with_the_same_number_is_read_from_its_beginning(
@@ -293,15 +261,6 @@ def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
     assert fresh(witness).unseen().lines == (told,)
 
 
-def test_a_refusal_is_not_told(tmp_path):
-    """It charged nothing."""
-    ledger = new_ledger(tmp_path)
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "5")
-    assert ledger.watch.witness is not None
-    assert fresh(ledger.watch.witness).unseen().lines == ()
-
-
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_a_witness_that_cannot_be_told_gives_the_charge_back(
     tmp_path, monkeypatch, call
@@ -360,30 +319,6 @@ def test_a_forked_child_tells_too(tmp_path):
 
 
 # What the check costs, and what it sees besides
-
-
-def test_a_check_with_nothing_new_asks_nothing_more(tmp_path: Path) -> None:
-    """The entries that it needs come with those that are read anyway."""
-    path = tmp_path / "ledger.db"
-    place, counts = url(path), list[int]()
-    create_ledger(place).close()
-    ledger = open_ledger(place)
-    for witness in (None, ledger.watch.witness):
-        storage, log = FaultySqlite(path), list[str]()
-        alone = Ledger(
-            storage, owners_of(path), None if witness is None else _is(witness)
-        )
-        alone.settle(granted(alone))
-        granted(alone)
-        storage.after = log.append
-        granted(alone)
-        counts.append(len(log))
-        alone.close()
-    assert counts[0] == counts[1]
-
-
-def _is(witness: Witness) -> WitnessAt:
-    return lambda _: witness
 
 
 def test_many_lines_are_compared_all_the_same(tmp_path: Path) -> None:

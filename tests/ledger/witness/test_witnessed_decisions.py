@@ -283,17 +283,6 @@ def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_a_term_of_the_first_decision_needs_no_line_of_its_own(
-    path: Place, tmp_path: Path
-) -> None:
-    """The charge's line covers it."""
-    ledger = create_ledger(url(path), witness=str(tmp_path / "witness"))
-    granted(ledger)
-    assert ledger.watch.witness is not None
-    assert [line.number for line in ledger.watch.witness.all_lines()] == [2]
-    ledger.close()
-
-
 # What else knows of decisions
 
 

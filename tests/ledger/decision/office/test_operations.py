@@ -17,7 +17,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.views import accounts, usage
 from tests.ledger.journals import audit, body, kinds, sums, whole
 from tests.ledger.support import BASIC, make_ledger, make_policy, request, url
 
@@ -108,14 +107,6 @@ def test_nothing_is_ever_lowered(ledger, epsilon):
     assert kinds(ledger) == ["open", "reserve"]
 
 
-def test_every_account_of_the_step_is_charged(ledger):
-    """The dataset's and the flow's share."""
-    name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
-    assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
-    assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(1, 5)
-
-
 def test_an_amendment_may_overdraw(ledger):
     """It is recorded truthfully, and nothing is admitted any more."""
     name = granted(ledger, "0.1", policies=[TWO], flow="report")
@@ -162,21 +153,6 @@ def test_prior_spending_is_charged_before_the_first_step(ledger):
     audit(ledger)
 
 
-def test_the_same_evidence_is_charged_once(ledger):
-    """A repeated command is no second spending."""
-    prior(ledger)
-    with pytest.raises(ConfigurationError, match="by entry 2"):
-        prior(ledger)
-    prior(ledger, evidence="f" * 64)
-    assert sums(ledger) == (Fraction(4, 5), 0)
-
-
-def test_prior_spending_may_overdraw(ledger):
-    """What was spent was spent."""
-    (charge,) = prior(ledger, "5")
-    assert charge.state == "overdrawn"
-
-
 def test_what_was_charged_by_hand_is_witnessed(tmp_path):
     """A backup from before it is refused; in a file, which is simple to put back."""
     path = tmp_path / "ledger.db"
@@ -192,20 +168,6 @@ def test_what_was_charged_by_hand_is_witnessed(tmp_path):
     other.write_bytes(before)
     with pytest.raises(LedgerRolledBack):
         granted(open_ledger(url(other)), "0.1")
-
-
-def test_the_views_tell_of_them(ledger):
-    """As spent; nothing breaks on an entry without a reservation."""
-    name = granted(ledger, "0.1")
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
-    prior(ledger)
-    (view,) = accounts(ledger, "a")
-    assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.5", "0.1")
-    assert [point.kind for point in usage(ledger, "a")["a#1"]] == [
-        "reserve",
-        "amend",
-        "prior",
-    ]
 
 
 def test_prior_spending_of_a_flow_is_charged_to_its_share(ledger):

@@ -13,7 +13,7 @@ from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.by_hand import Amend, BookLoss, Prior, Repair
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, propose
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
@@ -24,7 +24,6 @@ from tests.ledger.support import (
     edit,
     error_of,
     everything,
-    freeze_of,
     granted,
     make_ledger,
     make_policy,
@@ -179,21 +178,6 @@ def test_each_charge_and_decision_tells_who_and_with_which_code(path: Place) -> 
     ledger.close()
 
 
-def test_whoever_forfeits_a_charge_is_told_apart_from_whoever_made_it(
-    path: Place,
-) -> None:
-    """The entry that ends it names who ended it."""
-    make_ledger(path).close()
-    worker = open_ledger(url(path), conditions=Conditions(facts={"who": "worker"}))
-    reservation = granted(worker, owner="0" * 32)
-    worker.close()
-    officer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
-    officer.forfeit(reservation, reason="the host is gone")
-    assert body(officer, "reserve")["who"] == "worker"
-    assert body(officer, "forfeit")["who"] == "ann"
-    officer.close()
-
-
 def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     path: Place,
 ) -> None:
@@ -223,13 +207,6 @@ def test_decisions_by_hand_tell_who_with_which_code_and_under_which_policy(
     audit(officer)
     worker.close()
     officer.close()
-
-
-def test_a_dataset_that_nobody_used_has_no_term(ledger: Ledger) -> None:
-    """Reading makes none."""
-    assert propose(ledger, BASIC).action == "open"
-    assert freeze_of(ledger, "a") is None
-    assert terms_of(ledger) == []
 
 
 # Files that were edited

@@ -28,13 +28,6 @@ def test_a_run_and_its_steps_in_one_batch(ledger: Any) -> None:
     assert isinstance(ledger.reserve_many([request(ledger, "0.01")])[0], BudgetRefused)
 
 
-def test_two_executions_of_a_run_in_one_batch_share_its_preflight(ledger: Any) -> None:
-    """The second is answered with the first one's, though neither was committed."""
-    first, second = ledger.reserve_many([whole(ledger, ["0.1"] * 3) for _ in range(2)])
-    assert first.reservation == second.reservation
-    assert sums(ledger) == (0, 3 * sums_of("0.1"))
-
-
 def sums_of(epsilon: str) -> Any:
     """Return an epsilon as the sums have it."""
     return PureDP(epsilon=epsilon).epsilon

@@ -9,7 +9,7 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
+from dpflow.exceptions import BudgetRefused, UnsupportedCost
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import usage
@@ -17,7 +17,7 @@ from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import kinds, sums
 from tests.ledger.preflights import RUN, drawn, held_run
-from tests.ledger.support import granted, make_policy, request
+from tests.ledger.support import granted, make_policy
 
 TENTH = Fraction(1, 10)
 
@@ -133,16 +133,6 @@ def test_a_sequence_is_held(ledger: Any) -> None:
         granted(ledger, "0.1", policies=(policy,))
 
 
-def test_partitions_are_held_by_name(ledger: Any) -> None:
-    """Each part that the run will read holds its own; another part is beyond."""
-    policy = make_policy(partition="{by: key}")
-    here: dict[str, Any] = {"policies": (policy,), "partitions": ("w1",)}
-    held_run(ledger, ["0.4"] * 2, **here)
-    assert sums(ledger, "a#1/partition/w1") == (0, 8 * TENTH)
-    assert not drawn(ledger, "0.4", **here).beyond
-    assert drawn(ledger, "0.4", policies=(policy,), partitions=("w2",)).beyond
-
-
 def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     """What was drawn belongs to the step, the rest to the preflight."""
     held_run(ledger, ["0.1"] * 3)
@@ -178,9 +168,3 @@ def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
     ]
     assert last_costs(ledger, "weekly", but="one") == []
     assert last_costs(ledger, "daily", but="four") == []
-
-
-def test_a_preflight_says_which_run_it_holds(ledger: Any) -> None:
-    """And has at least one step."""
-    with pytest.raises(ConfigurationError, match="at least one step"):
-        request(ledger, covers=RUN)

@@ -17,11 +17,11 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.records import Granted, Replayed
+from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import refusal_of_run
 from tests.ledger.journals import entries, kinds, state_of, sums
-from tests.ledger.preflights import RUN, drawn, held_run, whole
-from tests.ledger.support import BASIC, Place, granted, request, url
+from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.support import Place, granted, request, url
 
 pytestmark = pytest.mark.quick
 
@@ -100,14 +100,6 @@ def test_a_step_beyond_what_is_left_is_reserved_by_itself(ledger: Any) -> None:
         if each.kind == "reserve"
     ]
     assert told == [None, False, True, False]
-
-
-def test_a_step_of_no_run_draws_nothing(ledger: Any) -> None:
-    """Only steps of the run do."""
-    held_run(ledger, ["0.1"])
-    answer = drawn(ledger, preflights=("another",))
-    assert not answer.beyond
-    assert sums(ledger) == (0, 2 * TENTH)
 
 
 def test_a_replayed_step_draws_nothing(ledger: Any) -> None:
@@ -227,15 +219,6 @@ def test_the_preflight_itself_ends_no_run(ledger: Any) -> None:
     assert "draws nothing" in found.message
 
 
-def test_the_same_id_is_answered_the_same(ledger: Any) -> None:
-    """A preflight and a draw that are sent twice are made once."""
-    asked = whole(ledger, ["0.1", "0.1"])
-    assert ledger.reserve(asked) == ledger.reserve(asked)
-    step = request(ledger, "0.1", preflights=(RUN,))
-    assert ledger.reserve(step) == ledger.reserve(step)
-    assert sums(ledger) == (0, 2 * TENTH)
-
-
 def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
     """The run's own preflight is found again; after a seal a new one is made."""
     first = held_run(ledger, ["0.1"] * 2)
@@ -273,15 +256,6 @@ def test_no_step_runs_under_a_preflight_itself(ledger: Any) -> None:
     other = held_run(ledger, ["0.1"], run="run/2")
     ledger.void(other, reason="not witnessed")
     assert sums(ledger) == (0, TENTH)
-
-
-def test_granted_answers_name_the_accounts(ledger: Any) -> None:
-    """A preflight that is found again answers as it was answered first."""
-    first = ledger.reserve(whole(ledger, ["0.1"]))
-    second = ledger.reserve(whole(ledger, ["0.1"]))
-    assert isinstance(first, Granted)
-    assert first == second
-    assert BASIC.dataset in first.accounts[0]
 
 
 @pytest.mark.parametrize("name", ["preflight", "overdrawn", "told", "claims", "epoch"])
