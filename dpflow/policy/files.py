@@ -170,12 +170,17 @@ def read_policies(paths: Iterable[Path]) -> Iterator[tuple[Path, Policy | Policy
             yield path, policy
 
 
+def policies_in(directory: Path) -> PolicySet:
+    """Read the policies of a folder; none where there is no folder."""
+    if directory.is_dir():
+        return load_policies(directory)
+    return PolicySet({}, {}, directory)
+
+
 def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
     """Read the policies; say what is wrong with them instead of failing."""
-    if not directory.is_dir():
-        return PolicySet({}, {}, directory), None
     try:
-        return load_policies(directory), None
+        return policies_in(directory), None
     except PolicyError as error:
         hint = "`dpflow policy check` lists every problem."
         return PolicySet({}, {}, directory), f"{error.message} {hint}"

@@ -22,15 +22,14 @@ from dpflow.config import settings
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
-    LedgerMissing,
     LedgerUnavailable,
     how_to_install,
 )
 from dpflow.guard.plain import spend
 from dpflow.guard.project import current_project, forget_projects, make_project_ledger
-from dpflow.ledger import open_ledger
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.ledger.views.words import amounts_text
+from dpflow.starter.project import ledger_there
 
 _KILLED = "active_customers in a killed worker"
 _WORKER = f"""
@@ -43,7 +42,6 @@ with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
     time.sleep(600)
 """
 _SOURCES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2])
-_PREFECT = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
 
 def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
@@ -66,11 +64,8 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
         raise ConfigurationError(msg)
     root = enter_project()
     say(f"The project is in {root}.")
-    found = settings()
-    try:
-        open_ledger(found.ledger_url, witness=found.witness).close()
-    except LedgerMissing:
-        make_project_ledger(found)
+    if ledger_there(settings()) is None:
+        make_project_ledger(settings())
     policies, ledger = current_project().policies, current_project().ledger
     guarantee = policies.policy_for("cdnow").guarantee_sentence()
     say(guarantee)
@@ -85,9 +80,13 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
     say("Starting Prefect's server (about 15 seconds) ...")
     season = _run_weeks(root, say)
     forget_projects()
-    facts = {"guarantee": guarantee, "forfeited": forfeited, "halted": season.halted}
-    refusal = getattr(season.refusal, "message", None)
-    return facts | {"published": season.published, "refusal": refusal}
+    return {
+        "guarantee": guarantee,
+        "forfeited": forfeited,
+        "halted": season.halted,
+        "published": season.published,
+        "refusal": getattr(season.refusal, "message", None),
+    }
 
 
 def enter_project() -> Path:
@@ -116,20 +115,19 @@ def _refuse_a_typo() -> BudgetRefused:
     """Return the refusal of a step whose sigma lacks two digits."""
     cost = Gaussian(sensitivity=1, sigma="0.21")
     step = "active_customers with sigma 0.21 for 21"
+    typo = spend(dataset="cdnow", cost=cost, step=step, flow="weekly-report")
     try:
-        with spend(dataset="cdnow", cost=cost, step=step, flow="weekly-report"):
-            pass
+        with typo:
+            msg = "the mistyped step was not refused"
+            raise AssertionError(msg)
     except BudgetRefused as refusal:
         return refusal
-    msg = "the mistyped step was not refused"
-    raise AssertionError(msg)
 
 
 def _kill_a_worker() -> None:
     """Kill a worker during a step, in the first demo only."""
-    if any(
-        each.step == _KILLED for each in open_reservations(current_project().ledger)
-    ):
+    ledger = current_project().ledger
+    if any(each.step == _KILLED for each in open_reservations(ledger)):
         return
     command = [sys.executable, "-c", _WORKER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:  # noqa: S603
@@ -143,8 +141,9 @@ def _kill_a_worker() -> None:
 def _run_weeks(root: Path, say: Callable[[str], None]) -> Any:
     """Run the weekly report until its budget halts it, and print what it published."""
     if "PREFECT_API_URL" not in os.environ:
-        home = {"PREFECT_HOME": str(root / ".dpflow" / "prefect"), **_PREFECT}
-        os.environ.update({k: v for k, v in home.items() if k not in os.environ})
+        os.environ.setdefault("PREFECT_HOME", str(root / ".dpflow" / "prefect"))
+        os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     from flows import data, weekly_report  # noqa: PLC0415 (imports Prefect)
 

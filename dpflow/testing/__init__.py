@@ -21,24 +21,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from dpflow.testing.ledger import LedgerForTests, Patch
+    from dpflow.testing.ledger import LedgerForTests
 
 __all__ = ["dpflow_ledger", "ledger_for_tests"]
 
 
 @contextmanager
-def ledger_for_tests(folder: Path | None = None) -> Iterator[LedgerForTests]:
+def ledger_for_tests() -> Iterator[LedgerForTests]:
     """Give steps a new ledger for the length of a block, and keep all others closed.
 
-    Args:
-        folder: Where it is kept. Default: a temporary folder that is removed.
-
     Yields:
-        The ledger, with the project's policies applied by the first step.
+        The ledger, with the project's policies applied by the first step. Its folder is
+        removed at the end.
     """
-    from dpflow.testing.ledger import Patch  # noqa: PLC0415
+    # Every run of pytest imports this file, most of them for nothing.
+    from dpflow.testing.ledger import opened  # noqa: PLC0415
 
-    with Patch() as patch, _opened(folder, patch) as ledger:
+    with (
+        TemporaryDirectory(prefix="dpflow-test-") as folder,
+        opened(Path(folder).absolute()) as ledger,
+    ):
         yield ledger
 
 
@@ -48,23 +50,10 @@ def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
     Noise is seeded and marked as test noise in the journal. See
     `dpflow.testing.ledger.LedgerForTests` for what it can do.
     """
-    # The test's own patch: what the test sets besides is undone in the right order.
-    with _opened(None, monkeypatch) as ledger:
+    with ledger_for_tests() as ledger:
         yield ledger
-
-
-@contextmanager
-def _opened(
-    folder: Path | None, patch: Patch | pytest.MonkeyPatch
-) -> Iterator[LedgerForTests]:
-    # Every run of pytest imports this file, most of them for nothing.
-    from dpflow.testing.ledger import opened  # noqa: PLC0415
-
-    with (
-        TemporaryDirectory(prefix="dpflow-test-") as made,
-        opened(Path(made) if folder is None else folder, patch) as ledger,
-    ):
-        yield ledger
+        # The variables that the test set would come back after those of the block.
+        monkeypatch.undo()
 
 
 try:

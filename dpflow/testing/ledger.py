@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from unittest import mock
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -27,19 +26,13 @@ from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
-from dpflow.ledger.decision.gates import gates_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.opening import FENCE_VARIABLE
-from dpflow.ledger.records import AccountLine
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
-from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.policy import Policy, load_policies, load_policy
+from dpflow.policy.files import is_policy_file
 from dpflow.testing.refusals import Orders
-
-if TYPE_CHECKING:
-    import pytest
-
-_ALL = 1_000_000
-_AUTHOR = "the author of the test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +106,11 @@ class LedgerForTests:
         Raises:
             PolicyError: If one of them is refused.
         """
-        texts = [text for each in policies for text in _texts(each)]
+        contents = [content for each in policies for content in _contents(each)]
         for path in self.policies.glob("*.y*ml"):
             path.unlink()
-        for number, text in enumerate(texts):
-            (self.policies / f"{number}.yaml").write_text(text, "utf-8")
+        for number, content in enumerate(contents):
+            (self.policies / f"{number}.yaml").write_bytes(content)
         load_policies(self.policies)
 
     def seed(self, seed: int) -> None:
@@ -156,14 +149,14 @@ class LedgerForTests:
 
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
         """Return the executions that were granted, oldest first."""
-        found: dict[str, list[AccountLine]] = {}
+        charges: dict[str, list[Entry]] = {}
         for entry in self._entries(dataset):
-            if entry.reservation is not None and entry.kind != "refuse":
-                found.setdefault(entry.reservation, []).append(entry)
+            if entry.charge is not None and entry.kind != "refuse":
+                charges.setdefault(entry.charge, []).append(entry)
         # No body runs under a preflight; its steps have reservations of their own.
         return [
             _charge(entries)
-            for entries in found.values()
+            for entries in charges.values()
             if entries[0].body.get("covers") is None
         ]
 
@@ -184,12 +177,8 @@ class LedgerForTests:
 
     def refusals(self, dataset: str | None = None) -> list[str]:
         """Return the names of the steps that were refused, oldest first."""
-        found = {
-            str(entry.reservation): str(entry.body["step"])
-            for entry in self._entries(dataset)
-            if entry.kind == "refuse"
-        }
-        return list(found.values())
+        entries = [e for e in self._entries(dataset) if e.kind == "refuse"]
+        return [*{entry.charge: str(entry.body["step"]) for entry in entries}.values()]
 
     def spent(self, dataset: str) -> Mapping[str, str]:
         """Return what a dataset's account has settled, in its theorem's currency."""
@@ -199,74 +188,51 @@ class LedgerForTests:
                 return view.spent
         return {}
 
-    def _entries(self, dataset: str | None) -> list[AccountLine]:
-        found = ledger_views.history(self.ledger, dataset, kind=None, limit=_ALL)
-        # Newest first; entries of one millisecond stay in order.
-        found.reverse()
-        return sorted(found, key=lambda entry: entry.at)
+    def _entries(self, dataset: str | None) -> list[Entry]:
+        with self.ledger.storage.read() as reading:
+            books = reading.books() if dataset is None else [dataset]
+            entries = [entry for book in books for entry in reading.after(book)]
+        return sorted(entries, key=lambda entry: entry.at)
 
     def _replace(self, seeds: Seeds) -> None:
         ledger = self.ledger
         replace_noise(ledger.id, ledger.environment, seeds)
 
 
-class Patch(ExitStack):
-    """What `opened` uses of pytest's MonkeyPatch, where pytest is not installed."""
-
-    def setenv(self, name: str, value: str) -> None:
-        """Set a variable of the environment until the block ends."""
-        self.enter_context(mock.patch.dict(os.environ, {name: value}))
-
-    def delenv(self, name: str, *, raising: bool) -> None:
-        """Remove a variable of the environment until the block ends."""
-        del raising
-        self.enter_context(mock.patch.dict(os.environ))
-        os.environ.pop(name, None)
-
-    def setattr(self, target: object, name: str, value: object) -> None:
-        """Replace an attribute until the block ends."""
-        self.enter_context(mock.patch.object(target, name, value))
-
-
 @contextmanager
-def opened(folder: Path, patch: Patch | pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+def opened(folder: Path) -> Iterator[LedgerForTests]:
     """Make the ledger of a test in a folder, and keep every other one closed.
 
     The environment names it, so that pyproject.toml is not asked, and child processes
     use it too; their noise is OpenDP's.
-
-    Args:
-        folder: An empty folder.
-        patch: Sets the environment; whoever made it undoes it afterwards.
     """
-    found = _project_policies()
-    orders = Orders()
-    ours = LedgerForTests(folder.absolute(), orders)
-    forget_projects()
-    for name, value in {
+    source, orders = _project_policies(), Orders()
+    ours = LedgerForTests(folder, orders)
+    variables = {
         LEDGER_VARIABLE: ours.url,
         POLICIES_VARIABLE: str(ours.policies),
         WITNESS_VARIABLE: NO_WITNESS,
         ENVIRONMENT_VARIABLE: TEST_ENVIRONMENT,
         FENCE_VARIABLE: ours.url,
-    }.items():
-        patch.setenv(name, value)
-    patch.delenv(KEY_VARIABLE, raising=False)
-    made: Ledger | None = None
-    try:
+    }
+    forget_projects()
+    with mock.patch.dict(os.environ, variables):
+        os.environ.pop(KEY_VARIABLE, None)
         made = create_ledger(ours.url, environment=TEST_ENVIRONMENT, witness=NO_WITNESS)
-        pin_ledger(made, ours.policies)
-        made.close()
-        if found is not None:
-            _copy(found, ours.policies)
-        patch.setattr(admit.Reserve, "decide", orders.deciding(admit.Reserve.decide))
-        patch.setattr(admit, "gates_of", orders.asking(gates_of))
-        replace_noise(made.id, made.environment, Seeds())
-        yield ours
-    finally:
-        if made is not None:
+        try:
+            pin_ledger(made, ours.policies)
+            made.close()
+            for path in [] if source is None else sorted(source.iterdir()):
+                if is_policy_file(path.name):
+                    (ours.policies / path.name).write_bytes(path.read_bytes())
+            replace_noise(made.id, made.environment, Seeds())
+            with mock.patch.multiple(
+                admit, gates_of=orders.gates, refusal_error=orders.error
+            ):
+                yield ours
+        finally:
             restore_noise(made.id)
-        forget_projects()
+            forget_projects()
 
 
 def _project_policies() -> Path | None:
@@ -279,44 +245,24 @@ def _project_policies() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _copy(source: Path, target: Path) -> None:
-    for path in sorted(source.iterdir()):
-        if path.suffix in {".yaml", ".yml"} and not path.name.startswith("."):
-            (target / path.name).write_bytes(path.read_bytes())
-
-
-def _texts(source: str | Path | Policy) -> list[str]:
+def _contents(source: str | Path | Policy) -> list[bytes]:
     """Return the YAML of what stands for one policy or a folder of them."""
     if isinstance(source, Policy):
-        return [_policy_text(source)]
+        # JSON is YAML.
+        return [source.model_dump_json(exclude_unset=True, exclude_none=True).encode()]
     if isinstance(source, str) and "\n" in source:
-        return [source]
+        return [source.encode()]
     path = Path(source)
-    if path.is_dir():
-        load_policies(path)
-        return [each.read_bytes().decode() for each in sorted(path.glob("[!.]*.y*ml"))]
-    try:
-        # As bytes: Python would make a line's end of a lone CR, which policies refuse.
-        return [path.read_bytes().decode()]
-    except OSError as error:
-        msg = (
-            f"use() takes policies, paths of policy files and YAML texts of more than "
-            f"one line; {str(source)[:80]!r} cannot be read: {error.strerror}"
-        )
-        raise ConfigurationError(msg) from error
+    paths = [*path.iterdir()] if path.is_dir() else [path]
+    paths = [
+        each for each in sorted(paths) if each == path or is_policy_file(each.name)
+    ]
+    for each in paths:
+        load_policy(each)
+    return [each.read_bytes() for each in paths]
 
 
-def _policy_text(policy: Policy) -> str:
-    fields = policy.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    # JSON is YAML.
-    text = json.dumps(fields, indent=2)
-    if parse_policy(text).declared() != policy.declared():
-        msg = f"the policy of {policy.dataset!r} cannot be written; give its YAML text"
-        raise ConfigurationError(msg)
-    return text
-
-
-def _charge(entries: list[AccountLine]) -> ChargeMade:
+def _charge(entries: list[Entry]) -> ChargeMade:
     first = entries[0]
     states = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
     ended = [entry for entry in entries if entry.kind in states]
@@ -331,5 +277,5 @@ def _charge(entries: list[AccountLine]) -> ChargeMade:
         outcome=end.get("outcome"),
         noise=end.get("noise"),
         release_key=first.body["release_key"],
-        accounts=tuple(dict.fromkeys(entry.account for entry in entries)),
+        accounts=tuple(first.body["accounts"]),
     )

@@ -110,7 +110,7 @@ def test_a_ledger_whose_pin_is_gone_is_not_trusted(empty: Shop) -> None:
     (empty.policies / "ledger.lock").unlink()
     result = run("init", "--yes")
     assert result.exit_code == 1
-    assert "ledger.lock is missing" in result.stderr.replace("\n", " ")
+    assert "is the right ledger. Restore it" in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
