@@ -15,12 +15,11 @@ from typing import Literal
 
 from dpflow.exceptions import ConfigurationError, PolicyError
 from dpflow.policy.changes import Change, Verdict, judge, overall
-from dpflow.policy.files import parse_policy
+from dpflow.policy.files import is_policy_file, parse_policy
 from dpflow.policy.model import Policy
 
 _SECONDS = 120
 _LOCK = "ledger.lock"
-_SUFFIXES = (".yaml", ".yml")
 #: Verdicts under which a guarantee may be weaker than before.
 WEAKER = ("looser", "other", "removed")
 
@@ -146,9 +145,8 @@ def _lock_state(old: bytes | None, new: bytes | None) -> str:
     return "same" if old.strip() == new.strip() else "changed"
 
 
-def _is_policy_file(name: str) -> bool:
-    hidden = name.startswith(".")
-    return name == _LOCK or (name.endswith(_SUFFIXES) and not hidden)
+def _is_read(name: str) -> bool:
+    return name == _LOCK or is_policy_file(name)
 
 
 def _files_of_folder(folder: Path) -> dict[str, bytes]:
@@ -161,7 +159,7 @@ def _files_of_folder(folder: Path) -> dict[str, bytes]:
         if path.is_symlink()
         else path.read_bytes()
         for path in folder.iterdir()
-        if _is_policy_file(path.name) and (path.is_symlink() or path.is_file())
+        if _is_read(path.name) and (path.is_symlink() or path.is_file())
     }
 
 
@@ -171,7 +169,7 @@ def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
     for line in listing.split(b"\0"):
         meta, _, path = line.partition(b"\t")
         name = path.decode("utf-8", "surrogateescape")
-        if meta.split()[1:2] == [b"blob"] and _is_policy_file(name):
+        if meta.split()[1:2] == [b"blob"] and _is_read(name):
             blob = meta.split()[2].decode()
             files[name] = _git(folder, "cat-file", "blob", blob) or b""
     return files
