@@ -54,15 +54,14 @@ def back_up(host: Host, name: str = "kept.db") -> Path:
 
 def put_back(host: Host, copy: Path, **options):
     """Restore a backup."""
-    witness = witness_at(host.witness, url(host.path))
-    ledger_id = read(copy, "SELECT ledger_id FROM ledger")[0][0]
+    ids = "SELECT ledger_id FROM ledger"
     given = {
-        "ledger_id": ledger_id,
-        "witness": witness,
+        "ledger_id": options.pop("ledger_id", None) or read(copy, ids)[0][0],
+        "witness": witness_at(host.witness, url(host.path)),
         "policies": POLICIES,
         "reason": WHY,
     }
-    return restore(copy, host.path, **{**given, **options})
+    return restore(copy, host.path, **given, **options)
 
 
 def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
@@ -78,32 +77,26 @@ def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
     copy = back_up(host)
     assert set(host.folder.iterdir()) - before == {copy}
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    with sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     for table in ("entry", "account", "charge"):
         every = f"SELECT * FROM {table} ORDER BY 1, 2"
         assert read(copy, every) == read(host.path, every)
 
 
-def test_a_backup_never_overwrites(host: Host) -> None:
-    """The older one may be the better one."""
+def test_a_backup_that_cannot_be_right_is_not_made(host: Host) -> None:
+    """It never overwrites, says where it cannot write, and verifies what it copied."""
     copy = back_up(host)
     told = copy.read_bytes()
     with pytest.raises(ConfigurationError, match="never overwrites"):
         backup(host.open(), copy)
-    assert told == copy.read_bytes()
-
-
-def test_a_backup_of_a_bad_ledger_is_refused_and_removed(host: Host) -> None:
-    """Nobody should rely on it."""
-    edit(host.path, "UPDATE entry SET at = 'x'")
-    with pytest.raises(LedgerCorrupt, match="does not verify"):
-        backup(host.open(), host.folder / "kept.db")
-    assert [p for p in host.folder.iterdir() if "kept" in p.name] == []
-
-
-def test_a_place_that_cannot_be_written_is_told(host: Host) -> None:
-    """With the place."""
     with pytest.raises(LedgerUnavailable, match="nowhere"):
         backup(host.open(), host.folder / "nowhere" / "kept.db")
+    edit(host.path, "UPDATE entry SET at = 'x'")
+    with pytest.raises(LedgerCorrupt, match="does not verify"):
+        backup(host.open(), host.folder / "kept-2.db")
+    assert [p for p in host.folder.iterdir() if "kept" in p.name] == [copy]
+    assert told == copy.read_bytes()
 
 
 def test_a_backup_is_made_while_others_charge(host: Host) -> None:
@@ -152,13 +145,17 @@ def test_a_restore_over_a_newer_ledger_charges_what_that_one_knew(
 
 
 def test_a_restore_keeps_the_file_that_was_there(host: Host) -> None:
-    """With its log; several times."""
+    """With its log; where nothing was lost, nothing is charged again."""
     copy = back_up(host)
+    before = used(host)
     for number in (1, 2):
         found = put_back(host, copy)
         assert found.aside is not None
         assert found.aside.name.endswith(f"before-restore-{number}")
         assert found.aside.exists()
+        assert found.charged_again.agrees
+    assert used(host) == before
+    host.work()
 
 
 def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
@@ -198,21 +195,9 @@ def test_what_is_no_backup_of_this_ledger_is_refused(host: Host, kind: str) -> N
         copy.unlink()
     before = read(host.path, "SELECT * FROM entry")
     with pytest.raises((LedgerCorrupt, ConfigurationError)):
-        put_back_as(host, copy, ledger_id)
+        put_back(host, copy, ledger_id=ledger_id)
     assert before == read(host.path, "SELECT * FROM entry")
     assert [p.name for p in host.folder.iterdir() if "part" in p.name] == []
-
-
-def put_back_as(host: Host, copy: Path, ledger_id: str) -> None:
-    """Restore a file as the backup of a ledger."""
-    restore(
-        copy,
-        host.path,
-        ledger_id=ledger_id,
-        witness=witness_at(host.witness, url(host.path)),
-        policies=POLICIES,
-        reason=WHY,
-    )
 
 
 def test_a_restore_that_nothing_can_check_is_refused(host: Host) -> None:
@@ -228,22 +213,17 @@ def test_a_restore_that_nothing_can_check_is_refused(host: Host) -> None:
     host.work()
 
 
-def test_a_restore_without_its_witness_changes_nothing(host: Host) -> None:
-    """The witness is asked before the file is replaced."""
-    copy = back_up(host)
-    shutil.rmtree(host.witness)
-    before = read(host.path, "SELECT * FROM entry")
-    with pytest.raises(LedgerUnwitnessed):
-        put_back(host, copy)
-    assert before == read(host.path, "SELECT * FROM entry")
-
-
-def test_a_restore_waits_for_those_who_use_the_ledger(host, monkeypatch):
-    """And gives up in the end, before anything is replaced."""
-    copy = back_up(host)
+def test_a_restore_that_nobody_can_check_changes_nothing(host, monkeypatch):
+    """The lock is waited for, and the witness asked, before the file is replaced."""
+    copy, every = back_up(host), "SELECT * FROM entry"
+    before = read(host.path, every)
     monkeypatch.setattr("dpflow.ledger.audit.backup._LOCK_SECONDS", 0.1)
     with holding(host.path), pytest.raises(LedgerUnavailable, match="holds the lock"):
         put_back(host, copy)
+    shutil.rmtree(host.witness)
+    with pytest.raises(LedgerUnwitnessed):
+        put_back(host, copy)
+    assert before == read(host.path, every)
     assert [p.name for p in host.folder.iterdir() if "before" in p.name] == []
 
 

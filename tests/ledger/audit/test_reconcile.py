@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def test_every_accident_is_made_good(tmp_path, accident):
 
 
 def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
-    """Where nothing was voided, nothing is charged twice."""
+    """Nothing is charged twice; the repair is recorded, and the old witness kept."""
     host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
     ledger = host.open()
     for _ in range(3):
@@ -101,58 +100,38 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
     ledger.settle(open_one)
     for _ in range(4):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
+    file = Path(ledger.watch.witness.place)
+    told = file.read_text()
     ledger.close()
     most = used(host.path)["a"]
     host.replace_by(copy)
-    ledger = host.open()
-    reconcile(ledger, POLICIES, reason=WHY)
+    (loss,) = reconcile(host.open(), POLICIES, reason=WHY).losses
     assert used(host.path)["a"] == most
-    assert kinds(host.path)[-1] == "repair"
-    assert WHY in read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")[0][0]
-
-
-def test_the_repair_is_recorded(host: Host) -> None:
-    """Reason, number, reservations and the count of repairs."""
-    copy = host.copy()
-    host.work()
-    host.replace_by(copy)
-    ledger = host.open()
-    found = reconcile(ledger, POLICIES, reason=WHY)
-    (body,) = read(
-        host.path,
-        "SELECT body FROM entry WHERE kind = 'repair' AND book = 'a'",
-    )[0]
-    loss = next(loss for loss in found.losses if loss.account == "a#1")
-    assert WHY in body
-    assert all(str(line.charge) in body for line in loss.missing)
-    assert repairs(host.path) == 1
+    assert (kinds(host.path)[-1], repairs(host.path)) == ("repair", 1)
+    ((body,),) = read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")
+    assert all(text in body for text in (WHY, *(str(e.charge) for e in loss.missing)))
+    # The old witness is the only proof of what was charged.
+    assert file.with_name(f"{file.name}.1").read_text().startswith(told)
 
 
 def test_comparing_changes_nothing(host: Host) -> None:
-    """It is what one looks at first."""
-    copy = host.copy()
+    """Nor does a repair of a ledger that agrees."""
+    copy, every = host.copy(), "SELECT * FROM entry"
+    before = read(host.path, every)
+    assert reconcile(host.open(), POLICIES, reason=WHY).agrees
+    assert (read(host.path, every), repairs(host.path)) == (before, 0)
     host.work()
     host.replace_by(copy)
-    before = read(host.path, "SELECT * FROM entry")
     found = compare(host.open())
     assert {loss.account for loss in found.losses} >= {"a#1"}
-    assert before == read(host.path, "SELECT * FROM entry")
-    with pytest.raises(LedgerRolledBack):
-        granted(host.open(), "0.25", policies=[POLICIES["a"]])
+    assert before == read(host.path, every)
 
 
-def test_a_ledger_that_agrees_is_left_alone(host: Host) -> None:
-    """No entry, no new count."""
-    before = read(host.path, "SELECT * FROM entry")
-    assert reconcile(host.open(), POLICIES, reason=WHY).agrees
-    assert before == read(host.path, "SELECT * FROM entry")
-    assert repairs(host.path) == 0
-
-
-def test_an_older_copy_is_refused_after_a_repair_too(host: Host) -> None:
-    """The witness begins anew with the repair, and the copy lacks it."""
+def test_repeated_repairs_never_charge_less(host: Host) -> None:
+    """An older copy is refused after a repair, too; each begins from the last one."""
     copy = host.copy()
     host.work()
+    most = used(host.path)
     for _ in range(3):
         host.replace_by(copy)
         ledger = host.open()
@@ -161,23 +140,10 @@ def test_an_older_copy_is_refused_after_a_repair_too(host: Host) -> None:
         reconcile(ledger, POLICIES, reason=WHY)
         granted(ledger, "0.25", policies=[POLICIES["a"]])
         ledger.close()
-    assert repairs(host.path) == 3
-
-
-def test_repeated_repairs_never_charge_less(host: Host) -> None:
-    """Each begins from what the last one left."""
-    copy = host.copy()
-    host.work()
-    most = used(host.path)
-    for _ in range(3):
-        host.replace_by(copy)
-        ledger = host.open()
-        reconcile(ledger, POLICIES, reason=WHY)
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
-        ledger.close()
         now = used(host.path)
         assert all(now[name] >= most[name] for name in most)
         most = now
+    assert repairs(host.path) == 3
 
 
 def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
@@ -283,20 +249,6 @@ def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
     granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
-def test_the_old_witness_is_kept(host: Host) -> None:
-    """It is the only proof of what was charged."""
-    copy = host.copy()
-    host.work()
-    ledger = host.open()
-    assert ledger.watch.witness is not None
-    file = Path(ledger.watch.witness.place)
-    told = file.read_text()
-    ledger.close()
-    host.replace_by(copy)
-    reconcile(host.open(), POLICIES, reason=WHY)
-    assert file.with_name(f"{file.name}.1").read_text().startswith(told)
-
-
 # A new machine
 
 
@@ -312,9 +264,7 @@ def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> Non
     copy = host.copy()
     granted(ledger, "0.25", policies=[POLICIES["a"]])
     ledger.close()
-    shutil.copyfile(copy, host.path)
-    for end in ("-wal", "-shm"):
-        Path(f"{host.path}{end}").unlink(missing_ok=True)
+    host.replace_by(copy)
     ledger = open_ledger(url(host.path), witness=there)
     with pytest.raises(LedgerRolledBack):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
