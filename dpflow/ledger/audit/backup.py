@@ -9,7 +9,6 @@ forgot something.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -39,6 +38,7 @@ from dpflow.ledger.storage.sqlite_files import check_left
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning
+from dpflow.locks import FileLock
 from dpflow.policy import Policy
 
 _LOCK_SECONDS = 30.0
@@ -186,11 +186,9 @@ def _file_of(ledger: Ledger) -> SqliteStorage:
 
 def _copy(storage: SqliteStorage, target: Path) -> None:
     """Copy through SQLite, under the ledger's lock, into one file without a log."""
-    with closing(sqlite3.connect(target)) as copy:
-        with storage.read() as reading:
-            reading.copy_to(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
-    sync_path(target)
+    with closing(sqlite3.connect(target)) as copy, storage.read() as reading:
+        reading.copy_to(copy)
+    _fold(target)
 
 
 def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
@@ -209,11 +207,10 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
             closing(sqlite3.connect(target)) as copy,
         ):
             opened.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
+        _fold(target)
     except sqlite3.Error as error:
         msg = f"{source} is no backup of a ledger: {error}"
         raise LedgerCorrupt(msg, ledger=str(source)) from error
-    sync_path(target)
 
 
 def _verified(path: Path, ledger_id: str) -> Verification:
@@ -318,25 +315,17 @@ def _opened(
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
     """Hold the ledger's lock, as every transaction does."""
-    lock = Path(f"{os.path.realpath(path)}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + _LOCK_SECONDS
+    lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    msg = (
-                        f"a process holds the lock of the ledger {path}; waited "
-                        f"{_LOCK_SECONDS:g} s. End it and try again."
-                    )
-                    raise LedgerUnavailable(msg, ledger=str(path)) from None
-                time.sleep(0.02)
+        if lock.take(time.monotonic() + _LOCK_SECONDS) is None:
+            msg = (
+                f"a process holds the lock of the ledger {path}; waited "
+                f"{_LOCK_SECONDS:g} s. End it and try again."
+            )
+            raise LedgerUnavailable(msg, ledger=str(path))
         yield
     finally:
-        os.close(descriptor)
+        lock.close()
 
 
 def _put_in_place(part: Path, path: Path) -> Path | None:

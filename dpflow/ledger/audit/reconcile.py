@@ -9,7 +9,7 @@ before it began the witness anew is not made a second time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
@@ -94,30 +94,6 @@ class Comparison:
         return all(e.kind != HEAD for loss in self.losses for e in loss.missing)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """What the witness tells of one account.
-
-    Attributes:
-        gone: Lines that the ledger lacks.
-        joined: Whether the witness surely has every line about it after one that the
-            ledger holds.
-        begun: Whether one of them stands for all before it.
-    """
-
-    gone: tuple[Line, ...]
-    joined: bool
-    begun: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A comparison, and what a repair would do about it."""
-
-    comparison: Comparison
-    losses: Mapping[str, BookLoss]
-
-
 def compare(ledger: Ledger) -> Comparison:
     """Compare a ledger with its witness; nothing is changed.
 
@@ -129,7 +105,7 @@ def compare(ledger: Ledger) -> Comparison:
     witness = _witness(ledger)
     lines = witness.all_lines()
     with ledger.storage.read() as reading:
-        return _compared(reading, lines, witness).comparison
+        return _compared(reading, lines, witness)[0]
 
 
 def reconcile(
@@ -155,25 +131,25 @@ def reconcile(
     witness = ledger.watch.witness
     lines = [*(() if witness is None else witness.all_lines()), *others]
     with ledger.storage.read() as reading:
-        found = _compared(reading, lines, witness)
-    before, known = found.comparison.epoch, 0 if witness is None else witness.epoch
+        found, losses = _compared(reading, lines, witness)
+    before, known = found.epoch, 0 if witness is None else witness.epoch
     epoch = max(before, known) + 1
-    if found.losses:
+    if losses:
         ledger.ask(
             Repair(
-                losses=found.losses,
+                losses=losses,
                 reason=reason,
                 before=before,
                 epoch=epoch,
                 policies=policies,
             )
         )
-    if witness is not None and not found.comparison.agrees:
+    if witness is not None and not found.agrees:
         with ledger.storage.read() as reading:
             begun = beginning(reading)
             now = epoch_of(reading.load(Keys()).rows)
         begin_anew(ledger.storage, witness, now, begun)
-    return found.comparison
+    return found
 
 
 def trust(ledger: Ledger) -> list[Line]:
@@ -203,8 +179,8 @@ def _witness(ledger: Ledger) -> Witness:
 
 def _compared(
     reading: Reading, lines: Sequence[Line], witness: Witness | None
-) -> _Found:
-    """Find what the ledger lacks of all that was told."""
+) -> tuple[Comparison, dict[str, BookLoss]]:
+    """Find what the ledger lacks of all that was told, and what would repair it."""
     lines = [*{_mark(line): line for line in lines}.values()]
     gone = missing(reading, lines)
     names = [lost_name(line.book, line.number, _told(line)) for line in gone]
@@ -215,29 +191,34 @@ def _compared(
         for line, name in zip(gone, names, strict=True)
         if line.book not in state.claimed(name)
     ]
-    contiguous = lines if witness is None or witness.whole else lines[-KEPT:]
-    accounts = _by_account(lines, gone, lost, contiguous)
     whole = witness is None or witness.whole
-    losses, repairs = [], {}
-    decisions = []
+    complete = _complete(lines, lines if whole else lines[-KEPT:], gone, whole=whole)
+    losses: list[Loss] = []
+    decisions, repairs = [], {}
     for book in books:
         mine = [line for line in lost if line.book == book]
         if not mine:
             continue
         amounts: dict[str, Amounts] = {}
-        for account, told in accounts.items():
-            if account.partition("#")[0] == book:
-                losses.append(_loss(state, account, told, amounts, whole=whole))
-        if not any(account.partition("#")[0] == book for account in accounts):
-            name = f"{book}#{max(state.book(book).terms, 1)}"
-            losses.append(_untold(state, name, mine))
+        told = dict.fromkeys(
+            name for line in mine for name, u in line.used.items() if u
+        )
+        for account in told:
+            own = tuple(line for line in mine if line.used.get(account))
+            sure = complete(account)
+            losses.append(_loss(state, account, own, amounts, complete=sure))
+        if not told:
+            losses.append(_untold(state, book, mine))
         decided = lost_decisions(reading, state, book, mine)
         decisions += [decided] if decided is not None else []
         repairs[book] = BookLoss(
             number=state.book(book).number,
             amounts=amounts,
             entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
-            charges=tuple(map(_charge_json, mine[:_LISTED])),
+            charges=tuple(
+                {"entry": line.number, "reservation": line.charge, "run": line.run}
+                for line in mine[:_LISTED]
+            ),
             frozen="" if decided is None else decided.reason,
         )
     epoch = epoch_of(state.rows)
@@ -251,8 +232,34 @@ def _compared(
         again=len(gone) - len(lost),
     )
     if comparison.older and not repairs:
-        repairs = _raising(reading)
-    return _Found(comparison=comparison, losses=repairs)
+        # Of a copy from before a repair that lost nothing: it only counts.
+        for book in reading.books():
+            if (
+                not repairs
+                and (head := reading.load(Keys(books=(book,))).book(book)).number
+            ):
+                repairs[book] = BookLoss(number=head.number)
+    return comparison, repairs
+
+
+def _complete(
+    lines: Sequence[Line],
+    contiguous: Sequence[Line],
+    gone: Sequence[Line],
+    *,
+    whole: bool,
+) -> Callable[[str], bool]:
+    """Return what says whether the witness has every missing line about an account.
+
+    It has those after a line that the ledger holds, as far as none was left out; or all
+    of them, where no line stands for all before it.
+    """
+    away = {*map(_mark, gone)}
+    joined = {
+        name for line in contiguous if _mark(line) not in away for name in line.used
+    }
+    begun = {name for line in lines if line.kind == HEAD for name in line.used}
+    return lambda account: account in joined or (whole and account not in begun)
 
 
 def _told(line: Line) -> str:
@@ -265,82 +272,35 @@ def _mark(line: Line) -> tuple[object, ...]:
     return line.place, line.hash, line.kind
 
 
-def _raising(reading: Reading) -> dict[str, BookLoss]:
-    """Return a repair that only counts: of a copy from before one that lost nothing."""
-    for book in reading.books():
-        number = reading.load(Keys(books=(book,))).book(book).number
-        if number:
-            return {book: BookLoss(number=number)}
-    return {}
-
-
-def _charge_json(line: Line) -> dict[str, object]:
-    return {"entry": line.number, "reservation": line.charge, "run": line.run}
-
-
-def _by_account(
-    lines: Sequence[Line],
-    gone: Sequence[Line],
-    lost: Sequence[Line],
-    contiguous: Sequence[Line],
-) -> dict[str, _Lines]:
-    """Return what is told of each account that lacks something."""
-    away = {*map(_mark, gone)}
-    found: dict[str, list[Line]] = {}
-    for line in lost:
-        for account, used in line.used.items():
-            if used:
-                found.setdefault(account, []).append(line)
-    joined = {
-        account
-        for line in contiguous
-        if _mark(line) not in away
-        for account in line.used
-        if account in found
-    }
-    begun = {name for line in lines if line.kind == HEAD for name in line.used}
-    return {
-        account: _Lines(
-            gone=tuple(mine), joined=account in joined, begun=account in begun
-        )
-        for account, mine in found.items()
-    }
-
-
 def _loss(
     state: State,
     account: str,
-    told: _Lines,
+    gone: tuple[Line, ...],
     amounts: dict[str, Amounts],
     *,
-    whole: bool,
+    complete: bool,
 ) -> Loss:
     """Find what is to be charged to an account, and note it."""
     row = state.account(account)
     gate = gate_at(state, account)
-    known = told.gone[0].used[account]
-    here = row or Account(account, "", 0, (0,) * len(known), (0,) * len(known))
-    after = _repaired(here, account, told, whole=whole)
+    nothing = (0,) * len(gone[0].used[account])
+    here = row or Account(account, "", 0, nothing, nothing)
+    after = _repaired(here, gone, complete=complete)
     more = after - Tally(here.settled)
-    needed = row is not None or not is_unused(told.gone, account)
+    needed = row is not None or not is_unused(gone, account)
     if needed and not _is_taken_off(state, account) and any(more.amounts):
         amounts[account] = more.amounts
     if gate is None or row is None:
-        return Loss(account=account, missing=told.gone, present=None, repaired=None)
-    return Loss(
-        account=account,
-        missing=told.gone,
-        present=gate.rule.named(gate.used),
-        repaired=gate.rule.named(after + gate.held),
-    )
+        return Loss(account=account, missing=gone, present=None, repaired=None)
+    present, repaired = map(gate.rule.named, (gate.used, after + gate.held))
+    return Loss(account=account, missing=gone, present=present, repaired=repaired)
 
 
-def _untold(state: State, account: str, gone: Sequence[Line]) -> Loss:
+def _untold(state: State, book: str, gone: Sequence[Line]) -> Loss:
     """Return the loss of entries that moved no account."""
+    account = f"{book}#{max(state.book(book).terms, 1)}"
     gate = gate_at(state, account)
-    used = None
-    if gate is not None:
-        used = gate.rule.named(gate.used)
+    used = None if gate is None else gate.rule.named(gate.used)
     return Loss(account=account, missing=tuple(gone), present=used, repaired=used)
 
 
@@ -353,25 +313,20 @@ def _is_taken_off(state: State, account: str) -> bool:
     return not covers_flow(term.facts["pinned"], name)
 
 
-def _repaired(account: Account, name: str, told: _Lines, *, whole: bool) -> Tally:
+def _repaired(account: Account, gone: Sequence[Line], *, complete: bool) -> Tally:
     """Return the least that is surely not less than what was settled.
 
     Where the witness has every charge that is missing, their sum is added. Else, if the
     ledger is merely older, its use is raised to the last that was witnessed; and if it
     has gone another way since, that is added to it.
     """
-    gone = told.gone
-    used = Tally(max(gone, key=lambda line: line.number).used[name])
-    forked = min(line.number for line in gone) <= account.entry
-    unknown = any(line.kind == HEAD for line in gone)
-    complete = told.joined or (whole and not told.begun)
+    used = Tally(max(gone, key=lambda line: line.number).used[account.id])
     settled = total = Tally(account.settled)
-    if complete:
-        for line in gone:
-            if line.kind != HEAD:
-                total = total + Tally(line.amounts[name])
-    if not forked:
+    whole = [line for line in gone if line.kind != HEAD]
+    for line in whole if complete else ():
+        total = total + Tally(line.amounts[account.id])
+    if min(line.number for line in gone) > account.entry:
         return total.highest(remainder(used, Tally(account.held)))
-    if unknown or not complete:
+    if not complete or len(whole) < len(gone):
         return total.highest(settled + used)
     return total
