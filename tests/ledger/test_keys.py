@@ -114,11 +114,16 @@ def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
 
 
 def test_with_the_private_key_the_same_passes(charged, tmp_path):
-    """The control: nothing but the signature tells the history that was made up."""
-    forge(charged, Path(charged.place), key_of("k").sign)
+    """The control: nothing but the signature tells; who verifies signs nothing new."""
+    path = Path(charged.place)
+    forge(charged, path, key_of("k").sign)
     assert verify(charged, key=PUBLIC).bad == []
     _, report = verify_export(exported(charged, tmp_path / "e.jsonl"), PUBLIC)
     assert (report.bad, report.checkpoints, report.signed) == ([], 1, True)
+    charged.settle(granted(charged, "0.1"))
+    for key, count in ((PUBLIC, 1), (KEY, 2)):
+        assert verify(charged, key=key, sign=True).fine
+        assert len(points(path)) == count
 
 
 @pytest.mark.parametrize(
