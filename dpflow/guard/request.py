@@ -250,7 +250,7 @@ def _policy(project: Project, step: Step, dataset: str) -> Policy:
 
 
 def runs_around(place: Place) -> tuple[str, ...]:
-    """Return the runs whose preflight a step may draw from, nearest first."""
+    """Return the runs whose reservation a step may draw from, nearest first."""
     flows = (flow.run for flow in place.flows if flow.run is not None)
     return (*current_runs.get(), *flows)
 

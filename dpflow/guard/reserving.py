@@ -279,7 +279,7 @@ def _answer(project: Project, request: Request) -> Answer:
 
 
 def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
-    """Say that its run's preflight did not hold a step, or that its cost changed."""
+    """Say that its run's reservation did not hold a step, or that its cost changed."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(
             "release %r of DP step %r was made at %s and is replayed as it is; the "
@@ -291,7 +291,7 @@ def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
         )
     if isinstance(answer, Granted) and answer.beyond:
         logger.warning(
-            "DP step %r is beyond what the preflight of its run has left; it was "
+            "DP step %r is beyond what the reservation of its run has left; it was "
             "reserved by itself. Declare it in reserve_run=.",
             request.step,
         )

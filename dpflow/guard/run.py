@@ -59,7 +59,7 @@ class RunCosts:
     def __post_init__(self) -> None:
         if not isinstance(self.costs, Mapping) or not self.costs:
             msg = (
-                "a preflight maps each dataset to the costs of the steps that read it, "
+                "reserve_run maps each dataset to the costs of the steps that read it, "
                 f'such as {{"cdnow": [Gaussian(sensitivity=1, sigma=20)]}}, got '
                 f"{self.costs!r:.80}"
             )
@@ -68,14 +68,14 @@ class RunCosts:
             listed = isinstance(costs, list | tuple) and costs
             if not listed or not all(isinstance(cost, Cost) for cost in costs):
                 msg = (
-                    f"the preflight of dataset {name!r} must be a list of costs such "
+                    f"reserve_run of dataset {name!r} must be a list of costs such "
                     f"as Gaussian(sensitivity=1, sigma=20), got {costs!r:.80}"
                 )
                 raise ConfigurationError(msg)
         names = {each for key in self.costs for each in _datasets(key)}
         unknown = sorted(set(self.partitions) - names)
         if unknown:
-            msg = f"the preflight names partitions of {unknown}, but no cost on them"
+            msg = f"reserve_run names partitions of {unknown}, but no cost on them"
             raise ConfigurationError(msg)
 
 
@@ -167,7 +167,7 @@ def begin_like_last(place: Place, run: str) -> None:
 
 @contextmanager
 def sealed_at_end(run: str) -> Iterator[None]:
-    """Let the steps of this block draw from a run's preflight, and seal it behind."""
+    """Let the steps of this block draw from a run's reservation, and seal it behind."""
     token = current_runs.set((run, *current_runs.get()))
     outcome = "failed"
     try:
@@ -179,12 +179,12 @@ def sealed_at_end(run: str) -> Iterator[None]:
 
 
 def seal_run(run: str, outcome: str) -> None:
-    """Seal a run's preflight, if it has one; a failure is told and returns nothing."""
+    """Seal a run's reservation, if any; a failure is logged and returns nothing."""
     try:
         current_project().ledger.seal(run, outcome=outcome)
     except DpflowError as error:
         logger.warning(
-            "the preflight of run %s stays held, undrawn rest and all: %s",
+            "the reservation of run %s stays held, undrawn rest and all: %s",
             run,
             error.message,
         )
@@ -203,11 +203,11 @@ def _hold(steps: list[_Planned], place: Place, run: str) -> None:
         policies=chosen,
         populations=tuple(populations.values()),
         cost=_told([step.cost for step in steps]),
-        step="preflight" if flow is None else f"preflight of {flow.name}",
+        step="run reservation" if flow is None else f"run reservation of {flow.name}",
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
-        # A subflow's preflight is drawn from the one of the flow around it.
+        # A subflow's run reservation is drawn from the one of the flow around it.
         preflights=tuple(other for other in runs_around(place) if other != run),
         partitions=tuple(dict.fromkeys(n for each in steps for n in each.partitions)),
         covers=run,

@@ -263,7 +263,7 @@ def _draw(rows: Rows, preflight: str, amounts: Sums, changes: Changes) -> None:
     """Take what a step holds now out of what its run's preflight holds."""
     whole = charge_of(rows, preflight)
     if whole.state != "open" or whole.covers is None:
-        what = f"charge {preflight} is no open preflight"
+        what = f"charge {preflight} is no open run reservation"
         raise JournalError(what)
     rest = dict(whole.held)
     for name, amount in amounts.items():

@@ -91,7 +91,7 @@ class Request:
         for run in (*self.enclosing_runs, *self.preflights):
             _check("enclosing_runs", run, _NAME)
         if (self.covers is None) == bool(self.planned):
-            msg = "a preflight names the run that it covers and at least one step"
+            msg = "a run reservation names the run that it covers and at least one step"
             raise ConfigurationError(msg)
         for partition in self.partitions:
             _check("partitions", partition, _ID)

@@ -26,7 +26,7 @@ from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.delivery import aflushed, flushed
 from dpflow.prefect.deployments import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
-from dpflow.prefect.preflight import Preflight, PreflightLike
+from dpflow.prefect.run_reservation import RunCostsLike, RunReservation
 from dpflow.prefect.states import refused_state
 from dpflow.prefect.time_limit import ask_briefly
 
@@ -48,7 +48,7 @@ def dp_flow(function: Callable[P, R], /) -> Flow[P, R]: ...
 def dp_flow(
     *,
     on_exhausted: OnExhausted | None = None,
-    reserve_run: PreflightLike | None = None,
+    reserve_run: RunCostsLike | None = None,
     **flow_options: Any,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
 
@@ -58,7 +58,7 @@ def dp_flow(
     /,
     *,
     on_exhausted: OnExhausted | None = None,
-    reserve_run: PreflightLike | None = None,
+    reserve_run: RunCostsLike | None = None,
     **flow_options: Any,
 ) -> Flow[P, R] | Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
@@ -97,7 +97,7 @@ def dp_flow(
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
         _check_function(function)
-        whole = Preflight(reserve_run, function)
+        whole = RunReservation(reserve_run, function)
 
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -1,4 +1,4 @@
-"""The `preflight` block: a whole run held outside Prefect."""
+"""The `reserve_run` block: a whole run held outside Prefect."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class _Auditor:
         self.granted: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
         self.claims: dict[str, dict[str, str]] = defaultdict(dict)
         self.withdrawn: set[str] = set()
-        #: By run and book: what was refused, halted, and became of its preflight.
+        #: By run and book: what was refused, halted, and became of its run reservation.
         self.refused: dict[str, set[tuple[str, int, bool]]] = defaultdict(set)
         self.halted: dict[str, set[str]] = defaultdict(set)
         self.preflights: dict[str, dict[str, list[Any]]] = defaultdict(

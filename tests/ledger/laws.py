@@ -235,7 +235,7 @@ class Play:
         self.ended.append(name)
 
     def seal(self) -> None:
-        """End a run's preflight."""
+        """End a run's reservation."""
         run, mine = f"f{self.random.randint(1, 2)}", self.owners.mine()
         self.ask(Seal(run=run, owner=mine, outcome="completed", **self.facts()))
 

@@ -23,7 +23,7 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
-from tests.ledger.preflights import drawn, held_run, whole
+from tests.ledger.run_reservations import drawn, held_run, whole
 from tests.ledger.support import Place, audit, edit, granted, in_memory, url
 from tests.signing import key_file, key_of
 
@@ -124,7 +124,7 @@ def world(
 def live(world: World) -> None:
     """Let happen what can happen to a ledger."""
     charge_plainly(world, world.policies["shop"])
-    preflight_shop(world, world.checked("shop"))
+    hold_run_in_shop(world, world.checked("shop"))
     by_hand(world, world.checked("shop"))
     visits = world.checked("visits")
     world.ledger.settle(granted(world.ledger, "0.1", policies=[visits]))
@@ -150,7 +150,7 @@ def charge_plainly(world: World, policy: Policy) -> None:
         granted(ledger, Gaussian(sensitivity=1, sigma="0.1"), policies=[policy])
 
 
-def preflight_shop(world: World, policy: Policy) -> None:
+def hold_run_in_shop(world: World, policy: Policy) -> None:
     """Hold runs that are sealed, sealed as failed, closed, voided and left open."""
     ledger = world.ledger
     for run_id in ("r1", "r2", "r3", "r4"):

@@ -12,7 +12,7 @@ def kinds(project, dataset="shop"):
 
 
 def draws(project, dataset="shop"):
-    """Return how many charges on the dataset were held by a preflight before."""
+    """Return how many charges on the dataset were held by a run reservation before."""
     entries = history(project.ledger, dataset, limit=1000)
     return sum("preflight" in e.body for e in entries if e.kind == "reserve")
 

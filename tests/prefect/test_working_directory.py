@@ -102,7 +102,7 @@ def test_a_refused_flow_ends_as_refused(project, other, elsewhere, kind):
     assert kinds(other) == []
 
 
-def test_a_preflight_is_sealed(project, other, elsewhere):
+def test_a_run_reservation_is_sealed(project, other, elsewhere):
     """What no step drew is returned to the ledger that holds it."""
     count, _ = steps()
 

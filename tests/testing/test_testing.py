@@ -277,7 +277,7 @@ def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
         assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
 
 
-def test_a_preflight_is_no_execution(ledger):
+def test_a_run_reservation_is_no_execution(ledger):
     """Its steps are, and each is told once, however the run ends."""
     ledger.use(POLICY)
     step = guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))

@@ -369,10 +369,10 @@ def _say_how_to_end(found: list[OpenReservation]) -> None:
     if any(item.covers is not None and not item.alive for item in found):
         say(
             "",
-            "A preflight is what a run holds for steps that have not run. Retry that "
+            "A run reservation is what a run holds for steps that have not run. Retry that "
             "flow run in Prefect: it goes on with what is held, and its end returns "
             "the rest. If it is given up, or was a block outside Prefect, close the "
-            "preflight, which posts the rest in full.",
+            "run reservation, which posts the rest in full.",
         )
 
 

@@ -85,7 +85,7 @@ class Admissions:
         elif entry.kind == "settle":
             self._note_lesser(rows, entry)
         elif entry.kind == "void" and entry.charge in self._drawn:
-            what = "it voids a preflight of which something was drawn"
+            what = "it voids a run reservation of which something was drawn"
             raise JournalError(what)
         elif entry.kind in ("open", "tighten"):
             facts = entry.body["term"]

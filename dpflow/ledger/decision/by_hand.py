@@ -82,7 +82,7 @@ class Amend(ByHand):
         pen, charge = Decision(state, self), known_charge(state, self.charge)
         if charge.covers is not None:
             msg = (
-                f"reservation {charge.id} is the preflight of flow run "
+                f"reservation {charge.id} is the one of flow run "
                 f"{charge.covers}, under which no body runs. Amend the step that cost "
                 "more."
             )

@@ -3,7 +3,7 @@
 A preflight is a charge that no body runs under. Each of its steps moves a part of it
 into a charge of its own, by one entry: what is held never falls in between, and passes
 no gate a second time. A `seal` ends the preflight and returns what was not drawn; from
-then on there is nothing to draw (docs/derivations/ledger.md#preflight).
+then on there is nothing to draw (docs/derivations/ledger.md#run-reservations).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def check_additive(gate: Gate) -> None:
     if rule.theorem != "individual":
         return
     msg = (
-        f"a preflight cannot hold a run on account {gate.id!r}, which has the "
+        f"a reservation cannot hold a run on account {gate.id!r}, which has the "
         f"{rule.theorem} rule: its bound is reserved once and in full, for all steps "
         "together. Leave its dataset out of reserve_run=."
     )
@@ -148,7 +148,7 @@ def reopened(pen: Decision, request: Request) -> Decision | None:
     elif not owned and not same:
         msg = (
             f"another process runs flow run {request.covers} now, and declared another "
-            "preflight. Wait for its end, or run the flow anew."
+            "reservation. Wait for its end, or run the flow anew."
         )
         raise ReservationConflict(msg, reservation=charge.id)
     if same:

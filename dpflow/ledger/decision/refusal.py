@@ -99,7 +99,7 @@ def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
     exhausted = run["refusal"] == BudgetExhausted.__name__
     kind = BudgetExhausted if exhausted else BudgetRefused
     return kind(
-        f"Step {request.step!r} draws nothing: the preflight of its run was refused. "
+        f"Step {request.step!r} draws nothing: the reservation of its run was refused. "
         f"{run['message']}",
         dataset=run["dataset"],
         flow=request.flow,
@@ -135,7 +135,7 @@ def _dataset(account: Gate) -> str:
 def _reason(refusal: Refusal) -> str:
     account, request = refusal.account, refusal.request
     if refusal.ended:
-        return "its flow run has ended, and its preflight is sealed."
+        return "its flow run has ended, and its reservation is sealed."
     if refusal.frozen:
         return f"{_dataset(account)} is {frozen_text(refusal.frozen)}."
     if refusal.closed:

@@ -120,7 +120,7 @@ class Seal(Command):
         if is_repaired(state, charge):
             # Draws may be among the charges that it lost and charged again.
             msg = (
-                f"the ledger was repaired since preflight {charge.id} was made, so "
+                f"the ledger was repaired since reservation {charge.id} was made, so "
                 "what was drawn of it is unknown; close it with `dpflow ledger "
                 f"reservations --close {charge.id} --reason TEXT` when its run has "
                 "ended"
@@ -131,7 +131,7 @@ class Seal(Command):
             return pen.answered(self.again and charge.state == "sealed")
         if charge.owner != self.owner:
             msg = (
-                f"another process runs the flow run {self.run} and seals its preflight "
+                f"another process runs flow run {self.run} and seals its reservation "
                 f"{charge.id}"
             )
             raise ReservationConflict(msg, reservation=charge.id)
@@ -301,7 +301,7 @@ def _check_preflight(state: State, charge: Charge, kind: str) -> None:
     )
     if kind == "settle" or (kind == "void" and drawn):
         msg = (
-            f"reservation {charge.id} is the preflight of flow run {charge.covers}: "
+            f"reservation {charge.id} is the one of flow run {charge.covers}: "
             "its steps are settled each by itself, and its end is a seal"
         )
         raise ReservationConflict(msg, reservation=charge.id)

@@ -66,7 +66,7 @@ class JournalEntry:
         if kind == "open":
             return _with_name(self._opened(), body), False
         if kind == "reserve":
-            drawn = "from the preflight" if "preflight" in body else ""
+            drawn = "from the reservation" if "preflight" in body else ""
             return _with_name(self.fate or drawn, body), self.fate == "forfeited"
         if kind == "refuse":
             return str(body.get("refusal")).removeprefix("Budget").lower(), True

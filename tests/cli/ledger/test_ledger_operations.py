@@ -237,11 +237,11 @@ def dataset_account() -> Any:
     return found
 
 
-def test_a_killed_preflight_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
+def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
     """With what to do; closing it posts the rest, and every view tells of it."""
     assert run_process("die", code=PREFLIGHT).returncode == -9
     (row,) = run_json("ledger", "reservations")["reservations"]
-    assert (row["alive"], row["step"]) == (False, "preflight of weekly-report")
+    assert (row["alive"], row["step"]) == (False, "run reservation of weekly-report")
     assert row["covers"].startswith("block/")
     whole = row["undrawn"]["cdnow#1"]
     assert whole == {"mu_squared": "0.01"}

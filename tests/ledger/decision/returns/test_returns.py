@@ -40,7 +40,7 @@ from tests.ledger.decision.returns.steps import (
     mu_of,
     sums,
 )
-from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.run_reservations import RUN, drawn, held_run
 from tests.ledger.support import audit, granted, make_policy, read, state_of
 from tests.sizes import scaled
 
@@ -245,14 +245,14 @@ def test_a_choice_after_a_draw_would_pass_the_budget(
     assert strategy(again, budget, policy)[0]
 
 
-# Preflights
+# Run reservations
 
 
 @pytest.mark.parametrize("policy", [RESIDUE, AUTO])
 def test_a_run_draws_at_the_prices_at_which_it_was_held(
     place: str, ledger: Ledger, policy: Any
 ) -> None:
-    """Nothing runs under a preflight, so its rest returns, and prices leave it out."""
+    """No step runs under a reservation: its rest returns, and prices leave it out."""
     here = {"policies": (policy,)}
     rule = policy.dataset_filter()
     held_run(ledger, [STEP, LOOP, STEP, STEP], **here)

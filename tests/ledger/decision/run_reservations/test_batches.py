@@ -1,4 +1,4 @@
-"""Preflights and draws among other requests of one transaction."""
+"""Run reservations and draws among other requests of one transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpflow import Gaussian, PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger.records import Granted
 from tests.ledger.journals import kinds, state_of, sums
-from tests.ledger.preflights import RUN, drawn, held_run, whole
+from tests.ledger.run_reservations import RUN, drawn, held_run, whole
 from tests.ledger.support import make_policy, request
 
 OTHER = make_policy("b")
@@ -21,7 +21,7 @@ def test_a_run_and_its_steps_in_one_batch(ledger: Any) -> None:
         [whole(ledger, ["0.1", "0.2"]), *steps, request(ledger, "0.5")]
     )
     assert [type(answer) for answer in answers] == [Granted] * 5
-    # The third step is beyond the preflight, and passes the gates by itself.
+    # The third step is beyond the run reservation, and passes the gates by itself.
     assert [answer.beyond for answer in answers] == [False, False, False, True, False]
     assert kinds(ledger) == ["open", *["reserve"] * 5]
     assert sums(ledger) == (0, 1)
@@ -36,7 +36,7 @@ def sums_of(epsilon: str) -> Any:
 def test_a_declaration_that_fails_leaves_the_rest_of_its_batch_alone(
     ledger: Any,
 ) -> None:
-    """What it had undone of the run's preflight is as before; the others are served."""
+    """What it had undone of the run's reservation is as before; the others are served."""
     name = held_run(ledger, ["0.1"] * 4)
     ledger.settle(drawn(ledger).reservation)
     before = sums(ledger)
@@ -80,7 +80,7 @@ def test_a_run_declared_anew_in_a_batch_returns_its_rest_first(ledger: Any) -> N
 
 
 def test_alerts_in_a_batch_are_told_once(ledger: Any) -> None:
-    """The preflight tells of what it holds; its draws reach nothing anew."""
+    """The run reservation tells of what it holds; its draws reach nothing anew."""
     policy = make_policy(alerts="[0.3, 0.6]")
     here: dict[str, Any] = {"policies": [policy]}
     answers = ledger.reserve_many(

@@ -1,4 +1,4 @@
-"""kill -9 at every statement of a run: preflight, draw, settlement, seal."""
+"""kill -9 at every statement of a run: run reservation, draw, settlement, seal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
 from tests.ledger.faults import faulty
-from tests.ledger.preflights import RUN, drawn, held_run, whole
 from tests.ledger.processes import Child, die
+from tests.ledger.run_reservations import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     Place,
     audit,

@@ -1,4 +1,4 @@
-"""A ledger; what a test of preflights leaves in it must verify and audit."""
+"""A ledger; what a test of run reservations leaves in it must verify and audit."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ from dpflow.ledger.views import usage
 from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import kinds, sums
-from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.run_reservations import RUN, drawn, held_run
 from tests.ledger.support import granted, make_policy
 
 TENTH = Fraction(1, 10)
@@ -134,7 +134,7 @@ def test_a_sequence_is_held(ledger: Any) -> None:
 
 
 def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
-    """What was drawn belongs to the step, the rest to the preflight."""
+    """What was drawn belongs to the step, the rest to the run reservation."""
     held_run(ledger, ["0.1"] * 3)
     ledger.settle(drawn(ledger).reservation)
     told = {

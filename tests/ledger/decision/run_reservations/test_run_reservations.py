@@ -1,4 +1,4 @@
-"""Preflights: a run held whole, drawn from by its steps, and sealed at its end."""
+"""Run reservations: a run held whole, drawn from by its steps, and sealed at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import refusal_of_run
 from tests.ledger.journals import entries, kinds, state_of, sums
-from tests.ledger.preflights import RUN, drawn, held_run
+from tests.ledger.run_reservations import RUN, drawn, held_run
 from tests.ledger.support import Place, granted, request, url
 
 pytestmark = pytest.mark.quick
@@ -76,7 +76,7 @@ def test_a_late_step_is_refused_in_so_many_words(ledger: Any) -> None:
     """After the seal there is nothing to draw, and nothing else is reserved for it."""
     held_run(ledger, ["0.1"] * 2)
     ledger.seal(RUN, outcome="completed")
-    with pytest.raises(BudgetRefused, match="its preflight is sealed") as caught:
+    with pytest.raises(BudgetRefused, match="its reservation is sealed") as caught:
         drawn(ledger)
     assert type(caught.value) is BudgetRefused
     assert "run the flow again" in caught.value.fits
@@ -148,7 +148,7 @@ def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
     told = refused(ledger, ["0.9", "0.1"])
     assert isinstance(ledger.reserve(request(ledger, "0.9", **kept)), Replayed)
-    with pytest.raises(BudgetRefused, match="preflight of its run was refused") as step:
+    with pytest.raises(BudgetRefused, match="reservation of its run was refused") as step:
         drawn(ledger, "0.01")
     assert type(step.value) is type(told)
     names = ("asked", "left", "fits", "gate", "theorem", "dataset")
@@ -165,7 +165,7 @@ def test_whoever_executes_a_step_of_a_refused_run_is_refused(
 ) -> None:
     """Another process, too: the ledger knows, and no flag in memory."""
     refused(ledger, ["0.9", "0.9"])
-    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+    with pytest.raises(BudgetRefused, match="reservation of its run was refused"):
         drawn(open_ledger(url(path)), "0.01")
     assert sums(ledger) == (0, 0)
 
@@ -180,15 +180,15 @@ def test_a_refused_run_that_fits_later_draws(ledger: Any) -> None:
         drawn(ledger, "0.1")
     granted(ledger, "0.6")
     refused(ledger, ["0.3", "0.3"])
-    with pytest.raises(BudgetRefused, match="preflight of its run was refused"):
+    with pytest.raises(BudgetRefused, match="reservation of its run was refused"):
         drawn(ledger, "0.01")
 
 
 def test_a_run_within_a_refused_run_draws_nothing_either(ledger: Any) -> None:
-    """Its own preflight is refused with that of the run around it."""
+    """Its own reservation is refused with that of the run around it."""
     refused(ledger, ["0.9", "0.9"])
     told = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
-    assert "preflight of its run was refused" in told.message
+    assert "reservation of its run was refused" in told.message
     with pytest.raises(BudgetRefused):
         drawn(ledger, "0.01", preflights=("run/2", RUN))
     drawn(ledger, "0.01", preflights=("run/3",))
@@ -204,7 +204,7 @@ def test_a_refused_run_of_an_exhausted_budget_is_exhausted(ledger: Any) -> None:
         drawn(ledger, "0.05", preflights=("run/2",))
 
 
-def test_the_preflight_itself_ends_no_run(ledger: Any) -> None:
+def test_the_run_reservation_itself_ends_no_run(ledger: Any) -> None:
     """Only a draw that was refused counts for the end of a flow run."""
     flow = {"flow": "report", "flow_run": RUN, "enclosing_runs": (RUN,)}
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
@@ -220,7 +220,7 @@ def test_the_preflight_itself_ends_no_run(ledger: Any) -> None:
 
 
 def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
-    """The run's own preflight is found again; after a seal a new one is made."""
+    """The run's own reservation is found again; after a seal a new one is made."""
     first = held_run(ledger, ["0.1"] * 2)
     ledger.settle(drawn(ledger).reservation)
     assert held_run(ledger, ["0.1"] * 2) == first
@@ -233,7 +233,7 @@ def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
 
 
 def test_a_retry_may_declare_anew(ledger: Any) -> None:
-    """The rest of the old preflight is returned before the new one is decided."""
+    """The rest of the old run reservation is returned before the new one is decided."""
     first = held_run(ledger, ["0.1"] * 6)
     ledger.settle(drawn(ledger).reservation)
     second = held_run(ledger, ["0.3"] * 3)
@@ -241,7 +241,7 @@ def test_a_retry_may_declare_anew(ledger: Any) -> None:
     assert sums(ledger) == (TENTH, 9 * TENTH)
 
 
-def test_no_step_runs_under_a_preflight_itself(ledger: Any) -> None:
+def test_no_step_runs_under_a_run_reservation_itself(ledger: Any) -> None:
     """It is not settled, not amended, and not voided once a step drew from it."""
     name = held_run(ledger, ["0.1"] * 2)
     with pytest.raises(ReservationConflict, match="its end is a seal"):

@@ -26,8 +26,8 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
-from tests.ledger.preflights import RUN, drawn, held_run
 from tests.ledger.processes import Child, die
+from tests.ledger.run_reservations import RUN, drawn, held_run
 from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
@@ -176,7 +176,7 @@ def test_a_seal_that_returns_more_than_undrawn_is_caught(broken: Any) -> None:
 
 
 def draw_anything(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
-    """Let steps draw from a preflight whatever its state is."""
+    """Let steps draw from a run reservation whatever its state is."""
 
     def always(_: Any, __: Any, asked: Any) -> Cover:
         return Cover(preflight=preflight, ended=False, drawn=charges_of(asked))
@@ -192,7 +192,7 @@ def test_a_draw_after_the_seal_is_caught(
     granted(broken, "0.3", preflights=())
     broken.seal(RUN, outcome="completed")
     draw_anything(monkeypatch, name)
-    with pytest.raises((JournalError, LedgerCorrupt), match="no open preflight"):
+    with pytest.raises((JournalError, LedgerCorrupt), match="no open run reservation"):
         drawn(broken)
 
 

@@ -16,14 +16,14 @@ from dpflow.prefect.run_context import current_place
 
 #: Argument of `dp_flow(reserve_run=...)`: the costs of all steps by dataset, a function
 #: of the flow's parameters that returns them, or those of the last completed run.
-PreflightLike = Costs | RunCosts | Callable[..., Costs | RunCosts] | Literal["last"]
+RunCostsLike = Costs | RunCosts | Callable[..., Costs | RunCosts] | Literal["last"]
 
 
-class Preflight:
+class RunReservation:
     """What a flow declares of its runs; checked when the flow is defined.
 
     Args:
-        declared: As `dp_flow` got it; None for no preflight.
+        declared: As `dp_flow` got it; None for no run reservation.
         function: The flow's function.
 
     Raises:
@@ -31,7 +31,7 @@ class Preflight:
     """
 
     def __init__(
-        self, declared: PreflightLike | None, function: Callable[..., Any]
+        self, declared: RunCostsLike | None, function: Callable[..., Any]
     ) -> None:
         self._declared: Any = declared
         self._signature = inspect.signature(function)
@@ -62,7 +62,7 @@ class Preflight:
 
     @contextmanager
     def sealed(self) -> Iterator[None]:
-        """Seal the run's preflight behind this block, unless the run goes on."""
+        """Seal the run's reservation behind this block, unless the run goes on."""
         run = _run_id()
         if self._declared is None or run is None:
             yield
@@ -109,8 +109,8 @@ def _wanted(
     missing = [p.name for p in asked if p.name not in parameters]
     if missing:
         msg = (
-            f"the preflight function asks for {', '.join(missing)}, which the flow has "
-            f"no parameters for; it has {', '.join(parameters) or 'none'}"
+            f"the function of reserve_run asks for {', '.join(missing)}; the flow "
+            f"has no parameters for; it has {', '.join(parameters) or 'none'}"
         )
         raise ConfigurationError(msg)
     return {p.name: parameters[p.name] for p in asked}

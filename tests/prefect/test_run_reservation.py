@@ -263,14 +263,14 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
 
 
 def test_a_step_beyond_it_is_told_and_runs_if_it_fits(project, caplog):
-    """The log says that the preflight did not cover it."""
+    """The log says that the run reservation did not cover it."""
 
     @dp_flow(name="report", reserve_run={"shop": [TENTH]})
     def report():
         return [count(1), count(2)]
 
     assert report() == [1, 2]
-    assert "beyond what the preflight of its run has left" in caplog.text
+    assert "beyond what the reservation of its run has left" in caplog.text
     assert spent(project)["epsilon"] == "0.2"
 
 
@@ -331,7 +331,7 @@ def test_a_suspended_flow_keeps_what_it_holds(project):
 
 
 def test_a_subflow_draws_from_the_flow_around_it(project):
-    """Its own preflight, too, is taken out of the parent's, and not held twice."""
+    """Its own reservation, too, is taken out of the parent's, and not held twice."""
 
     @dp_flow(name="part", reserve_run={"shop": [TENTH] * 2})
     def part():
@@ -408,6 +408,6 @@ def test_the_last_completed_run_tells_what_to_hold(project, caplog):
 
 @pytest.mark.parametrize("wrong", [{}, {"shop": []}, {"shop": ["0.1"]}, 4, "first"])
 def test_what_cannot_be_held_is_refused_when_the_flow_is_defined(wrong):
-    """A preflight is costs by dataset."""
-    with pytest.raises(ConfigurationError, match="preflight"):
+    """A run reservation is costs by dataset."""
+    with pytest.raises(ConfigurationError, match="reserve_run"):
         dp_flow(reserve_run=wrong)(lambda: None)

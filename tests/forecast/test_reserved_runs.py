@@ -19,7 +19,7 @@ from dpflow.ledger.views import accounts, alerts, usage
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.views.spending import spending
 from dpflow.show.figures.burndown import BurnDown
-from tests.ledger.preflights import whole
+from tests.ledger.run_reservations import whole
 from tests.ledger.support import make_policy, request
 
 pytestmark = pytest.mark.quick
@@ -62,7 +62,7 @@ def run_once(ledger: Ledger, run: str, *, held: int, steps: int) -> None:
     ledger.seal(run, outcome="completed")
 
 
-def test_a_preflighted_run_counts_once(ledger):
+def test_a_reserved_run_counts_once(ledger):
     """Its steps, and not its preflight: while it runs, and when it has ended."""
     hold(ledger, "one", 4)
     assert dataset_runs(ledger, "a").runs == ()
@@ -86,7 +86,7 @@ def epsilon(ledger: Ledger, run: Any) -> str:
     return charge.gate.rule.named(charge.spent)["epsilon"]
 
 
-def test_the_whole_preflight_has_to_be_admitted(ledger):
+def test_the_whole_run_reservation_has_to_be_admitted(ledger):
     """A run that holds 0.4 and posts 0.2 fits three times into 0.8, not four times."""
     run_once(ledger, "one", held=4, steps=2)
     (outlook,) = outlooks(ledger)
@@ -161,7 +161,7 @@ def test_pictures_do_not_count_draws(ledger):
         each.group[0]: each.amount["epsilon"]
         for each in spending(ledger, "a", ("step",))
     }
-    # The prior, three steps, and what the open preflight has left.
+    # The prior, three steps, and what the open run reservation has left.
     assert told == {"spent before dpflow": "0.1", "count": "0.3", "preflight": "0.2"}
     (view,) = accounts(ledger)
     assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.4", "0.2")

@@ -1,4 +1,4 @@
-"""Many processes draw from one preflight, and one of them seals it."""
+"""Many processes draw from one run reservation, and one of them seals it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import Granted
-from tests.ledger.preflights import drawn, held_run
 from tests.ledger.processes import Child, Gate
+from tests.ledger.run_reservations import drawn, held_run
 from tests.ledger.support import (
     Place,
     audit,
@@ -55,7 +55,7 @@ def together(
 
 
 def draws(path: Place) -> int:
-    """Return how many steps drew from a preflight."""
+    """Return how many steps drew from a run reservation."""
     bodies = read(path, "SELECT body FROM entry WHERE kind = 'reserve'")
     return sum("preflight" in json.loads(body) for (body,) in bodies)
 

@@ -1,4 +1,4 @@
-"""Requests of preflights and of the steps that draw from them."""
+"""Requests of run reservations and of the steps that draw from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def whole(
     policies: Sequence[Policy] = (BASIC,),
     **fields: Any,
 ) -> Request:
-    """Make the request of a run's preflight; a text stands for an epsilon."""
+    """Make the request of a run's reservation; a text stands for an epsilon."""
     priced = [PureDP(epsilon=c) if isinstance(c, str) else c for c in costs]
     planned = tuple(
         request(ledger, cost, policies=policies, **fields) for cost in priced
@@ -41,7 +41,7 @@ def whole(
 
 
 def held_run(ledger: Ledger, costs: Sequence[Cost | str], **fields: Any) -> str:
-    """Hold a run and return its preflight's id; anything but a grant fails."""
+    """Hold a run and return its run reservation's id; anything but a grant fails."""
     answer = ledger.reserve(whole(ledger, costs, **fields))
     assert isinstance(answer, Granted)
     return answer.reservation
