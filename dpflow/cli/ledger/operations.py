@@ -369,7 +369,7 @@ def _say_how_to_end(found: list[OpenReservation]) -> None:
     if any(item.covers is not None and not item.alive for item in found):
         say(
             "",
-            "A run reservation is what a run holds for steps that have not run. Retry that "
+            "A run reservation holds budget for steps that have not run. Retry that "
             "flow run in Prefect: it goes on with what is held, and its end returns "
             "the rest. If it is given up, or was a block outside Prefect, close the "
             "run reservation, which posts the rest in full.",

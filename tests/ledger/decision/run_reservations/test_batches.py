@@ -36,7 +36,7 @@ def sums_of(epsilon: str) -> Any:
 def test_a_declaration_that_fails_leaves_the_rest_of_its_batch_alone(
     ledger: Any,
 ) -> None:
-    """What it had undone of the run's reservation is as before; the others are served."""
+    """What it had undone of the run is as before; the others are served."""
     name = held_run(ledger, ["0.1"] * 4)
     ledger.settle(drawn(ledger).reservation)
     before = sums(ledger)

@@ -1,4 +1,4 @@
-"""Run reservations: a run held whole, drawn from by its steps, and sealed at its end."""
+"""Run reservations: a run held whole, drawn by its steps, sealed at its end."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
     told = refused(ledger, ["0.9", "0.1"])
     assert isinstance(ledger.reserve(request(ledger, "0.9", **kept)), Replayed)
-    with pytest.raises(BudgetRefused, match="reservation of its run was refused") as step:
+    with pytest.raises(BudgetRefused, match="of its run was refused") as step:
         drawn(ledger, "0.01")
     assert type(step.value) is type(told)
     names = ("asked", "left", "fits", "gate", "theorem", "dataset")
