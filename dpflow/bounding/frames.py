@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def bounded(frame: Frame, wanted: Contributions) -> Frame:
 
 
 def _order(
-    table: _Table, wanted: Contributions, people: NDArray[np.int64]
+    table: _Pandas | _Polars, wanted: Contributions, people: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return all rows, a person's in the order in which they are kept."""
     if wanted.order_by:
@@ -140,31 +140,6 @@ def _steps(
     return np.clip(steps, low, high).astype(np.int64)
 
 
-class _Table(Protocol):
-    """What is asked of a frame of either library."""
-
-    def columns(self) -> list[Any]:
-        """Return the names of the columns."""
-
-    def codes(self, names: Sequence[str], *, missing: bool) -> NDArray[np.int64]:
-        """Number the different values of some columns; missing ones may be nobody.
-
-        Values are told apart as the library itself does.
-        """
-
-    def names(self, names: Sequence[str]) -> list[Any]:
-        """Return the values of some columns, one for each row; times as integers."""
-
-    def order(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the rows in the stable order of some columns."""
-
-    def numbers(self, name: str, clip: Clip) -> NDArray[np.float64]:
-        """Return a column as floats; what is no number is NaN."""
-
-    def take(self, rows: NDArray[np.int64], columns: dict[str, Any]) -> Any:
-        """Return some rows, with some columns replaced."""
-
-
 class _Pandas:
     """A pandas frame."""
 
@@ -175,6 +150,7 @@ class _Pandas:
         return list(self._frame.columns)
 
     def codes(self, names: Sequence[str], *, missing: bool) -> NDArray[np.int64]:
+        """Number the values of columns, told apart as pandas does; nobody is -1."""
         columns = [
             self._library.factorize(self._values(name), use_na_sentinel=missing)[0]
             for name in names
@@ -273,7 +249,7 @@ class _Polars:
         return self._frame[rows].with_columns(replaced)
 
 
-def _table(frame: object) -> _Table:
+def _table(frame: object) -> _Pandas | _Polars:
     """Return the frame with what its library can do."""
     if comes_from(frame, "pandas"):
         import pandas as pd  # noqa: PLC0415

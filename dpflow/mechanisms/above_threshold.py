@@ -10,7 +10,7 @@ tells datasets apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from fractions import Fraction
 from typing import SupportsFloat
 
@@ -20,9 +20,6 @@ from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.noise.containers import plain_number
 from dpflow.noise.draws import integer_laplace
 from dpflow.noise.grid import ADDED, GRID, in_steps
-
-#: Draws made at once: calls of OpenDP are slow, and unused noise tells nothing.
-_DRAWN_AT_ONCE = 32
 
 #: A private number, or a function that computes it if its turn comes.
 Query = SupportsFloat | Callable[[], SupportsFloat]
@@ -76,7 +73,7 @@ def sparse_vector(
         ... def busy_weeks(weeks):
         ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)
     """
-    return answers(cost, queries, thresholds, noise=_noise(), grid=GRID)
+    return answers(cost, queries, thresholds, noise=_drawn, grid=GRID)
 
 
 def answers(
@@ -134,21 +131,5 @@ def _steps(cost: SparseVector, value: object, grid: int) -> int:
     return in_steps(number, cost.sensitivity, grid)
 
 
-def _noise() -> Noise:
-    """Return a source that draws the noise of one scale in batches."""
-    batches: dict[Fraction, Iterator[int]] = {}
-
-    def draw(scale: Fraction) -> int:
-        if scale not in batches:
-            batches[scale] = _batch(scale)
-        return next(batches[scale])
-
-    return draw
-
-
-def _batch(scale: Fraction) -> Iterator[int]:
-    # The threshold's noise is drawn first, and is one number.
-    size = 1
-    while True:
-        yield from integer_laplace(scale, size)
-        size = _DRAWN_AT_ONCE
+def _drawn(scale: Fraction) -> int:
+    return integer_laplace(scale, 1)[0]

@@ -210,8 +210,6 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     Raises:
         ReleaseError: If it does not get there, which no data is known to cause.
     """
-    from scipy import optimize  # type: ignore[import-untyped]  # noqa: PLC0415
-
     strength, people = float(recipe.regularisation), len(rows)
     # |gradient| / Lambda is the error; the sensitivity has two of them, and roundings.
     enough = float(INEXACT) / (2 * people)
@@ -225,9 +223,6 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
         return np.asarray(strength * w - signed.T @ weights / people, np.float64)
 
     w: Floats = np.zeros(rows.shape[1])
-    if w.size <= people:
-        found = optimize.minimize(loss, w, jac=gradient, method="L-BFGS-B")
-        w = np.asarray(found.x, np.float64)
     for _ in range(_NEWTON_STEPS):
         slope = gradient(w)
         if np.linalg.norm(slope) <= enough:

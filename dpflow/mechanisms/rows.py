@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,20 +37,6 @@ MOST_PEOPLE = 2**23
 #: 52: every partial sum is a float without rounding, in whatever order they are added.
 _FACTOR_BITS = 14
 _MATRIX = 2
-
-
-class ClippedRows(Protocol):
-    """Clipped rows of all people: private data."""
-
-    @property
-    def people(self) -> int:
-        """How many rows there are."""
-
-    def squares(self) -> Floats:
-        """Return the squared norm of each row as it is summed, rounded up."""
-
-    def total(self, who: PrivateMask | None = None) -> Floats:
-        """Return the sum of the rows of those who take part, exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +88,7 @@ class NormClip:
         """Return numbers of steps as the floats that they stand for, exactly."""
         return np.asarray(steps.astype(np.float64) * self.step, np.float64)
 
-    def apply(self, rows: Gradient) -> ClippedRows:
+    def apply(self, rows: Gradient) -> _Plain | _Products | _Layers:
         """Return the rows of all people, clipped.
 
         Raises:
@@ -117,7 +103,7 @@ class NormClip:
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """Rows in steps of the grid."""
+    """Clipped rows of all people in steps of the grid: private data."""
 
     clip: NormClip
     steps: Rows
@@ -127,9 +113,11 @@ class _Plain:
         return len(self.steps)
 
     def squares(self) -> Floats:
+        """Return the squared norm of each row as it is summed, rounded up."""
         return squared_norms(self.clip.floats(self.steps))
 
     def total(self, who: PrivateMask | None = None) -> Floats:
+        """Return the sum of the rows of those who take part, exactly."""
         steps = self.steps.sum(axis=0) if who is None else who.sum(self.steps)
         return self.clip.floats(steps)
 

@@ -118,7 +118,6 @@ class PersonStore(Withheld):
             InvalidCost: If the costs cannot be used; nothing is charged.
             LedgerError: If the charge could not be made durable; the step may not run.
         """
-        self._check_process()
         with self._lock:
             before = self._usable()
             following, active = _charged(before, costs, people)
@@ -157,14 +156,6 @@ class PersonStore(Withheld):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            msg = (
-                f"the store {self._path} was opened by another process; open it in "
-                "the process that uses it, one at a time"
-            )
-            raise LedgerUnavailable(msg, ledger=str(self._path))
 
     def _usable(self) -> People:
         people = self._people

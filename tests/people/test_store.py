@@ -16,6 +16,7 @@ from dpflow.exceptions import (
     LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
+    PublicError,
 )
 from dpflow.people import create_store, open_store
 from tests.people.places import BOUND, THREE, Place
@@ -205,7 +206,7 @@ def test_a_forked_child_cannot_charge(place):
             status = 1
             try:
                 store.reserve(np.zeros(3), THREE)
-            except LedgerUnavailable:
+            except PublicError:
                 store.close()
                 status = 0
             os._exit(status)
