@@ -21,6 +21,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.storage.base import Identity, damaged, read_only_error
 from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
+from dpflow.ledger.storage.transaction import held_by_thread
 from dpflow.locks import Turn, TurnQueue
 
 #: How long a transaction waits for those of other threads.
@@ -137,7 +138,7 @@ class Memory:
         try:
             try:
                 if not kept.line.take(turn, _LOCK_SECONDS):
-                    raise self._busy(kept)
+                    raise held_by_thread(self.place, kept.line, _LOCK_SECONDS)
                 kept.roll_back()  # an interrupt kept the turn before from its end
                 kept.connection.execute("BEGIN")
                 yield Tables(kept.connection, self.place, kept.identity)
@@ -153,14 +154,6 @@ class Memory:
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""
-
-    def _busy(self, kept: Kept) -> LedgerUnavailable:
-        msg = (
-            f"another thread of this process, {kept.line.first_name()}, is in a "
-            f"transaction of the ledger {self.place}; waited {_LOCK_SECONDS:g} s. The "
-            "step did not run; try again."
-        )
-        return LedgerUnavailable(msg, ledger=self.place, waited=_LOCK_SECONDS)
 
 
 class MemoryOwners:

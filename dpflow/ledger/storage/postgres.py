@@ -39,6 +39,7 @@ from dpflow.ledger.storage.postgres_transaction import (
     Seen,
     sql_of,
 )
+from dpflow.ledger.storage.transaction import held_by_thread
 from dpflow.locks import Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -179,22 +180,13 @@ class PostgresStorage:
         try:
             try:
                 if not line.take(turn, self._lock_seconds):
-                    raise self._busy()
+                    raise held_by_thread(self.place, line, self._lock_seconds)
                 yield
             finally:
                 line.leave(turn)
         finally:
             # An interrupt may have come before the line above.
             line.leave(turn)
-
-    def _busy(self) -> LedgerUnavailable:
-        waited = self._lock_seconds
-        msg = (
-            f"another thread of this process, {self._line.first_name()}, uses the "
-            f"ledger {self.place}; waited {waited:g} s. The step did not run; try "
-            "again."
-        )
-        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
 
     def _open(self) -> Connection:
         """Return the connection to a database that has a ledger."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from itertools import product
 from typing import Any, TypeVar
@@ -27,8 +27,6 @@ from dpflow.ledger.entry import (
 )
 
 T = TypeVar("T")
-
-_Fields = list[Any]
 
 
 @cache
@@ -46,7 +44,7 @@ def statements(dialect: str) -> Mapping[str, str]:
 
 def key_text(key: rows.Key) -> str:
     """Write a key; no two have the same text."""
-    return f"{key[0]}:{key[1] if len(key) == _ONE else '#'.join(key[1:])}"
+    return f"{key[0]}:{'#'.join(key[1:])}"
 
 
 def key_of_text(text: str) -> rows.Key:
@@ -166,104 +164,52 @@ def row_of(key: rows.Key, text: str) -> rows.Row:
 def _row_of(key: rows.Key, text: str) -> rows.Row:
     kind = key[0]
     try:
-        fields = _parsed(text)
+        fields = _frozen(_decoder.decode(text))
         if tuple(map(type, fields)) in _SHAPES[kind]:
-            names = fields[: len(key) - 1]
-            same = names[0] == key[1] if len(key) == _ONE else _are(names, key)
-            if not same:
+            if tuple(map(str, fields[: len(key) - 1])) != key[1:]:
                 what = f"another {kind} came than the one that was asked for"
                 raise rows.JournalError(what)
-            return _READ[kind](fields)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+            return _READ[kind](*fields)
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, rows.JournalError):
             raise
     what = f"the row {key_text(key)!r} is nothing that can be read"
     raise rows.JournalError(what)
 
 
-#: The length of the key of a row with a single name.
-_ONE = 2
-
-
-def _are(names: _Fields, key: rows.Key) -> bool:
-    return tuple(map(str, names)) == key[1:]
-
-
-def _no_number(text: str) -> None:
-    what = f"{text} is no whole number"
-    raise ValueError(what)
-
-
-_decoder = json.JSONDecoder(parse_float=_no_number, parse_constant=_no_number)
-
-
-def _parsed(text: str) -> _Fields:
-    found, end = _decoder.raw_decode(text)
-    if end != len(text) or not isinstance(found, list):
-        what = "it is no list"
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        what = f"{text} is no whole number"
         raise ValueError(what)
-    return found
+    return int(text)
 
 
-#: True is no amount.
-_WHOLE = {int}
+_decoder = json.JSONDecoder(parse_int=_whole, parse_float=_whole, parse_constant=_whole)
 
 
-def _amounts(found: _Fields) -> rows.Amounts:
-    if {*map(type, found)} != _WHOLE or min(found) < 0:
-        what = f"{found!r:.80} are no amounts"
-        raise ValueError(what)
-    return tuple(found)
+def _frozen(value: Any) -> Any:
+    """Return what JSON says, with tuples for its lists."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return {name: _frozen(each) for name, each in value.items()}
+    return value
 
 
-def _sums(found: Mapping[str, _Fields]) -> rows.Sums:
-    return {name: _amounts(each) for name, each in found.items()}
-
-
-def _account(fields: _Fields) -> rows.Row:
-    name, book, entry, settled, held, overdrawn, told = fields
-    return rows.Account(
-        name, book, entry, _amounts(settled), _amounts(held), overdrawn, told
-    )
-
-
-def _charge(fields: _Fields) -> rows.Row:
-    name, state, owner, places, held, added, covers, key, epoch = fields
-    found = {book: (made, ended) for book, (made, ended) in places.items()}
-    return rows.Charge(
-        name, state, owner, found, _sums(held), _sums(added), covers, key, epoch
-    )
-
-
-def _run(fields: _Fields) -> rows.Row:
-    name, refused, halted, preflight, unheld = fields
-    places = tuple((book, entry, here) for book, entry, here in refused)
-    place = None
-    if unheld is not None:
-        book, number = unheld
-        place = (book, number)
-    return rows.Run(name, places, tuple(halted), preflight, place)
-
-
-def _granted(fields: _Fields) -> rows.Row:
-    book, step, most = fields
-    return rows.MostGranted(book, step, _sums(most))
-
-
-_READ: Mapping[str, Callable[[_Fields], rows.Row]] = {
-    "book": lambda fields: rows.Book(*fields),
-    "term": lambda fields: rows.Term(fields[0], fields[1], fields[2], {}),
-    "account": _account,
-    "charge": _charge,
-    "release": lambda fields: rows.Release(*fields),
-    "run": _run,
-    "granted": _granted,
-    "claim": lambda fields: rows.Claim(*fields),
-    "epoch": lambda fields: rows.Epoch(*fields),
+_READ: Mapping[str, Callable[..., rows.Row]] = {
+    "book": rows.Book,
+    "term": partial(rows.Term, facts={}),
+    "account": rows.Account,
+    "charge": rows.Charge,
+    "release": rows.Release,
+    "run": rows.Run,
+    "granted": rows.MostGranted,
+    "claim": rows.Claim,
+    "epoch": rows.Epoch,
 }
 
-_TEXT, _NUMBER, _FLAG, _LIST, _MAP = (str,), (int,), (bool,), (list,), (dict,)
-_MAYBE, _SOME, _PLACE = (str, type(None)), (dict, type(None)), (list, type(None))
+_TEXT, _NUMBER, _FLAG, _LIST, _MAP = (str,), (int,), (bool,), (tuple,), (dict,)
+_MAYBE, _SOME, _PLACE = (str, type(None)), (dict, type(None)), (tuple, type(None))
 #: What the fields of each kind may be.
 _SHAPES: Mapping[str, frozenset[tuple[type, ...]]] = {
     kind: frozenset(product(*fields))

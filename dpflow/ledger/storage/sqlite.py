@@ -31,19 +31,24 @@ from dpflow.ledger.storage.sqlite_files import (
     check_before_opening,
     check_one_name,
     file_id,
-    holder_of,
+    held_by_process,
     real_path,
     set_durable,
     sync_log,
     translated,
     unavailable,
 )
-from dpflow.ledger.storage.sqlite_read_only import SqliteReader, may_write, not_writable
+from dpflow.ledger.storage.sqlite_read_only import (
+    may_write,
+    not_writable,
+    opened_for_reading,
+)
 from dpflow.ledger.storage.sqlite_transaction import (
     Tables,
     make_tables,
     newest_identity,
 )
+from dpflow.ledger.storage.transaction import held_by_thread
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -80,7 +85,6 @@ class SqliteStorage:
         self._lock_seconds = lock_seconds
         self._line = TurnQueue()
         self._file_lock = FileLock(real_path(self.path, ".lock"))
-        self._reader = SqliteReader(self.path, self.place, lock_seconds)
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None
         self._file: FileId | None = None
@@ -158,7 +162,7 @@ class SqliteStorage:
         try:
             try:
                 if not self._line.take(turn, self._lock_seconds):
-                    raise self._busy(within=True)
+                    raise held_by_thread(self.place, self._line, self._lock_seconds)
                 self._close_connection(self._lock_seconds)
                 self._file_lock.close()
             finally:
@@ -197,7 +201,10 @@ class SqliteStorage:
 
     @contextmanager
     def _reading(self) -> Iterator[Tables]:
-        with self._translating(), self._reader.opened() as connection:
+        with (
+            self._translating(),
+            opened_for_reading(self.path, self.place, self._lock_seconds) as connection,
+        ):
             yield self._within(connection)
 
     @contextmanager
@@ -227,7 +234,7 @@ class SqliteStorage:
         self._after_unseen_fork()
         until = time.monotonic() + self._lock_seconds
         if not self._line.take(turn, self._lock_seconds):
-            raise self._busy(within=True)
+            raise held_by_thread(self.place, self._line, self._lock_seconds)
         if self._file_lock.is_held:
             # An interrupt kept the turn before from its end.
             self._drop()
@@ -256,7 +263,9 @@ class SqliteStorage:
         # Also so that no lock is made where a ledger was.
         self._check_present()
         if self._file_lock.take(until) is None:
-            raise self._busy(within=False)
+            raise held_by_process(
+                self._file_lock.path, self.path, self.place, self._lock_seconds
+            )
 
     def _open(self) -> sqlite3.Connection:
         if self._file is None:
@@ -328,19 +337,6 @@ class SqliteStorage:
         if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
             self._check_usable()
-
-    def _busy(self, *, within: bool) -> LedgerUnavailable:
-        kind = "thread of this process" if within else "process"
-        lock = self._file_lock.path
-        name = self._line.first_name() if within else holder_of(lock)
-        who = f"another {kind}, {name}," if name else f"another {kind}"
-        then = "" if name else f", or find it with `fuser {lock}`"
-        msg = (
-            f"{who} holds the lock of the ledger {self.path}; waited "
-            f"{self._lock_seconds:g} s. The step did not run; try again{then}."
-        )
-        waited = self._lock_seconds
-        return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
 
     def _drop(self) -> None:
         """Close the connection, while the lock is held: closing may checkpoint."""

@@ -208,7 +208,7 @@ def sync_log(path: Path) -> None:
     sync_path(log)
 
 
-def holder_of(lock: Path) -> str:
+def _holder_of(lock: Path) -> str:
     """Name the process that holds a lock file now, or return "" if nobody says."""
     try:
         status = lock.stat()
@@ -224,6 +224,20 @@ def holder_of(lock: Path) -> str:
         # Another system, or the process has just ended.
         return ""
     return ""
+
+
+def held_by_process(
+    lock: Path, path: Path, place: str, waited: float
+) -> LedgerUnavailable:
+    """Return the error for a lock that another process holds for too long."""
+    name = _holder_of(lock)
+    who = f"another process, {name}," if name else "another process"
+    then = "" if name else f", or find it with `fuser {lock}`"
+    msg = (
+        f"{who} holds the lock of the ledger {path}; waited {waited:g} s. The step did "
+        f"not run; try again{then}."
+    )
+    return LedgerUnavailable(msg, ledger=place, waited=waited, holder=name)
 
 
 # What SQLite and the system say, in dpflow's words
