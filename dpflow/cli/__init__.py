@@ -30,6 +30,7 @@ from dpflow.cli import (
     why,
 )
 from dpflow.cli.output import fail, survive_closed_pipe, survive_encoding
+from dpflow.cli.params import declare
 from dpflow.exceptions import DpflowError
 from dpflow.removed import COMMANDS
 
@@ -102,17 +103,19 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(releases.app, name="releases")
 
 
-def _say_whole_sentences(app: typer.Typer) -> None:
-    """Let lists of commands show each one's first sentence, not its first words."""
+def _declare_all(app: typer.Typer) -> None:
+    """Declare the parameters of every command; lists show its first sentence."""
     for command in app.registered_commands:
+        if command.callback is not None:
+            declare(command.callback)
         said = getdoc(command.callback) or ""
         command.short_help = said.partition("\n\n")[0].replace("\n", " ")
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            _say_whole_sentences(group.typer_instance)
+            _declare_all(group.typer_instance)
 
 
-_say_whole_sentences(app)
+_declare_all(app)
 
 
 def main() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from dpflow.cli.output import AsJson, say, say_json
+from dpflow.cli.output import say, say_json
 from dpflow.notebook import plain
 
 
-def demo(*, as_json: AsJson = False) -> None:
+def demo(*, as_json: bool = False) -> None:
     """Run a weekly report on real data until its budget is used up.
 
     True values are shown because this data set is public.

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.options import TheDataset
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
@@ -18,74 +17,18 @@ if TYPE_CHECKING:
     from dpflow.forecast.what_if import Forecast
 
 
-_Costs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cost",
-        metavar="COST",
-        help="A step of each run, such as 'Gaussian(sensitivity=1, sigma=40)'. "
-        "Again for more steps.",
-    ),
-]
-
-
-_Like = Annotated[
-    str | None,
-    typer.Option(
-        "--like",
-        metavar="FLOW",
-        help="Take the dearest of its last 5 runs.",
-    ),
-]
-_Flow = Annotated[
-    str | None,
-    typer.Option("--flow", metavar="FLOW", help="The flow whose share and halt count."),
-]
-_Every = Annotated[
-    str | None,
-    typer.Option(
-        "--every", metavar="INTERVAL", help="day, week, month, `2 weeks`, ..."
-    ),
-]
-_Start = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="DATE", help="The first run. Default: today or the next."
-    ),
-]
-_Runs = Annotated[
-    int | None,
-    typer.Option(
-        "--runs",
-        metavar="N",
-        min=1,
-        max=10**6,
-        help="With which noise do so many runs fit?",
-    ),
-]
-_FromFullBudget = Annotated[
-    bool, typer.Option("--from-full-budget", help="Start from a full budget.")
-]
-_Theorems = Annotated[
-    bool,
-    typer.Option(
-        "--theorems", help="Count the runs under every other theorem, too; seconds."
-    ),
-]
-
-
 def forecast(
-    dataset: TheDataset = None,
+    dataset: str | None = None,
     *,
-    cost: _Costs = None,
-    like: _Like = None,
-    flow: _Flow = None,
-    every: _Every = None,
-    start: _Start = None,
-    runs: _Runs = None,
-    from_full_budget: _FromFullBudget = False,
-    theorems: _Theorems = False,
-    as_json: AsJson = False,
+    cost: list[str] | None = None,
+    like: str | None = None,
+    flow: str | None = None,
+    every: str | None = None,
+    start: str | None = None,
+    runs: int | None = None,
+    from_full_budget: bool = False,
+    theorems: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Say how many runs fit, until when, and what other noise would change.
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpflow.cli.options import Dataset, Reason
-from dpflow.cli.output import AsJson, answer
+from dpflow.cli.output import answer
 from dpflow.cli.source import check_known, project_ledger
 from dpflow.notebook import plain
 
 
-def freeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None:
+def freeze(dataset: str, *, reason: str, as_json: bool = False) -> None:
     """Refuse every step on a dataset at once, replays included, until it is unfrozen.
 
     Anyone may do it. Steps that run already may end.
@@ -23,7 +22,7 @@ def freeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None
     _change(dataset, reason, unfreeze=False, as_json=as_json)
 
 
-def unfreeze(dataset: Dataset, *, reason: Reason, as_json: AsJson = False) -> None:
+def unfreeze(dataset: str, *, reason: str, as_json: bool = False) -> None:
     """End a freeze.
 
     Example: `dpflow unfreeze sales --reason "it was right"`

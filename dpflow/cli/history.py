@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, is_terminal, say, say_json, warn
+from dpflow.cli.output import is_terminal, say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
@@ -23,32 +22,13 @@ if TYPE_CHECKING:
 _LIMIT = 30
 
 
-_Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=1, help="Show at most so many entries.")
-]
-_AllAccounts = Annotated[
-    bool,
-    typer.Option(
-        "--all-accounts",
-        help="Show what each charge posted to shares and odometers, too.",
-    ),
-]
-_Decided = Annotated[
-    bool,
-    typer.Option(
-        "--decisions",
-        help="Show only what people decided: who, and why; no charges.",
-    ),
-]
-
-
 def history(
-    dataset: AnyDataset = None,
+    dataset: str | None = None,
     *,
-    limit: _Limit = _LIMIT,
-    all_accounts: _AllAccounts = False,
-    decided: _Decided = False,
-    as_json: AsJson = False,
+    limit: int = _LIMIT,
+    all_accounts: bool = False,
+    decided: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show the journal, newest entry first.
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import say, say_json, warn
 from dpflow.config import short_path
 from dpflow.notebook import plain
 
@@ -29,42 +29,17 @@ _PROBE: dict[str, Any] = {
 }
 
 
-_Dataset = Annotated[
-    str | None, typer.Option("--dataset", help="Name of the private data.")
-]
-_Unit = Annotated[
-    str | None,
-    typer.Option("--unit", help="Whom the guarantee protects, such as customer."),
-]
-_People = Annotated[
-    int | None, typer.Option("--people", min=1, help="About how many there are.")
-]
-_Epsilon = Annotated[
-    str | None, typer.Option("--epsilon", help="Budget for all releases of one term.")
-]
-_Delta = Annotated[
-    str | None, typer.Option("--delta", help="Its delta; well below 1/people.")
-]
-_Theorem = Annotated[
-    str | None, typer.Option("--filter", help="The theorem that admits steps.")
-]
-_Flow = Annotated[str | None, typer.Option("--flow", help="Name of the first flow.")]
-_Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")
-]
-
-
 def init(
     *,
-    dataset: _Dataset = None,
-    unit: _Unit = None,
-    people: _People = None,
-    epsilon: _Epsilon = None,
-    delta: _Delta = None,
-    theorem: _Theorem = None,
-    flow: _Flow = None,
-    yes: _Yes = False,
-    as_json: AsJson = False,
+    dataset: str | None = None,
+    unit: str | None = None,
+    people: int | None = None,
+    epsilon: str | None = None,
+    delta: str | None = None,
+    theorem: str | None = None,
+    flow: str | None = None,
+    yes: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Make a policies folder, a first policy, a ledger and a flow that runs.
 

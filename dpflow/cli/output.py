@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
-import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -27,11 +26,6 @@ _FOLDED = 8
 
 #: Columns that a narrow terminal shows only where one of them is not 0.
 _RARE = ("reserved", "forfeited")
-
-#: The option that every command has.
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs instead of text.")
-]
 
 
 def say(*parts: RenderableType) -> None:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.options import Dataset
-from dpflow.cli.output import AsJson, answer
+from dpflow.cli.output import answer
 from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -28,26 +27,6 @@ app = typer.Typer(
 )
 
 
-def _picture_path(out: Path) -> Path:
-    """Refuse what is no picture before anything is read or drawn."""
-    if out.suffix.lower() not in (".png", ".svg"):
-        msg = f"it must end in .png or .svg, got {out.name!r}"
-        raise typer.BadParameter(msg)
-    return out
-
-
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        "-o",
-        callback=_picture_path,
-        help="The picture to write; it ends in .png or .svg.",
-    ),
-]
-Delta = Annotated[str, typer.Option("--delta", help="Delta, such as 1e-6.")]
-
-
 class Over(StrEnum):
     """What a burn-down has from left to right."""
 
@@ -55,23 +34,14 @@ class Over(StrEnum):
     DATES = "dates"
 
 
-_Over = Annotated[
-    Over | None,
-    typer.Option("--over", help="Default: dates after two days of charges."),
-]
-_NoForecast = Annotated[
-    bool, typer.Option("--no-forecast", help="Leave the runs to come out.")
-]
-
-
 @app.command("burndown")
 def burn_down(
-    dataset: Dataset,
+    dataset: str,
     *,
-    out: Out,
-    over: _Over = None,
-    no_forecast: _NoForecast = False,
-    as_json: AsJson = False,
+    out: Path,
+    over: Over | None = None,
+    no_forecast: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
 
@@ -90,21 +60,15 @@ def burn_down(
     _write(figure, out, as_json=as_json)
 
 
-_Epsilon = Annotated[str, typer.Option("--epsilon", help="Epsilon of each step.")]
-_HaltAtEpsilon = Annotated[
-    str, typer.Option("--halt-at", help="Reading that odometers are tuned for.")
-]
-
-
 @app.command("odometers")
 def odometers(
     *,
-    out: Out,
-    steps: Annotated[int, typer.Option("--steps", help="How many steps.")] = 100,
-    epsilon: _Epsilon = "0.1",
-    delta: Delta = "1e-6",
-    halt_at_epsilon: _HaltAtEpsilon = "5",
-    as_json: AsJson = False,
+    out: Path,
+    steps: int = 100,
+    epsilon: str = "0.1",
+    delta: str = "1e-6",
+    halt_at_epsilon: str = "5",
+    as_json: bool = False,
 ) -> None:
     """Draw the reading of every odometer over the same steps.
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.options import AnyDataset, Reason
-from dpflow.cli.output import AsJson, say, say_json
+from dpflow.cli.output import say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.notebook import plain, shown_key
 
@@ -26,16 +25,9 @@ app = typer.Typer(
     no_args_is_help=True, help="List, read or withdraw the outputs that are replayed."
 )
 
-NameArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="Its release key, or its id or the start of that."
-    ),
-]
-
 
 @app.command("list")
-def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> None:
+def list_releases(dataset: str | None = None, *, as_json: bool = False) -> None:
     """List what was published, with which error; newest first, without the values.
 
     The error is half of the interval that was released, and else of the 95 % interval
@@ -60,7 +52,7 @@ def list_releases(dataset: AnyDataset = None, *, as_json: AsJson = False) -> Non
 
 
 @app.command()
-def show(name: NameArgument, *, as_json: AsJson = False) -> None:
+def show(name: str, *, as_json: bool = False) -> None:
     """Print the value of a release and its interval, checked against its digest.
 
     It is what the step returned, and so as public as the policy lets it be.
@@ -84,7 +76,7 @@ def show(name: NameArgument, *, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def withdraw(name: NameArgument, *, reason: Reason, as_json: AsJson = False) -> None:
+def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
     """Delete the value of a release; its digest and its charge stay.
 
     The next run under its key draws anew, at a charge of its own.

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import say, say_json, warn
 from dpflow.cli.plot import write_file
 from dpflow.config import short_path
 from dpflow.notebook import plain
@@ -18,22 +17,13 @@ from dpflow.notebook import plain
 if TYPE_CHECKING:
     from dpflow.show.page.facts import Report
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="The page to write.")]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        help="Recompute the whole ledger for its stamp; exit with 1 if it is bad.",
-    ),
-]
-
 
 def report(
-    dataset: AnyDataset = None,
+    dataset: str | None = None,
     *,
-    out: Out = Path("report.html"),
-    verify: Verify = False,
-    as_json: AsJson = False,
+    out: Path = Path("report.html"),
+    verify: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Write one HTML page: status, burn-downs, refusals, guarantees, verification.
 

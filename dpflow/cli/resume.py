@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import AsJson, answer
+from dpflow.cli.output import answer
 from dpflow.cli.source import project_ledger, readable_policies
 from dpflow.exceptions import DpflowError
 from dpflow.notebook import plain
@@ -20,20 +20,7 @@ if TYPE_CHECKING:
     from dpflow.policy import PolicySet
 
 
-_Deployment = Annotated[
-    str, typer.Argument(metavar="FLOW/DEPLOYMENT", help="The deployment.")
-]
-_Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Resume even if its last refused step would be refused."
-    ),
-]
-
-
-def resume(
-    deployment: _Deployment, *, force: _Force = False, as_json: AsJson = False
-) -> None:
+def resume(deployment: str, *, force: bool = False, as_json: bool = False) -> None:
     """Resume a deployment's schedule after its budget was exhausted.
 
     The step that was refused last in this flow is asked for again, without charging

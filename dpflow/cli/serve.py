@@ -5,22 +5,15 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from dpflow.cli.output import AsJson, answer, warn
+from dpflow.cli.output import answer, warn
 from dpflow.exceptions import ConfigurationError, DpflowError
 
 _HOST = "127.0.0.1"
 
 
-_Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")
-]
-
-
-def serve(*, port: _Port = 8484, as_json: AsJson = False) -> None:
+def serve(*, port: int = 8484, as_json: bool = False) -> None:
     """Serve the report to a browser on this machine, read again for every look.
 
     Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import say, say_json, warn
 from dpflow.cli.source import project_ledger
 from dpflow.config import short_path
 from dpflow.notebook import plain
@@ -26,34 +25,14 @@ if TYPE_CHECKING:
 _MOST_ACCOUNTS = 24
 
 
-_Details = Annotated[
-    bool,
-    typer.Option("--details", help="Show every account, and what limits each run."),
-]
-_Next = Annotated[
-    int | None,
-    typer.Option(
-        "--next", metavar="N", min=1, max=1000, help="List the next N runs instead."
-    ),
-]
-_Part = Annotated[
-    str | None,
-    typer.Option("--part", metavar="NAME", help="Read one part of a divided dataset."),
-]
-_Written = Annotated[
-    str | None,
-    typer.Option("--format", help="prometheus: gauges for a system that watches."),
-]
-
-
 def status(
-    dataset: AnyDataset = None,
+    dataset: str | None = None,
     *,
-    upcoming: _Next = None,
-    details: _Details = False,
-    part: _Part = None,
-    written: _Written = None,
-    as_json: AsJson = False,
+    upcoming: int | None = None,
+    details: bool = False,
+    part: str | None = None,
+    written: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Show whether each dataset and flow runs, what is gone, and for how long it lasts.
 

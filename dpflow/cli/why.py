@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import AsJson, say, say_json, warn
+from dpflow.cli.output import say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
@@ -20,28 +20,13 @@ if TYPE_CHECKING:
     from dpflow.show.why import Refused, Why
 
 
-_By = Annotated[
-    str,
-    typer.Option(
-        "--by", help="Group by any of flow, step, week, release, who; commas."
-    ),
-]
-_Term = Annotated[
-    int | None,
-    typer.Option("--term", metavar="N", min=1, help="Of an earlier term."),
-]
-_Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=1, help="Show at most so many rows.")
-]
-
-
 def why(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset.")],
+    dataset: str,
     *,
-    by: _By = "flow,step",
-    term: _Term = None,
-    limit: _Limit = 20,
-    as_json: AsJson = False,
+    by: str = "flow,step",
+    term: int | None = None,
+    limit: int = 20,
+    as_json: bool = False,
 ) -> None:
     """Show what spent the budget, which steps were unusual, and what was refused.
 

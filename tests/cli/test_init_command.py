@@ -75,22 +75,6 @@ def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
     assert (data["made"], data["runs"]) == ([], None)
 
 
-def test_a_folder_of_another_project_is_warned_of(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everything is made where the nearest pyproject.toml is, and that is said."""
-    run_fine("init", "--yes")
-    inside = empty.root / "inside"
-    inside.mkdir()
-    monkeypatch.chdir(inside)
-    result = run("init", "--yes", "--dataset", "sales", "--flow", "sales")
-    assert f"belongs to the project {empty.root}" in result.stderr.replace("\n", " ")
-    assert (empty.policies / "sales.yaml").exists()
-    (inside / "pyproject.toml").touch()
-    assert run_fine("init", "--yes")
-    assert (inside / "policies" / "visits.yaml").exists()
-
-
 def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
     """A fresh one would forget; nothing else is made, and a colleague reads why."""
     empty.policies.mkdir()
@@ -102,15 +86,6 @@ def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
         assert "policies/ledger.lock pins a ledger that is not at" in text
         assert "would forget what was spent. Set DPFLOW_LEDGER_URL" in text
     assert list(contents(empty.root)) == ["policies/ledger.lock"]
-
-
-def test_a_ledger_whose_pin_is_gone_is_not_trusted(empty: Shop) -> None:
-    """Nor is it pinned by itself."""
-    run_json("init", "--yes")
-    (empty.policies / "ledger.lock").unlink()
-    result = run("init", "--yes")
-    assert result.exit_code == 1
-    assert "is the right ledger. Restore it" in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -154,19 +129,6 @@ def test_a_folder_that_cannot_be_written_is_an_error(empty: Shop) -> None:
     said = plain(result.stderr).replace("\n", " ")
     assert "cannot write flows/daily_report.py" in said
     assert "a folder that you may write to" in said
-
-
-def test_it_asks_in_a_terminal(empty: Shop) -> None:
-    """Each answer lands in the policy; Enter takes the default."""
-    answers = ["shop", "buyer", "23570", "", "", "mixt", "mixed", "", "", ""]
-    text = _typed(answers, empty.root)
-    assert "One what?" in text
-    assert "The filter is auto: it admits any mixture of steps." in text
-    assert "made  policies/shop.yaml" in text
-    policy = yaml.safe_load((empty.policies / "shop.yaml").read_text())
-    assert (policy["unit"], policy["filter"]) == ("buyer", "auto")
-    assert policy["budget"] == {"epsilon": 1, "delta": "1e-6"}
-    run_fine("policy", "check", "--strict")
 
 
 def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:

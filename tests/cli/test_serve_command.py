@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -66,14 +65,3 @@ def test_without_a_ledger_the_page_says_so(empty: Shop) -> None:
         assert (status, "dpflow ledger init" in text) == (503, True)
         assert run("ledger", "init").exit_code == 0
         assert get(url)[0] == 200
-
-
-def test_a_port_that_is_taken_is_refused(shop: Shop) -> None:
-    """With what to do."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        result = run("serve", "--port", str(taken.getsockname()[1]))
-    assert result.exit_code == 1
-    assert "cannot listen on 127.0.0.1" in result.stderr
-    assert "--port" in result.stderr

@@ -11,7 +11,6 @@ from dpflow.forecast.outlook import outlooks
 from tests.cli.support import (
     CDNOW,
     Shop,
-    run,
     run_fine,
     run_json,
 )
@@ -50,16 +49,6 @@ def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     (outlook,) = run_json("status", "adult")["datasets"][0]["outlooks"]
     assert outlook["runs_left"] == 9
     run_fine("policy", "check")
-
-
-def test_a_broken_policy_hides_nothing(shop: Shop) -> None:
-    """What the ledger knows is shown, whatever the files say."""
-    shop.charge()
-    shop.write("dataset: [")
-    result = run("status")
-    assert result.exit_code == 0
-    assert "weekly-report" in result.stdout
-    assert "cdnow.yaml" in result.stderr
 
 
 MONDAYS = """\

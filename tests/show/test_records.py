@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -91,13 +87,3 @@ def test_a_notebook_shows_a_table(shop, call, command) -> None:
     assert len(list(table.iter("tr"))) > 1
     assert "<b>" not in html
     assert SECRET not in html
-
-
-def test_the_package_of_forecasts_is_called_like_its_function(shop) -> None:
-    """Whatever was imported first; who asks for its parameters gets the function's."""
-    module: Any = importlib.import_module("dpflow.forecast")
-    assert dpflow.forecast is module
-    assert inspect.signature(module) == inspect.signature(module.forecast)
-    assert module("shop", costs=["PureDP(epsilon=0.1)"]).theorem == "basic"
-    program = "import dpflow; dpflow.forecast; import dpflow.forecast as f; f.outlooks"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

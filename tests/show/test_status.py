@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import dpflow
 from dpflow import PureDP, guarded
 from dpflow.cli import app
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.show.gauges import prometheus
 from dpflow.show.status import Status
 from tests.projects import POLICY, TENTH, make_project, rows
 
@@ -64,20 +62,6 @@ def test_a_notebook_shows_a_table_with_bars(shop: Path) -> None:
     assert sorted(bars) == [0.0, 0.1]
     assert "a:b@c" in "".join(table.itertext())
     assert str(SECRET) not in found()._repr_html_()
-
-
-def test_the_gauges_are_prometheus_text(shop: Path) -> None:
-    """Names, labels and numbers; no datum."""
-    printed = CliRunner().invoke(app, ["status", "--format", "prometheus"]).stdout
-    assert printed == prometheus(found())
-    line = r'dpflow_[a-z_]+\{([a-z]+="([^"\\\n]|\\.)*",?)+\} [0-9.e+-]+'
-    gauges = [text for text in printed.splitlines() if not text.startswith("#")]
-    assert gauges
-    assert all(re.fullmatch(line, text) for text in gauges), gauges
-    left = 'dpflow_budget_left_fraction{dataset="shop",account="dataset"'
-    assert [text.split()[-1] for text in gauges if text.startswith(left)] == ["0.9"]
-    assert 'dataset="a:b@c"' in printed
-    assert str(SECRET) not in printed
 
 
 def test_one_part_tells_what_was_lost_in_it(

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import AsJson, answer, say
+from dpflow.cli.output import answer, say
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 
 @app.command()
-def init(*, as_json: AsJson = False) -> None:
+def init(*, as_json: bool = False) -> None:
     """Make a new, empty ledger and pin its id in the policies folder.
 
     Once per project: an existing ledger is never replaced, and a missing one is to be
@@ -116,7 +116,7 @@ def _ledger_there(found: Settings) -> str | None:
 
 
 @app.command()
-def info(*, as_json: AsJson = False) -> None:
+def info(*, as_json: bool = False) -> None:
     """Say which ledger this project uses, and what is open in it.
 
     Example: `dpflow ledger info`
@@ -161,9 +161,7 @@ def _info_lines(data: dict[str, Any]) -> Iterator[str]:
 
 
 @app.command()
-def roles(
-    *, sql: Annotated[bool, typer.Option("--sql", help="Print the script.")] = False
-) -> None:
+def roles(*, sql: bool = False) -> None:
     """Say which PostgreSQL roles a shared ledger needs; --sql prints the script.
 
     Example: `dpflow ledger roles --sql`

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
-from dpflow.cli.options import reason_text
-from dpflow.cli.output import AsJson, answer, fail, say, say_json
+from dpflow.cli.output import answer, fail, say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import data_of, plain
@@ -28,13 +27,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-_Export = Annotated[
-    Path | None,
-    typer.Argument(metavar="FILE", help="An export; default: the project's ledger."),
-]
-
-
-def verify(export: _Export = None, *, as_json: AsJson = False) -> None:
+def verify(export: Path | None = None, *, as_json: bool = False) -> None:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     Every hash, tally, reservation, gate and release is computed again. A key in
@@ -69,18 +62,7 @@ def _verify_export(path: Path, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-_NewKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--new-key",
-        metavar="PATH",
-        help="Write a new private key there, and its public key to PATH.pub; sign "
-        "nothing.",
-    ),
-]
-
-
-def sign(*, new_key: _NewKey = None, as_json: AsJson = False) -> None:
+def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
     """Verify the whole ledger and sign the newest entry of each dataset.
 
     Needs the private key in DPFLOW_LEDGER_KEY. Signs datasets without a checkpoint,
@@ -124,12 +106,7 @@ def _signing_key() -> LedgerKey:
     raise ConfigurationError(msg)
 
 
-_Yes = Annotated[
-    bool, typer.Option("--yes", help="Begin the witness, not only show the ledger.")
-]
-
-
-def trust(*, yes: _Yes = False, as_json: AsJson = False) -> None:
+def trust(*, yes: bool = False, as_json: bool = False) -> None:
     """Begin the ledger's witness on this machine, after verifying the ledger.
 
     The witness remembers each charge outside the ledger, so that a restored backup or
@@ -171,15 +148,7 @@ def _free_place(ledger: Ledger) -> str | None:
     return None if witness is None else witness.place
 
 
-_Reason = Annotated[
-    str | None,
-    typer.Option(
-        "--reason", callback=reason_text, help="Charge again what is missing, and why."
-    ),
-]
-
-
-def reconcile(*, reason: _Reason = None, as_json: AsJson = False) -> None:
+def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
     """Compare the ledger with its witness; with --reason charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
-from dpflow.cli.options import Dataset, Reason, reason_text
-from dpflow.cli.output import AsJson, answer, say, say_json, warn
+from dpflow.cli.output import answer, say, say_json, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -33,14 +32,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 2**20
 
-CostOption = Annotated[
-    str,
-    typer.Option(
-        "--cost",
-        help="Such as 'Gaussian(sensitivity=1, sigma=20)', or a journal's JSON.",
-    ),
-]
-
 
 class Format(StrEnum):
     """How a journal is written."""
@@ -49,14 +40,13 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-_NewFile = Annotated[Path, typer.Argument(metavar="PATH", help="A new file.")]
 _LATER = (
     "What is charged from now on is not in it: `dpflow ledger restore` charges that "
     "again, as far as the witness tells of it."
 )
 
 
-def backup(path: _NewFile, *, as_json: AsJson = False) -> None:
+def backup(path: Path, *, as_json: bool = False) -> None:
     """Copy the ledger whole, and verify the copy; steps may run meanwhile.
 
     Copying the file by hand would lose what is still in its log. The copy holds
@@ -74,22 +64,12 @@ def backup(path: _NewFile, *, as_json: AsJson = False) -> None:
     answer(data, f"{done}{count:,} entries.", _LATER, as_json=as_json)
 
 
-_AcceptLoss = Annotated[
-    bool,
-    typer.Option(
-        "--accept-loss",
-        help="Where the witness is waived and the old file is gone: forget what "
-        "was charged after the backup.",
-    ),
-]
-
-
 def restore(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A backup.")],
+    path: Path,
     *,
-    reason: Reason,
-    accept_loss: _AcceptLoss = False,
-    as_json: AsJson = False,
+    reason: str,
+    accept_loss: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Put a backup in the ledger's place and charge again what it lacks.
 
@@ -131,19 +111,11 @@ def _say_restored(restored: Restored, path: Path, place: Path) -> None:
     say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
 
 
-_Output = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="A new file. Default: stdout."),
-]
-
-
 def export(
     *,
-    form: Annotated[Format, typer.Option("--format", help="One of these.")] = (
-        Format.JSONL
-    ),
-    output: _Output = None,
-    as_json: AsJson = False,
+    form: Format = (Format.JSONL),
+    out: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Write the whole journal, dataset by dataset, in order, with raw texts.
 
@@ -155,33 +127,22 @@ def export(
     """
     from dpflow.ledger.audit.export import COLUMNS, export_head, journal_rows
 
-    form = Format.JSONL if as_json and output is None else form
+    form = Format.JSONL if as_json and out is None else form
     with project_ledger() as (_, ledger):
         rows = journal_rows(ledger)
         head = export_head(ledger)
-        if output is None:
+        if out is None:
             _write(sys.stdout, form, COLUMNS, rows, head)
             return
-        with _new_file(output) as file:
+        with _new_file(out) as file:
             count = _write(file, form, COLUMNS, rows, head)
-    data = {"path": str(output.absolute()), "entries": count, "format": form.value}
-    text = f"Wrote {count:,} entries to {plain(str(output))}."
+    data = {"path": str(out.absolute()), "entries": count, "format": form.value}
+    text = f"Wrote {count:,} entries to {plain(str(out))}."
     answer(data, text, as_json=as_json)
 
 
-_Close = Annotated[
-    str | None,
-    typer.Option(
-        "--close", metavar="ID", help="Post this one in full; needs --reason."
-    ),
-]
-_Reason = Annotated[
-    str | None, typer.Option("--reason", callback=reason_text, help="Why it is closed.")
-]
-
-
 def reservations(
-    *, close: _Close = None, reason: _Reason = None, as_json: AsJson = False
+    *, close: str | None = None, reason: str | None = None, as_json: bool = False
 ) -> None:
     """List the open reservations, or close a forfeited one.
 
@@ -215,33 +176,16 @@ def _close(reservation: str, reason: str, *, as_json: bool) -> None:
     answer({**facts, "state": "forfeited"}, text, as_json=as_json)
 
 
-_Evidence = Annotated[
-    Path | None,
-    typer.Option("--evidence", help="A file that proves it; its sha256 is kept."),
-]
-_Partition = Annotated[
-    list[str] | None,
-    typer.Option("--partition", help="Part of a divided dataset; repeat it."),
-]
-_Charge = Annotated[
-    str | None,
-    typer.Option("--charge", metavar="ID", help="Reservation of a step to correct."),
-]
-_Flow = Annotated[
-    str | None, typer.Option("--flow", help="Flow whose share was spent.")
-]
-
-
 def charge(
-    dataset: Dataset,
+    dataset: str,
     *,
-    cost: CostOption,
-    reason: Reason,
-    charge: _Charge = None,
-    flow: _Flow = None,
-    partition: _Partition = None,
-    evidence: _Evidence = None,
-    as_json: AsJson = False,
+    cost: str,
+    reason: str,
+    charge: str | None = None,
+    flow: str | None = None,
+    partition: list[str] | None = None,
+    evidence: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Charge prior spending on a dataset, or raise a step's charge; irreversible.
 

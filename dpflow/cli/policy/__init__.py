@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import AsJson, fail, say, say_json, warn
+from dpflow.cli.output import fail, say, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
 from dpflow.notebook import data_of, plain
@@ -24,41 +24,14 @@ app.command()(apply.diff)
 app.command()(apply.apply)
 
 
-_Path = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="PATH",
-        exists=True,
-        help="A policy file or a folder of them. Default: the project's policies.",
-    ),
-]
-_Cost = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cost",
-        metavar="COST",
-        help="A step that is meant to run, such as 'Laplace(sensitivity=1, "
-        "epsilon=0.1)'; again for more. Default: what the sequence or journal says.",
-    ),
-]
-_People = Annotated[
-    int | None,
-    typer.Option("--people", min=1, help="About how many privacy units there are."),
-]
-_Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Let warnings fail the check, and no source."),
-]
-
-
 @app.command()
 def check(
-    path: _Path = None,
+    path: Path | None = None,
     *,
-    cost: _Cost = None,
-    people: _People = None,
-    strict: _Strict = False,
-    as_json: AsJson = False,
+    cost: list[str] | None = None,
+    people: int | None = None,
+    strict: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Check policy files: what they guarantee, how many steps fit, what is weak.
 
@@ -77,7 +50,7 @@ def check(
 
 
 @app.command()
-def schema(*, as_json: AsJson = True) -> None:
+def schema(*, as_json: bool = True) -> None:
     """Print the JSON schema of policies, for editors.
 
     Example: `dpflow policy schema`

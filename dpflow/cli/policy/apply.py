@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.options import AnyDataset
-from dpflow.cli.output import AsJson, fail, say, say_json
+from dpflow.cli.output import fail, say, say_json
 from dpflow.cli.source import project_ledger
 from dpflow.notebook import plain
 
@@ -48,34 +47,13 @@ class FailOn(StrEnum):
     LOOSER = "looser"
 
 
-_Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base",
-        metavar="COMMIT",
-        help="Compare with this commit in git instead of the ledger.",
-    ),
-]
-_FailOn = Annotated[
-    FailOn | None,
-    typer.Option(
-        "--fail-on",
-        help="With --base: exit with 1 if a guarantee may be looser than before.",
-    ),
-]
-_Markdown = Annotated[
-    bool,
-    typer.Option("--markdown", help="With --base: print a comment for a pull request."),
-]
-
-
 def diff(
-    dataset: AnyDataset = None,
+    dataset: str | None = None,
     *,
-    base: _Base = None,
-    fail_on: _FailOn = None,
-    markdown: _Markdown = False,
-    as_json: AsJson = False,
+    base: str | None = None,
+    fail_on: FailOn | None = None,
+    markdown: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
@@ -120,33 +98,13 @@ def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-_Reason = Annotated[
-    str,
-    typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it."),
-]
-_NewTerm = Annotated[
-    bool,
-    typer.Option(
-        "--new-term", help="Open a term with tallies of its own; needs --reason."
-    ),
-]
-_RaiseLifetime = Annotated[
-    bool,
-    typer.Option(
-        "--raise-lifetime",
-        help="With --new-term: let the lifetime be raised, or a term follow one "
-        "that was overdrawn. Both break what was promised of all terms together.",
-    ),
-]
-
-
 def apply(
-    dataset: AnyDataset = None,
+    dataset: str | None = None,
     *,
-    reason: _Reason = "",
-    new_term: _NewTerm = False,
-    raise_lifetime: _RaiseLifetime = False,
-    as_json: AsJson = False,
+    reason: str | None = None,
+    new_term: bool = False,
+    raise_lifetime: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Make policy files the ledger's own copies, which govern from then on.
 
@@ -164,7 +122,7 @@ def apply(
         msg = "a new term is opened for one DATASET at a time"
         raise typer.BadParameter(msg, param_hint="--new-term")
     wish = {
-        "reason": reason,
+        "reason": reason or "",
         "new_term": new_term,
         "raise_lifetime": raise_lifetime,
     }

@@ -82,19 +82,6 @@ def test_checkpoints_are_signed_and_checked(
     assert run_json("ledger", "verify", "journal.jsonl", exit_code=1)["bad"]
 
 
-def test_a_checkpoint_of_a_bad_ledger_is_not_signed(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is signed was verified."""
-    shop.charge()
-    edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
-    assert run("ledger", "sign").exit_code == 1
-    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
-    data = run_json("ledger", "verify", exit_code=1)
-    assert data["checkpoints"] == 0
-
-
 @pytest.mark.parametrize(
     ("key", "told"),
     [

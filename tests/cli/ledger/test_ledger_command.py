@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,6 @@ from dpflow.ledger import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
-
-
-def test_init_follows_the_configured_url(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The ledger is made where flows will look for it."""
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", f"sqlite:///{tmp_path}/state/budget.db")
-    monkeypatch.setenv("DPFLOW_POLICIES", "rules")
-    run_fine("ledger", "init")
-    assert (tmp_path / "state" / "budget.db").is_file()
-    assert (tmp_path / "rules" / "ledger.lock").is_file()
 
 
 def test_init_never_replaces_a_ledger(shop: Shop) -> None:
@@ -94,18 +82,6 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(
     assert "none is ever replaced" in result.stderr
     every = [text, str(status), result.stderr, run_fine("ledger", "info")]
     assert "hunter2" not in "".join(every)
-
-
-def test_a_shared_ledger_that_is_pinned_and_missing_is_not_made(
-    shared: str, empty: Shop
-) -> None:
-    """A database that was lost is to be restored."""
-    empty.policies.mkdir(exist_ok=True)
-    (empty.policies / "ledger.lock").write_text("0" * 32)
-    result = run("ledger", "init")
-    assert result.exit_code == 1
-    assert "Restore that one" in result.stderr
-    assert "hunter2" not in result.stderr
 
 
 def test_roles_are_explained_and_printed_as_a_script() -> None:

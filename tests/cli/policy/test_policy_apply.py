@@ -59,15 +59,6 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     assert "Terms so far: 1 (epsilon = 1, delta = 0)" in status
 
 
-def test_apply_goes_on_after_a_policy_that_it_refuses(shop: Shop) -> None:
-    """Each dataset is applied or refused alone."""
-    charge(shop)
-    shop.write(adult("2"), "adult.yaml")
-    data = run_json("policy", "apply", exit_code=1)
-    assert [each["dataset"] for each in data["applied"]] == ["cdnow"]
-    assert [each["dataset"] for each in data["errors"]] == ["adult"]
-
-
 def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
     """It breaks what was promised, so it is asked for in so many words."""
     shop.write(adult("1", "lifetime: {epsilon: 2}"), "adult.yaml")

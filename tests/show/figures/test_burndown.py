@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from dpflow import guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
-from dpflow.forecast import BudgetLine
-from dpflow.guard.project import current_project
 from dpflow.ledger.records import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
 from tests.projects import POLICY, TENTH, make_project
@@ -125,29 +123,6 @@ def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeyp
     assert "dataset shop: 50 % left" in sentence
 
 
-def test_every_account_with_a_budget_has_a_line(tmp_path, monkeypatch):
-    """With its epsilon where they differ; each charge is at one place on all."""
-    flows = "flows:\n  weekly: {epsilon: 0.5}\n"
-    make_project(tmp_path, monkeypatch, POLICY + flows)
-
-    @guarded(dataset="shop", cost=TENTH, flow="weekly", release_key="count/{week}")
-    def count(week):
-        return week
-
-    count(1)
-    count(2)
-    figure = burn_down("shop")
-    whole, share = figure.axes[0].lines[:2]
-    assert list(whole.get_xdata()) == list(share.get_xdata()) == [0, 1, 2, 3, 4, 4]
-    assert whole.get_ydata()[-1] == pytest.approx(80)
-    assert share.get_ydata()[-1] == pytest.approx(60)
-    assert {"dataset shop, epsilon 1", "share of weekly, epsilon 0.5"} <= set(
-        texts(figure)
-    )
-    assert whole.get_color() != share.get_color()
-    assert whole.get_linestyle() != share.get_linestyle()
-
-
 def test_a_forecast_goes_on_from_the_newest_point():
     """Dates and shares used; it never goes below nothing, and may be wired later."""
     forecast = ((date(2026, 8, 10), 0.8), (datetime(2026, 9, 1, tzinfo=UTC), 1.2))
@@ -160,20 +135,6 @@ def test_a_forecast_goes_on_from_the_newest_point():
     assert list(date2num(line.get_xdata())) == pytest.approx(date2num(expected))
     assert "forecast" in texts(figure)
     assert "forecast: 120.0% used on 2026-09-01" in alt_text(figure)
-
-
-def test_the_ledgers_own_forecast_is_drawn_without_asking(shop):
-    """From the same runs as `dpflow status`, on the account that it is of."""
-    for week in range(10, 15):
-        charge(f"2026-W{week}")
-    figure = burn_down("shop")
-    assert "forecast" in texts(figure)
-    assert "forecast: 100.0% used on 2026-05-04" in alt_text(figure)
-    assert "forecast" not in texts(burn_down("shop", forecast=()))
-    other = BudgetLine(
-        account="another", points=((MONDAY.date(), 0.5, 2),), clock=False
-    )
-    assert BurnDown.read(current_project().ledger, "shop", line=other).line is None
 
 
 def test_hostile_names_are_drawn_as_they_are():

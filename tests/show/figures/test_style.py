@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from matplotlib.colors import to_rgb
 
 from dpflow.show.figures import picture, style
 from tests.projects import run_python
@@ -18,55 +15,6 @@ def figure():
     made = style.new_figure((2, 1))
     style.new_axes(made, title="a title", x="steps", y="epsilon")
     return style.describe(made, "Nothing is shown.")
-
-
-def luminance(colour):
-    """Return the relative luminance of a colour, as WCAG defines it."""
-    parts = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in to_rgb(colour)
-    ]
-    return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
-
-
-#: What a protanope and a deuteranope see: linear maps of RGB (Machado et al. 2009).
-SIGHTS = {
-    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "no red": (
-        (0.152286, 1.052583, -0.204868),
-        (0.114503, 0.786281, 0.099216),
-        (-0.003882, -0.048116, 1.051998),
-    ),
-    "no green": (
-        (0.367322, 0.860646, -0.227968),
-        (0.280085, 0.672501, 0.047413),
-        (-0.011820, 0.042940, 0.968881),
-    ),
-}
-
-
-def distance(first, second, sight):
-    """Return how far two colours are apart for somebody's sight."""
-    seen = [
-        [sum(w * p for w, p in zip(row, to_rgb(colour), strict=True)) for row in sight]
-        for colour in (first, second)
-    ]
-    return sum((a - b) ** 2 for a, b in zip(*seen, strict=True)) ** 0.5
-
-
-@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS.keys())
-def test_colours_can_be_told_apart(sight):
-    """For every kind of sight; an orange beside the red could not."""
-    pairs = itertools.combinations(style.COLOURS, 2)
-    assert min(distance(a, b, sight) for a, b in pairs) > 0.15
-    if sight != SIGHTS["all"]:
-        assert distance("#d55e00", "#b07700", sight) < 0.15
-
-
-@pytest.mark.parametrize("colour", [*style.COLOURS, style.REFUSED, style.WRONG])
-def test_colours_stand_out_from_white(colour):
-    """By a contrast of 3, as graphics should."""
-    assert 1.05 / (luminance(colour) + 0.05) >= 3
 
 
 def test_no_two_of_fourteen_lines_look_the_same():

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import re
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -15,14 +14,12 @@ from dpflow import Laplace, PureDP, guarded
 from dpflow.exceptions import BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.findings import Finding, Verification
-from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.records import OpenReservation
 from dpflow.show.overview import FlowOverview, RunState
 from dpflow.show.page import render as page
 from dpflow.show.page.render import Live, render, render_problem, security_policy
-from tests.projects import POLICY, TENTH, make_project, start_python
+from tests.projects import POLICY, TENTH, make_project
 from tests.show.page.pages import Tree, report
-from tests.signing import key_file, key_of
 
 EVIL = "<script>alert('1')</script>\"&\x00\u202e"
 CANARIES = ("canary-271828", "canary-161803", "canary-141421")
@@ -86,66 +83,6 @@ def test_a_page_says_what_there_is(shop):
     assert "2 of 2, newest first; those alike stand together." in said
 
 
-def test_the_stamp_has_the_heads_that_were_verified(shop):
-    """Anyone can compare them with a later page."""
-    made = report()
-    text = render(made)
-    assert len(made.stamp.found.heads) == 1
-    for _, digest in made.stamp.found.heads.values():
-        assert re.fullmatch("[0-9a-f]{64}", digest)
-        assert digest in text
-
-
-def test_the_stamp_says_whether_signatures_were_checked(shop, tmp_path, monkeypatch):
-    """The public key is enough to tell; a page never signs anything."""
-    text = render(report())
-    assert "signatures checked" not in text
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
-    unsigned = report()
-    assert not unsigned.stamp.found.fine
-    assert "no signed checkpoint" in unsigned.stamp.problems[0]
-    assert (unsigned.stamp.found.signed, unsigned.stamp.found.checkpoints) == (True, 0)
-    with sqlite3.connect(shop / ".dpflow/ledger.db") as database:
-        asked = "SELECT count(*) FROM entry WHERE kind = 'checkpoint'"
-        assert database.execute(asked).fetchone() == (0,)
-    verify(current_project().ledger, key=key_of("k"), sign=True)
-    made = report()
-    assert made.stamp.found.fine
-    assert "Signed checkpoints: 1; signatures checked." in " ".join(
-        each for _, each in Tree(render(made)).text
-    )
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "x", public=True))
-    forged = report()
-    assert not forged.stamp.found.fine
-    assert "forged" in forged.stamp.problems[0]
-    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
-    assert "signatures were not checked" in render(report())
-
-
-def test_of_many_parts_the_page_shows_some(shop):
-    """A dataset of a thousand weeks has three thousand accounts."""
-    made = report()
-    (section,) = made.sections
-    view = section.filters[0]
-    parts = tuple(
-        replace(
-            view,
-            id=f"shop#1/partition/p{n:04}/partition/p{n:04}",
-            kind="partition",
-            name=f"p{n:04}",
-            used_fraction=0.9 if n == 7 else 0.1,
-        )
-        for n in range(1000)
-    )
-    many = replace(section, accounts=(*section.accounts, *parts))
-    text = render(replace(made, sections=(many,)))
-    assert "p0999" in text
-    assert "p0007" in text
-    assert "p0500" not in text
-    assert "more accounts are in" in text
-    assert text.count("<tr>") < 150
-
-
 def test_a_page_of_a_bad_ledger_says_so_first(shop):
     """Before any number."""
     made = report()
@@ -159,13 +96,6 @@ def test_a_page_of_a_bad_ledger_says_so_first(shop):
     assert "The ledger is bad" not in render(made)
 
 
-def test_without_a_verification_there_is_no_stamp(shop):
-    """And no word that could be taken for one."""
-    text = render(report(stamp=None))
-    assert "It was not verified for this page" in text
-    assert "agrees with its journal" not in text
-
-
 def test_no_value_no_argument_and_no_failure_is_on_it(shop):
     """Their digests are; the canaries are in the ledger or were in the process."""
     made = report()
@@ -174,7 +104,6 @@ def test_no_value_no_argument_and_no_failure_is_on_it(shop):
     (kept,) = made.releases
     assert kept.digest in render(made)
     # What is kept would be found if it were shown.
-    from dpflow.guard.project import current_project
     from dpflow.ledger.views.releases import release_value
 
     assert CANARIES[0] in release_value(current_project().ledger, "count/W1")[1]
@@ -307,42 +236,3 @@ def test_it_can_be_read_by_everyone(shop):
     assert set(targets) <= set(names)
     for _, attrs in tree.found:
         assert attrs.get("aria-labelledby", "main") in names
-
-
-def test_without_matplotlib_the_tables_are_there(shop, monkeypatch):
-    """And it says what to install."""
-    import sys
-
-    page._picture.cache_clear()
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    text = render(report())
-    assert not Tree(text).all("img")
-    assert ".whl[plots]" in text
-    assert "dataset shop" in text
-
-
-def test_a_broken_policy_hides_nothing(shop):
-    """The ledger's copy governs; the page warns."""
-    (shop / "policies" / "0.yaml").write_text("dataset: [", "utf-8")
-    text = render(report())
-    assert "<strong>Warning:</strong>" in text
-    assert "dataset shop" in text
-
-
-def test_charges_of_the_dead_are_told_from_running_ones(shop):
-    """Both are held in full."""
-    script = """
-import os, sys
-from dpflow import PureDP, guarded
-@guarded(dataset="shop", cost=PureDP(epsilon="0.01"))
-def dies():
-    os._exit(0)
-dies()
-"""
-    with start_python(script, folder=shop) as process:
-        process.communicate(timeout=60)
-    (held,) = report().reservations
-    assert (held.step, held.alive) == ("dies", False)
-    text = render(report())
-    assert "PureDP(epsilon=0.01)" in text
-    assert "forfeited" in Tree(text).words("td")
