@@ -1,11 +1,12 @@
-"""What is left of a dataset's budget, charge by charge or day by day."""
+"""Remaining budget of a dataset, charge by charge or day by day."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 _MOST_LINES, _MOST_POINTS, _MOST_LABELS, _MOST_MARKS = 6, 600, 12, 40
 #: Charges over a longer time are drawn over dates, in days.
 _DATES_FROM = 2.0
+#: A forecast takes at most this many times the room of the journal.
+_HORIZON = 2.0
 _WHOLE = 100.0
+_ORDER = ("population", "dataset", "others", "flow", "partition", "odometer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +40,9 @@ class BurnDown:
         lines: Title and points of each gate: accounts that have a budget, and
             odometers that halt.
         omitted: Further accounts that are not drawn.
-        refused: How many steps its gates refused, in the newest term.
+        refused: Steps that its gates refused in the newest term.
         alerts: Shares of the budget at which the policy alerts.
-        forecast: When which share is used, if somebody foresees it.
-        line: The same as the ledger's runs foretell it.
+        line: Forecast from the ledger's runs.
     """
 
     dataset: str
@@ -48,7 +51,6 @@ class BurnDown:
     omitted: int = 0
     refused: int = 0
     alerts: tuple[Fraction, ...] = ()
-    forecast: DatedShares = ()
     line: BudgetLine | None = None
 
     @classmethod
@@ -58,40 +60,40 @@ class BurnDown:
         dataset: str,
         *,
         alerts: Iterable[Any] = (),
-        forecast: DatedShares = (),
         line: BudgetLine | None = None,
     ) -> BurnDown | None:
         """Read a dataset's newest term; None if no step has asked for anything."""
         views = accounts(ledger, dataset)
         newest = max((view.term for view in views), default=0)
-        ours = [v for v in views if v.term == newest and v.used_fraction is not None]
         points = usage(ledger, dataset, most=_MOST_POINTS)
         used = [
-            (view, points[view.id])
-            for view in sorted(ours, key=_order)
+            (view, tuple(points[view.id]))
+            for view in views
+            if view.term == newest and view.used_fraction is not None
             if view.id in points
         ]
+        # A divided dataset has an account that only opens and freezes it.
+        used = [e for e in used if any(p.used_fraction for p in e[1])] or used
         if not used:
             return None
-        # A divided dataset has an account that only opens and freezes it.
-        busy = [each for each in used if any(p.used_fraction for p in each[1])]
-        used = busy or used
         # Of a divided dataset, the parts that were charged last say most.
-        used.sort(key=_last, reverse=True)
-        used.sort(key=lambda each: _order(each[0])[0])
-        shown = sorted(used[:_MOST_LINES], key=lambda each: _order(each[0]))
+        used.sort(key=lambda each: each[1][-1].at, reverse=True)
+        used.sort(key=lambda each: _ORDER.index(each[0].kind))
+        shown = used[:_MOST_LINES]
+        shown.sort(key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
+        first = shown[0][0]
+        same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
+        refused = refusals(ledger, dataset=dataset)
         return cls(
             dataset=dataset,
-            budget=_budget(shown[0][0]),
-            lines=tuple((_title(view, shown), tuple(pts)) for view, pts in shown),
+            budget=f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}, "
+            f"{first.theorem} filter",
+            lines=tuple((_title(view, same=same), own) for view, own in shown),
             omitted=len(used) - len(shown),
-            refused=sum(
-                each.term == newest for each in refusals(ledger, dataset=dataset)
-            ),
+            refused=sum(each.term == newest for each in refused),
             alerts=tuple(Fraction(alert) for alert in alerts),
-            forecast=tuple(forecast),
             # It goes on from the first account's newest point only.
-            line=line if line is not None and line.account == shown[0][0].id else None,
+            line=line if line is not None and line.account == first.id else None,
         )
 
     @property
@@ -99,46 +101,35 @@ class BurnDown:
         """All points of all lines."""
         return [point for _, points in self.lines for point in points]
 
-    @property
-    def days(self) -> float:
-        """How long it took from the first point to the last, in days."""
-        times = [_moment(point.at) for point in self.points]
-        return (max(times) - min(times)).total_seconds() / 86_400
-
     def sentence(self) -> str:
         """Say what the figure shows."""
         points = self.points
         asked = (p for p in points if p.kind != "refuse" and p.covers is None)
-        charges = {p.reservation or p.seq for p in asked}
+        charges = len({p.reservation or p.seq for p in asked})
         first, last = (f(p.at for p in points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
-        done = f"{len(charges)} charges {when}"
         parts = [
-            f"Burn-down of {self.dataset} ({self.budget}): {done}",
-            *(f"{name}: {_left(pts[-1])} left" for name, pts in self.lines),
+            f"Burn-down of {self.dataset} ({self.budget}): {charges} charges {when}"
         ]
+        parts += [f"{name}: {_left(pts[-1])} left" for name, pts in self.lines]
         parts.append(f"{self.refused} refusal{'' if self.refused == 1 else 's'}")
         if self.alerts:
             marks = ", ".join(f"{_WHOLE * float(a):g} %" for a in self.alerts)
             parts.append(f"alerts at {marks} used")
-        if self.forecast:
-            day, share = self.forecast[-1]
-            text = f"forecast: {percent_text(share)} used on {day.isoformat()[:10]}"
+        if self.line is not None:
+            day, share, _ = self.line.points[-1]
+            calendar = "" if self.line.clock else ", as release keys count"
+            text = f"forecast: {percent_text(share)} used on {day}{calendar}"
             parts.append(text)
-        elif self.line is not None:
-            parts.append(foretold(self.line))
         if self.omitted:
             parts.append(f"{self.omitted} more accounts are not drawn")
         return "; ".join(parts) + "."
 
 
 def burn_down(
-    dataset: str,
-    *,
-    over: Literal["charges", "dates"] | None = None,
-    forecast: DatedShares | None = None,
+    dataset: str, *, over: Literal["charges", "dates"] | None = None
 ) -> Figure:
-    """Draw what is left of a dataset's gates: one falling line for each.
+    """Draw the remaining budget of a dataset's gates: one falling line for each.
 
     An odometer's line is what is left of its way from where it idles to its halt. The
     dotted lines are the policy's alerts, crosses mark refusals. Only settled and
@@ -146,10 +137,8 @@ def burn_down(
 
     Args:
         dataset: Name of the dataset, in the current project.
-        over: What runs from left to right. Default: dates if there is a forecast or
-            the charges span more than two days, else charges.
-        forecast: When which share of the budget will be used: dates and fractions.
-            Default: what the runs so far foretell (`dpflow.forecast.outlooks`).
+        over: What runs from left to right. Default: dates if the charges span more
+            than two days, else charges.
 
     Returns:
         A matplotlib figure of 8 by 4.2 inches.
@@ -161,10 +150,8 @@ def burn_down(
     style.new_figure()
     project = current_project()
     alerts = project.policies.policy_for(dataset).alerts
-    line = budget_line(outlooks(project.ledger, dataset)) if forecast is None else None
-    data = BurnDown.read(
-        project.ledger, dataset, alerts=alerts, forecast=forecast or (), line=line
-    )
+    line = budget_line(outlooks(project.ledger, dataset))
+    data = BurnDown.read(project.ledger, dataset, alerts=alerts, line=line)
     if data is None:
         msg = (
             f"nothing was charged to dataset {dataset!r} yet, so there is no burn-down"
@@ -177,149 +164,98 @@ def draw_burn_down(
     data: BurnDown, *, over: Literal["charges", "dates"] | None = None
 ) -> Figure:
     """Draw what was read."""
-    dates = bool(data.forecast) or data.days > _DATES_FROM
-    over = over or ("dates" if dates else "charges")
+    times = [_moment(point) for point in data.points]
+    days = (max(times) - min(times)).total_seconds() / 86_400
+    dates = over == "dates" or (over is None and days > _DATES_FROM)
+    moves = sorted({(p.at, p.seq) for p in data.points if p.kind != "refuse"})
+
+    def place(point: Usage) -> Any:
+        return _moment(point) if dates else bisect_right(moves, (point.at, point.seq))
+
+    places = [place(point) for point in data.points]
+    start, end = min(places) if dates else 0, max(places)
     figure = style.new_figure()
     title = f"{style.label(data.dataset)}: {data.budget}"
     axes = style.new_axes(figure, title=title, x="", y="budget left, %")
-    place = _by_date if over == "dates" else _by_charge(data)
-    handles, labels = [], []
-    end = max(place(point) for point in data.points)
-    for number, (name, points) in enumerate(data.lines):
-        handles.append(_line(axes, number, points, place, end))
-        labels.append(style.label(name))
-    ahead = _ahead(data, [place(point) for point in data.points], over)
+    handles, labels = [], [style.label(name) for name, _ in data.lines]
+    for number, (_, points) in enumerate(data.lines):
+        xy = [
+            (place(p), _height(p.used_fraction)) for p in points if p.kind != "refuse"
+        ]
+        xy = [(start, _WHOLE), *xy]
+        handles.append(_line(axes, number, [*xy, (end, xy[-1][1])]))
+    ahead = _ahead(data.line, start, end)
     if ahead:
-        handles.append(_forecast(axes, data, place, ahead))
+        last = data.lines[0][1][-1]
+        xy = [(place(last), _height(last.used_fraction)), *ahead]
+        marker = "." if len(ahead) <= _MOST_MARKS else ""
+        look = {"linestyle": (0, (2, 2)), "marker": marker, "markersize": 4}
+        handles += axes.plot(*zip(*xy, strict=True), color=style.colour(0), **look)
         labels.append("forecast")
-    crosses = list(_refusals(data, place))
-    if crosses:
+    refused = [p for p in data.points if p.kind == "refuse"]
+    if refused:
+        xy = [(place(p), _height(p.used_fraction)) for p in refused]
         mark = {"marker": "x", "linestyle": "", "color": style.REFUSED}
-        handles += axes.plot(*zip(*crosses, strict=True), markersize=8, **mark)
+        handles += axes.plot(*zip(*xy, strict=True), markersize=8, **mark)
         labels.append(f"{data.refused} refused")
-    if over == "dates":
+    if dates:
         _date_ticks(axes)
     else:
-        end = ahead[-1][0] if ahead else end
-        _charge_ticks(axes, data, place, end)
+        _charge_ticks(axes, data, place, ahead[-1][0] if ahead else end)
     axes.set_ylim(0, 106)
-    _alerts(axes, data.alerts)
+    for alert in data.alerts:
+        share = _WHOLE * float(alert)
+        axes.axhline(_WHOLE - share, color=style.TEXT, linewidth=0.9, linestyle=":")
+        place_of = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
+        text = f"alert at {share:g} % used"
+        axes.annotate(text, (0.01, _WHOLE - share), fontsize=8, **place_of)
     if len(handles) > 1:
         style.legend(axes, handles, labels)
     return style.describe(figure, data.sentence())
 
 
-def _line(axes: Any, number: int, points: Sequence[Usage], place: Any, end: Any) -> Any:
+def _line(axes: Any, number: int, xy: list[tuple[Any, float]]) -> Any:
     """Draw one account, from its whole budget to the end of the figure."""
-    moves = [point for point in points if point.kind != "refuse"]
-    start = min(place(point) for point in points) if isinstance(end, datetime) else 0
-    xs = [start, *(place(point) for point in moves), end]
-    ys = [_WHOLE, *(_height(point) for point in moves)]
-    ys.append(ys[-1])
-    paint = style.colour(number)
+    xs, ys = zip(*xy, strict=True)
+    look = {"color": style.colour(number), "linestyle": style.dash(number)}
     (line,) = axes.step(
-        xs,
-        ys,
-        where="post",
-        color=paint,
-        linewidth=2.2 if number == 0 else 1.6,
-        linestyle=style.dash(number),
+        xs, ys, where="post", linewidth=1.6 + (not number) * 0.6, **look
     )
     if number == 0:
-        axes.fill_between(xs, ys, step="post", color=paint, alpha=0.12, linewidth=0)
+        fill = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
+        axes.fill_between(xs, ys, step="post", **fill)
     return line
 
 
-def _ahead(data: BurnDown, places: Sequence[Any], over: str) -> list[tuple[Any, float]]:
-    """Return where the points of a forecast are, and how much is used there."""
-    if over == "charges":
-        return [] if data.line is None else over_charges(data.line, max(places))
-    return over_dates(data.forecast, data.line, min(places), max(places))
-
-
-def _forecast(
-    axes: Any, data: BurnDown, place: Any, ahead: Sequence[tuple[Any, float]]
-) -> Any:
-    """Draw a forecast on from the newest point of the first account."""
-    last = data.lines[0][1][-1]
-    xs = [place(last), *(when for when, _ in ahead)]
-    ys = [_height(last), *(max(0.0, _WHOLE * (1 - share)) for _, share in ahead)]
-    marker = "." if len(ahead) <= _MOST_MARKS else ""
-    look = {"color": style.colour(0), "linestyle": (0, (2, 2)), "marker": marker}
-    (line,) = axes.plot(xs, ys, linewidth=1.4, markersize=4, **look)
-    return line
-
-
-def _refusals(data: BurnDown, place: Any) -> Iterator[tuple[Any, float]]:
-    for point in data.points:
-        if point.kind == "refuse":
-            yield place(point), _height(point)
-
-
-def _alerts(axes: Any, alerts: Sequence[Fraction]) -> None:
-    for alert in alerts:
-        share = _WHOLE * float(alert)
-        axes.axhline(_WHOLE - share, color=style.TEXT, linewidth=0.9, linestyle=":")
-        axes.annotate(
-            f"alert at {share:g} % used",
-            (0.005, _WHOLE - share),
-            xycoords=("axes fraction", "data"),
-            xytext=(2, 2),
-            textcoords="offset points",
-            fontsize=8,
-            color=style.TEXT,
-        )
-
-
-def _by_date(point: Usage) -> datetime:
-    return _moment(point.at)
-
-
-def _by_charge(data: BurnDown) -> Any:
-    """Number the entries of all accounts; what one transaction posts is one entry."""
-    known: dict[tuple[object, str], int] = {}
-    moves = (point for point in data.points if point.kind != "refuse")
-    for point in sorted(moves, key=lambda point: (point.at, point.seq)):
-        known.setdefault(_entry(point), len(known) + 1)
-
-    def place(point: Usage) -> int:
-        if point.kind != "refuse":
-            return known[_entry(point)]
-        before = [p for p in data.points if p.kind != "refuse" and _before(p, point)]
-        return max((known[_entry(p)] for p in before), default=0)
-
-    return place
-
-
-def _before(first: Usage, second: Usage) -> bool:
-    return (first.at, first.seq) < (second.at, second.seq)
-
-
-def _entry(point: Usage) -> tuple[object, str]:
-    return point.reservation or (point.at, point.seq), point.kind
+def _ahead(line: BudgetLine | None, start: Any, end: Any) -> list[tuple[Any, float]]:
+    """Return the points of a forecast; without a clock's days, over charges only."""
+    if line is None:
+        return []
+    if isinstance(end, datetime):
+        days = line.points if line.clock else ()
+        dated = [(datetime.combine(day, time(), UTC), used) for day, used, _ in days]
+        points: list[tuple[Any, float]] = [each for each in dated if each[0] >= end]
+    else:
+        points = [(end + grown, used) for _, used, grown in line.points]
+    limit = end + _HORIZON * (end - start)
+    cut = points[:1] + [each for each in points[1:] if each[0] <= limit]
+    return [(where, _height(used)) for where, used in cut]
 
 
 def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
     """Name some charges by their release keys, or number them."""
     names: dict[str, int] = {}
-    moves = [point for point in data.points if point.kind != "refuse"]
-    for point in sorted(moves, key=place):
-        if point.release_key:
+    for point in sorted(data.points, key=place):
+        if point.release_key and point.kind != "refuse":
             # The reserve and the settle of a charge have one name.
             key = style.label(point.release_key.rsplit("/", 1)[-1], 18)
             names.setdefault(key, place(point))
     if names:
-        # A forecast leaves them so much less room.
+        # A forecast leaves them less room.
         room = max(2, math.floor(_MOST_LABELS * max(names.values()) / max(end, 1)))
         shown = [[*names.items()][n] for n in style.thinned(len(names), room)]
-        axes.set_xticks(
-            [number for _, number in shown],
-            [name for name, _ in shown],
-            rotation=40,
-            ha="right",
-            rotation_mode="anchor",
-            fontsize=9,
-        )
+        look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}
+        axes.set_xticks([at for _, at in shown], [name for name, _ in shown], **look)
     else:
         axes.locator_params(axis="x", nbins=_MOST_LABELS, integer=True)
     axes.set_xlabel("entries of the journal, oldest first")
@@ -337,90 +273,25 @@ def _date_ticks(axes: Any) -> None:
     axes.margins(x=0.02)
 
 
-def _moment(at: str) -> datetime:
-    return datetime.fromisoformat(at).astimezone(UTC)
+def _moment(point: Usage) -> datetime:
+    return datetime.fromisoformat(point.at).astimezone(UTC)
 
 
-def _height(point: Usage) -> float:
-    return max(0.0, _WHOLE * (1 - point.used_fraction))
+def _height(used: float) -> float:
+    return max(0.0, _WHOLE * (1 - used))
 
 
 def _left(point: Usage) -> str:
-    """Write what is left, rounded down."""
+    """Write the remaining share, rounded down."""
     return f"{math.floor(1000 * max(0.0, 1 - point.used_fraction)) / 10:g} %"
 
 
-def _order(view: AccountView) -> tuple[int, str]:
-    kinds = ("population", "dataset", "flow", "partition", "odometer")
-    return kinds.index(view.kind) if view.kind in kinds else len(kinds), view.name
+def _number(text: str | None) -> str:
+    return style.number(Fraction(text or 0))
 
 
-def _last(each: tuple[AccountView, list[Usage]]) -> str:
-    return each[1][-1].at
-
-
-def _title(view: AccountView, shown: Sequence[tuple[AccountView, object]]) -> str:
-    """Return an account's title, with its epsilon where there are several."""
-    title = account_title(view)
+def _title(view: AccountView, *, same: bool) -> str:
+    """Return an account's title, with its epsilon where they differ."""
     if view.halt_at is not None:
-        return f"{title}, halts at {style.number(Fraction(view.halt_at))}"
-    if len({each.epsilon for each, _ in shown if each.epsilon is not None}) == 1:
-        return title
-    return f"{title}, epsilon {style.number(Fraction(view.epsilon or 0))}"
-
-
-def _budget(view: AccountView) -> str:
-    """Write the budget and theorem of the first account, for a title."""
-    epsilon, delta = (Fraction(text) for text in (view.epsilon or "0", view.delta))
-    budget = f"epsilon {style.number(epsilon)} at delta {style.number(delta)}"
-    return f"{budget}, {view.theorem} filter"
-
-
-#: One point of a forecast: when, and the share of the budget that is used then.
-DatedShares = Sequence[tuple[date | datetime, float]]
-#: A forecast takes at most so many times the room that the journal does.
-_HORIZON = 2.0
-
-
-def over_charges(line: BudgetLine, newest: int) -> list[tuple[Any, float]]:
-    """Go on from the newest entry, whatever calendar the line's days have."""
-    points = [(newest + grown, used) for _, used, grown in line.points]
-    return _within(points, newest * (1 + _HORIZON))
-
-
-def over_dates(
-    given: DatedShares, line: BudgetLine | None, start: datetime, newest: datetime
-) -> list[tuple[Any, float]]:
-    """Go on from the newest charge; days that are not the clock's are left out.
-
-    Args:
-        given: A forecast that somebody made, which is drawn as it is.
-        line: What the ledger's runs foretell.
-        start: When the oldest charge was.
-        newest: When the newest was.
-    """
-    if given:
-        return [(_at(day), share) for day, share in given]
-    if line is None or not line.clock:
-        return []
-    coming = [(_at(day), used) for day, used, _ in line.points]
-    points = [(when, used) for when, used in coming if when >= newest]
-    return _within(points, newest + _HORIZON * (newest - start))
-
-
-def foretold(line: BudgetLine) -> str:
-    """Say where a line ends, in the calendar of its days."""
-    day, share, _ = line.points[-1]
-    calendar = "" if line.clock else ", as release keys count"
-    return f"forecast: {percent_text(share)} used on {day}{calendar}"
-
-
-def _within(points: Sequence[tuple[Any, float]], end: Any) -> list[tuple[Any, float]]:
-    """Cut a line off where a picture ends; its first point always stays."""
-    return [each for number, each in enumerate(points) if not number or each[0] <= end]
-
-
-def _at(day: date | datetime) -> datetime:
-    if isinstance(day, datetime):
-        return day if day.tzinfo else day.replace(tzinfo=UTC)
-    return datetime.combine(day, time(), UTC)
+        return f"{account_title(view)}, halts at {_number(view.halt_at)}"
+    return account_title(view) + ("" if same else f", epsilon {_number(view.epsilon)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dpflow import guarded
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.forecast import BudgetLine
 from dpflow.ledger.records import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
 from tests.projects import POLICY, TENTH, make_project
@@ -124,17 +126,20 @@ def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeyp
 
 
 def test_a_forecast_goes_on_from_the_newest_point():
-    """Dates and shares used; it never goes below nothing, and may be wired later."""
-    forecast = ((date(2026, 8, 10), 0.8), (datetime(2026, 9, 1, tzinfo=UTC), 1.2))
-    data = made(("dataset shop", weekly(30)), forecast=forecast)
+    """It never goes below nothing, and days that no clock has are not drawn."""
+    days = ((date(2026, 8, 10), 0.8, 1), (date(2026, 9, 1), 1.2, 2))
+    line = BudgetLine(account="shop#1", points=days, clock=True)
+    data = made(("dataset shop", weekly(30)), line=line)
     figure = draw_burn_down(data)
-    line = figure.axes[0].lines[1]
-    assert list(line.get_ydata()) == pytest.approx([25, 20, 0])
+    drawn = figure.axes[0].lines[1]
+    assert list(drawn.get_ydata()) == pytest.approx([25, 20, 0])
     last = datetime.fromisoformat(data.points[-1].at)
-    expected = [last, datetime(2026, 8, 10, tzinfo=UTC), forecast[1][0]]
-    assert list(date2num(line.get_xdata())) == pytest.approx(date2num(expected))
+    expected = [last, *(datetime(*day.timetuple()[:3], tzinfo=UTC) for day, *_ in days)]
+    assert list(date2num(drawn.get_xdata())) == pytest.approx(date2num(expected))
     assert "forecast" in texts(figure)
     assert "forecast: 120.0% used on 2026-09-01" in alt_text(figure)
+    other = replace(data, line=replace(line, clock=False))
+    assert "forecast" not in texts(draw_burn_down(other))
 
 
 def test_hostile_names_are_drawn_as_they_are():
