@@ -1,13 +1,15 @@
-"""Ratchet of the project's size: `tests/size.toml` holds the counts of today."""
+"""Ratchet of sizes and words: `tests/size.toml` holds the counts of today."""
 
 from __future__ import annotations
 
 import ast
 import fnmatch
 import io
+import re
 import tokenize
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.projects import ROOT
@@ -63,9 +65,8 @@ def function_kinds(source: str) -> list[str]:
 def count_sizes(root: Path) -> Counter[str]:
     """Return the counts of a checkout: code lines, other files' lines, functions."""
     counts: Counter[str] = Counter()
-    for path in sorted(p for top in SIZES["folders"] for p in (root / top).rglob("*")):
+    for top, path in [(t, p) for t in SIZES["folders"] for p in (root / t).rglob("*")]:
         place = path.relative_to(root)
-        top, *_ = place.parts
         if not path.is_file() or path.suffix in {".pyc", ".typed"}:
             continue
         if path.suffix not in {".py", ".sql"}:
@@ -75,16 +76,38 @@ def count_sizes(root: Path) -> Counter[str]:
         source = path.read_text("utf-8")
         lines = code_lines(source) if path.suffix == ".py" else text_lines(source)
         counts[SIZES["folders"][top]] += lines
-        if top == "dpflow":
+        if top in {"dpflow", "tests"}:
             package = "/".join(place.parts[:2])
-            counts[package if package in SIZES["sizes"] else "dpflow (other)"] += lines
-            counts.update(function_kinds(source) if path.suffix == ".py" else ())
+            known = package in SIZES["sizes"]
+            counts[package if known else f"{top} (other)"] += lines
+        if top == "dpflow" and path.suffix == ".py":
+            counts.update(function_kinds(source))
     return counts
 
 
-def exceeded(counts: Counter[str]) -> dict[str, str]:
+def texts(root: Path) -> Iterator[str]:
+    """Yield what people read: pages, and the docstrings and texts of the package."""
+    for path in (*root.glob("*.md"), *(root / "docs").rglob("*.md")):
+        if path.name not in SIZES["unread"]:
+            yield path.read_text("utf-8")
+    for path in (root / "dpflow").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            value = getattr(node, "value", None)
+            if isinstance(node, ast.Constant) and isinstance(value, str):
+                yield value if " " in value else ""
+
+
+def count_words(root: Path) -> Counter[str]:
+    """Return how often each listed word stands outside code spans."""
+    spans = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+    plain = (spans.sub(" ", text).lower().split() for text in texts(root))
+    whole = "\n".join(map(" ".join, plain))
+    return Counter({w: len(re.findall(rf"\b{w}\b", whole)) for w in SIZES["words"]})
+
+
+def exceeded(counts: Counter[str], kind: str = "sizes") -> dict[str, str]:
     """Return the counts above `tests/size.toml`; what the file omits may not exist."""
-    limits = SIZES["sizes"]
+    limits = SIZES[kind]
     return {
         name: f"{count} of {limits.get(name, 0)}"
         for name, count in counts.items()
@@ -95,6 +118,8 @@ def exceeded(counts: Counter[str]) -> dict[str, str]:
 def test_no_count_grows():
     """A commit may lower a count; a raised one has its reason in `tests/size.toml`."""
     assert exceeded(count_sizes(ROOT)) == {}
+    assert exceeded(count_words(ROOT), "words") == {}
+    assert [name for name in SIZES["absent"] if list(ROOT.glob(name))] == []
 
 
 def test_growth_is_named(tmp_path):
@@ -111,6 +136,7 @@ def test_growth_is_named(tmp_path):
         "dpflow/added.yaml": "a: 1\n\nb: 2\n",
         "dpflow/added.sql": "-- Comment.\nSELECT 1;\n",
         "tests/test_added.py": "x = (\n    1\n)\n",
+        "docs/added.md": "It was told `told` for\nnothing.\n\n```\ntold\n```\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -125,5 +151,10 @@ def test_growth_is_named(tmp_path):
         "functions *json": 1,
         "functions of texts": 1,
         "tests, all": 3,
+        "tests (other)": 3,
     }
     assert exceeded(limits + added).keys() == added.keys()
+    words = +count_words(tmp_path)
+    assert words == {"told": 1, "for nothing": 1}
+    more = Counter(SIZES["words"]) + words
+    assert exceeded(more, "words").keys() == words.keys()

@@ -153,7 +153,7 @@ class LedgerForTests:
         for entry in self._entries(dataset):
             if entry.charge is not None and entry.kind != "refuse":
                 charges.setdefault(entry.charge, []).append(entry)
-        # No body runs under a run reservation; its steps have reservations of their own.
+        # No body runs under a run reservation; its steps have their own.
         return [
             _charge(entries)
             for entries in charges.values()
