@@ -7,6 +7,7 @@ by an error, or that never enters it, is charged in full.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -140,7 +141,8 @@ def iterations() -> Iterator[SubStep]:
     """Run the sub-steps of the running step, which declared `EarlyStopping`.
 
     The loop ends by itself after the last stop. Leave it earlier with `break`; only
-    the sub-steps that started are charged, if the dataset's theorem allows that.
+    the sub-steps that started are charged, if the dataset's theorem allows that. A
+    progress bar shows in terminals.
 
     Yields:
         Each sub-step, which draws its noise and says whether the step may end here.
@@ -197,25 +199,42 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
 
 @contextmanager
 def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]]:
-    """Say how far the loop is to whoever listens.
+    """Show how far the loop is, in terminals and to whoever listens.
 
     Listeners hear of it once a second, and where the loop was left, if the step still
     runs then: a loop that is kept and thrown away later has nothing more to tell.
     """
     began, said = time.monotonic(), 0
+    with _bar(execution.request.step, last) as show:
 
-    def advance(number: int) -> None:
-        nonlocal began, said
-        if number == last or time.monotonic() - began > _TOLD_SECONDS:
-            began, said = time.monotonic(), number
-            execution.place.tell("progress", execution.request, done=number, most=last)
+        def advance(number: int) -> None:
+            nonlocal began, said
+            show(number)
+            if number == last or time.monotonic() - began > _TOLD_SECONDS:
+                began, said = time.monotonic(), number
+                execution.place.tell(
+                    "progress", execution.request, done=number, most=last
+                )
 
-    try:
-        yield advance
-    finally:
-        ran = execution.reported
-        if isinstance(ran, int) and ran > said and not execution.ended:
-            execution.place.tell("progress", execution.request, done=ran, most=last)
+        try:
+            yield advance
+        finally:
+            ran = execution.reported
+            if isinstance(ran, int) and ran > said and not execution.ended:
+                execution.place.tell("progress", execution.request, done=ran, most=last)
+
+
+@contextmanager
+def _bar(name: str, last: int) -> Iterator[Callable[[int], None]]:
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 (only in terminals)
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=last)
+        yield lambda number: progress.update(task, completed=number)
 
 
 def _parts(cost: Cost) -> tuple[Cost, ...]:

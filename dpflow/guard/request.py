@@ -14,6 +14,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -21,6 +22,7 @@ from dpflow.exceptions import (
     InvalidCost,
     LedgerUnavailable,
     ReleaseError,
+    UnsupportedCost,
 )
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, project_of_step
@@ -178,6 +180,8 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         ledger=project.ledger,
     )
     name = None if flow is None else flow.name
+    for policy in policies:
+        _warn_beyond_plan(step.name, cost, policy, name)
     check_person_budgets(project.settings, cost, policies, name, own=step.noise == OWN)
     versions = [_version(step, policy) for policy in policies]
     touched = step.touched(public)
@@ -356,6 +360,29 @@ def concrete(
         msg = f"{error.message} The step did not run."
         raise ConfigurationError(msg) from error
     return cost.at(most)
+
+
+def _warn_beyond_plan(step: str, cost: Cost, policy: Policy, flow: str | None) -> None:
+    """Log a warning where a step's cost exceeds the bound of the flow's plan."""
+    share = policy.flows.get(flow or "")
+    planned = (
+        None if share is None or share.plan is None else share.plan.steps.get(step)
+    )
+    if planned is None or planned.cost in (None, repr(cost)):
+        return
+    rule = policy.dataset_filter()
+    try:
+        more = not rule.price(cost).fits_within(
+            rule.price(cost_from_text(str(planned.cost)))
+        )
+    except UnsupportedCost:
+        return
+    if more:
+        logger.warning(
+            "step %r declares %r, more than the plan of flow %r says (%s): fewer runs "
+            "fit. Correct `plan.steps.%s.cost` in the policy of dataset %r.",
+            *(step, cost, flow, planned.cost, step, policy.dataset),
+        )
 
 
 def _governing(policy: Policy, ledger: Ledger) -> Mapping[str, Any]:

@@ -81,3 +81,24 @@ def test_a_release_of_an_earlier_plan_is_replayed_at_its_own_cost(shop, edit):
     with pytest.raises(ReservationConflict, match="on_change"):
         step(on_change="refuse", release_key="revenue-{week}")(1)
     assert kinds() == ["reserve", "settle"]
+
+
+@pytest.mark.parametrize(("sigma", "warned"), [(90, True), (100, False), (110, False)])
+def test_a_step_above_its_planned_cost_is_logged_and_runs(shop, caplog, sigma, warned):
+    """The bound is for planning; the filter decides."""
+    bound = "{cost: 'Gaussian(sensitivity=1, sigma=100)'}"
+    rewrite_policy(shop, "customers: 1", f"customers: {bound}")
+
+    @guarded(
+        dataset="shop",
+        cost=Gaussian(sensitivity=1, sigma=sigma),
+        flow="weekly",
+        name="customers",
+        fresh=True,
+    )
+    def customers():
+        return release(0.0)
+
+    customers()
+    assert kinds() == ["reserve", "settle"]
+    assert ("more than the plan of flow 'weekly'" in caplog.text) is warned
