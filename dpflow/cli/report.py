@@ -56,7 +56,7 @@ def _write(made: Report, out: Path) -> None:
 
 
 def _summary(made: Report) -> str:
-    known = len({section.dataset for section in made.sections})
+    known = len({section.standing.dataset for section in made.sections})
     refused = sum(section.refused for section in made.sections)
     if made.stamp is None:
         state = "not verified"

@@ -140,15 +140,14 @@ def _print_overview(known: DatasetStatus) -> None:
     from rich.text import Text
 
     from dpflow.cli.tables import STATE_STYLES, flows_table
-    from dpflow.ledger.decision.refusal import frozen_text
     from dpflow.ledger.views.words import (
         parts_lines,
         people_lines,
         percent_text,
     )
-    from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
+    from dpflow.show.guarantees import shares_in_words, unusual_text
 
-    standing, found, terms = known.standing, known.overview, known.terms
+    standing, found = known.standing, known.overview
     title = (plain(standing.dataset), "bold cyan")
     state = (plain(found.state.text), STATE_STYLES.get(found.state.word, ""))
     since = f" since {found.state.since[:16].replace('T', ' ')}"
@@ -168,12 +167,12 @@ def _print_overview(known: DatasetStatus) -> None:
             say(Text(unusual_text(found.unusual), style="yellow"))
         if shares_in_words(standing.pinned):
             say(plain(shares_in_words(standing.pinned)))
-        if len(terms) > 1 or any(view.opened != view.budget for view in terms):
-            say(plain(terms_in_words(terms)))
-        if terms and terms[-1].frozen is not None:
-            told = plain(frozen_text(terms[-1].frozen)).capitalize()
-            unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
-            say(Text(f"{told}. Every step is refused; {unfreeze}", style="bold cyan"))
+    if known.history:
+        say(plain(known.history))
+    if known.frozen:
+        told = plain(known.frozen).capitalize()
+        unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
+        say(Text(f"{told}. Every step is refused; {unfreeze}", style="bold cyan"))
     if found.flows:
         say("", flows_table(found.flows, (standing.pinned or {}).get("unit", "")))
 

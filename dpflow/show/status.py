@@ -13,13 +13,14 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
 from dpflow.notebook import Record, marked_up_table
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
-from dpflow.show.guarantees import term_guarantee
+from dpflow.show.guarantees import term_guarantee, terms_in_words
 from dpflow.show.overview import Overview, overview, pauses
 
 
@@ -147,6 +148,20 @@ class DatasetStatus:
     outlooks: tuple[Outlook, ...]
     refused: int
     guarantee: str
+
+    @property
+    def history(self) -> str:
+        """The terms in words, if there is more to say than the newest budget."""
+        terms = self.terms if self.standing.pinned is not None else ()
+        told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
+        return terms_in_words(terms) if told else ""
+
+    @property
+    def frozen(self) -> str:
+        """Who froze the dataset and why, or ""."""
+        terms = self.terms if self.standing.pinned is not None else ()
+        freeze = terms[-1].frozen if terms else None
+        return "" if freeze is None else frozen_text(freeze)
 
     @property
     def used(self) -> float:

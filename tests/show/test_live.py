@@ -196,4 +196,7 @@ def test_steps_go_on_while_somebody_looks(shop):
     assert verified(ledger).found.fine
     ledger.close()
     shop_now = client.get("/status.json").json()["sections"][1]
-    assert shop_now["accounts"][0]["spent"] == {"epsilon": "0.8", "delta": "0"}
+    assert shop_now["standing"]["accounts"][0]["spent"] == {
+        "epsilon": "0.8",
+        "delta": "0",
+    }

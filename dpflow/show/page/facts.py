@@ -2,82 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
 from dpflow.config import Settings
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.forecast import Outlook, budget_line, flow_outlooks, outlooks
+from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.decision.refusal import frozen_text
-from dpflow.ledger.records import (
-    AccountView,
-    AlertView,
-    OpenReservation,
-    RefusalView,
-    TermView,
-)
+from dpflow.ledger.records import AlertView, OpenReservation, RefusalView, TermView
 from dpflow.ledger.views.releases import KeptRelease, releases
-from dpflow.ledger.views.standing import Standing, standings
 from dpflow.notebook import Record
-from dpflow.policy import Policy, PolicySet
+from dpflow.policy import Policy
 from dpflow.policy.files import policies_and_problem
-from dpflow.rounding import number_from_text, number_text, short_up
+from dpflow.rounding import number_from_text, short_up
 from dpflow.show.figures.burndown import BurnDown
-from dpflow.show.guarantees import term_guarantee, terms_in_words
-from dpflow.show.overview import Overview, overview, pauses
 from dpflow.show.page.stamp import Stamp
+from dpflow.show.status import DatasetStatus, status_of
 
 _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 200, 30, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One dataset in one term.
+class Section(DatasetStatus):
+    """One dataset in one term; of an earlier term, its numbers only.
 
     Attributes:
-        overview: Whether it runs, and what is gone.
         headline: The guarantee as people would say it; "" if there is no short way.
-        guarantee: The guarantee with its assumptions.
-        history: Which terms there were, if that is worth telling.
-        frozen: Who froze the dataset and why, or "".
-        thresholds: The alerts that the policy asks for, as shares.
-        refusals: The newest ones of this term.
-        refused: How many there are, of the newest thousand of the ledger.
-        outlooks: How many more runs each flow has.
+        thresholds: The shares at which the policy alerts.
+        alerts: The alerts of its newest term.
+        refusals: The newest refusals of this term.
     """
 
-    dataset: str
-    term: int | None
-    overview: Overview
-    unit: str
-    relation: str
     headline: str
-    guarantee: str
-    history: str
-    frozen: str
-    differences: tuple[str, ...]
-    accounts: tuple[AccountView, ...]
-    thresholds: tuple[str, ...]
+    thresholds: tuple[Fraction, ...]
     alerts: tuple[AlertView, ...]
     refusals: tuple[RefusalView, ...]
-    refused: int
-    outlooks: tuple[Outlook, ...]
     burn_down: BurnDown | None = field(repr=False)
-
-    @property
-    def filters(self) -> tuple[AccountView, ...]:
-        """The accounts with a budget."""
-        return tuple(view for view in self.accounts if view.reading is None)
-
-    @property
-    def odometers(self) -> tuple[AccountView, ...]:
-        """The accounts with a reading."""
-        return tuple(view for view in self.accounts if view.reading is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,137 +87,82 @@ def read_report(
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
     """
-    policies, problem = policies_and_problem(found.policies)
-    problems = [] if problem is None else [problem]
-    # A verification asks the witness by itself.
+    problems: list[str] = []
+    # A verification compares the witness, too.
     tell = problems.append if stamp is None else None
     with inspected(found, tell=tell) as ledger:
         made = None if stamp is None else stamp(ledger)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        empty = Report(
+            ledger=ledger.id, place=ledger.place, at=at, warnings=(), stamp=made
+        )
         try:
-            return collect(
-                ledger,
-                standings(ledger, policies, dataset),
-                policies,
-                dataset=dataset,
-                problems=problems,
-                stamp=made,
-            )
+            return _collect(found, ledger, dataset, empty, problems)
         except LedgerCorrupt as error:
             if made is None or made.found.fine:
                 raise
-            return unread(ledger, [*problems, error.message], made)
+            return replace(empty, warnings=(*problems, error.message))
 
 
-def collect(
+def _collect(
+    found: Settings,
     ledger: Ledger,
-    standings: Iterable[Standing],
-    policies: PolicySet,
-    *,
-    dataset: str | None = None,
-    problems: Sequence[str] = (),
-    stamp: Stamp | None = None,
+    dataset: str | None,
+    empty: Report,
+    problems: Sequence[str],
 ) -> Report:
-    """Read what a page shows.
-
-    Args:
-        ledger: The ledger; other processes may go on using it.
-        standings: The datasets, in the order of the page.
-        policies: As the files say now, for the alerts that they ask for.
-        dataset: The only one whose releases, reservations and newest entries are
-            shown. Default: all.
-        problems: What is wrong with the files or the ledger, if anything is.
-        stamp: What a verification found.
-    """
-    standings = list(standings)
-    known = {view.id for each in standings for view in each.accounts}
-    refused: dict[tuple[str, int | None], list[RefusalView]] = {}
-    for refusal in views.refusals(ledger):
-        refused.setdefault((refusal.dataset, refusal.term), []).append(refusal)
-    ahead = outlooks(ledger, dataset)
-    sections: list[Section] = []
-    for standing in standings:
-        policy = policies.get(standing.dataset)
-        own = [each for each in ahead if each.dataset == standing.dataset]
-        of_term = refused.get((standing.dataset, standing.term), [])
-        sections.append(_section(ledger, standing, policy, of_term, own))
+    status = status_of(found, ledger, dataset)
+    policies, _ = policies_and_problem(found.policies)
+    refused = views.refusals(ledger)
+    known = {view.id for each in status.datasets for view in each.standing.accounts}
     kept = releases(ledger, dataset)
-    reservations = [
+    held = [
         each
         for each in views.open_reservations(ledger)
         if dataset is None or known & set(each.accounts)
     ]
+    stamp = empty.stamp
     if stamp is not None and dataset is not None:
         heads = {k: head for k, head in stamp.found.heads.items() if k == dataset}
         stamp = replace(stamp, found=replace(stamp.found, heads=heads))
-    return Report(
-        ledger=ledger.id,
-        place=ledger.place,
-        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        warnings=tuple(problems),
-        sections=tuple(sections),
-        flows=tuple(flow_outlooks(ahead)),
-        reservations=tuple(reservations[:_MOST_RESERVATIONS]),
-        held=len(reservations),
+    return replace(
+        empty,
+        warnings=(*problems, *status.warnings),
+        sections=tuple(
+            _section(ledger, each, policies.get(each.standing.dataset), refused)
+            for each in status.datasets
+        ),
+        flows=status.flows,
+        reservations=tuple(held[:_MOST_RESERVATIONS]),
+        held=len(held),
         releases=tuple(kept[:_MOST_RELEASES]),
         kept=len(kept),
         stamp=stamp,
     )
 
 
-def unread(ledger: Ledger, problems: Sequence[str], stamp: Stamp) -> Report:
-    """Return a page that says why a damaged ledger is not shown.
-
-    Args:
-        ledger: The ledger.
-        problems: What is wrong with it.
-        stamp: What a verification found.
-    """
-    return Report(
-        ledger=ledger.id,
-        place=ledger.place,
-        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        warnings=tuple(problems),
-        stamp=stamp,
-    )
-
-
 def _section(
     ledger: Ledger,
-    standing: Standing,
+    known: DatasetStatus,
     policy: Policy | None,
     refused: Sequence[RefusalView],
-    ahead: Sequence[Outlook],
 ) -> Section:
-    dataset, pinned = standing.dataset, standing.pinned
-    # An earlier term is its numbers only; all else is told of the newest one.
-    newest = pinned is not None
-    terms = views.terms(ledger, dataset) if newest else []
-    freeze = terms[-1].frozen if terms else None
-    alerts = () if policy is None else policy.alerts
-    shares = [Fraction(alert) for alert in alerts]
-    ahead_now = ahead if newest else ()
-    found = overview(ledger, standing, ahead_now, paused=pauses(policy))
-    told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
+    standing, pinned = known.standing, known.standing.pinned
+    facts = {each.name: getattr(known, each.name) for each in fields(known)}
+    if pinned is None:
+        nothing: dict[str, Any] = {"thresholds": (), "alerts": (), "refusals": ()}
+        return Section(**facts, **nothing, headline="", burn_down=None)
+    shares = tuple(Fraction(alert) for alert in (policy.alerts if policy else ()))
+    line = budget_line(known.outlooks)
+    name = standing.dataset
+    own = [e for e in refused if (e.dataset, e.term) == (name, standing.term)]
     return Section(
-        dataset=dataset,
-        term=standing.term,
-        overview=found,
-        unit="" if pinned is None else str(pinned["unit"]),
-        relation="" if pinned is None else str(pinned["relation"]),
-        headline="" if pinned is None else headline(pinned, terms),
-        guarantee="" if pinned is None else term_guarantee(pinned, terms),
-        history=terms_in_words(terms) if told else "",
-        frozen="" if freeze is None else frozen_text(freeze),
-        differences=standing.differences,
-        accounts=standing.accounts,
-        thresholds=tuple(map(number_text, shares)) if newest else (),
-        alerts=tuple(views.alerts(ledger, dataset)) if newest else (),
-        refusals=tuple(refused[:_MOST_REFUSALS]) if newest else (),
-        refused=len(refused) if newest else 0,
-        outlooks=tuple(ahead) if newest else (),
-        burn_down=BurnDown.read(ledger, dataset, alerts=shares, line=budget_line(ahead))
-        if newest
-        else None,
+        **facts,
+        headline=headline(pinned, known.terms),
+        thresholds=shares,
+        alerts=tuple(views.alerts(ledger, name)),
+        refusals=tuple(own[:_MOST_REFUSALS]),
+        burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
     )
 
 

@@ -113,27 +113,22 @@ def _frame(live: Live | None) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
+    accounts = section.standing.accounts
     pictures, drawn = _pictures(section)
-    filters = telling(section.filters, _MOST_ACCOUNTS)
-    odometers = telling(section.odometers, _MOST_ACCOUNTS)
+    filters = telling([v for v in accounts if v.reading is None], _MOST_ACCOUNTS)
+    odometers = telling([v for v in accounts if v.reading is not None], _MOST_ACCOUNTS)
     return {
         "facts": section,
-        "anchor": anchor(section.dataset, section.term),
+        "anchor": anchor(section.standing.dataset, section.standing.term),
         "rows": [row for view in filters for row in _rows(view)],
         "odometers": odometers,
-        "hidden": len(section.accounts) - len(filters) - len(odometers),
-        "used": _used(section),
+        "hidden": len(accounts) - len(filters) - len(odometers),
+        "used": section.used if section.overview.spent else None,
         "unusual": unusual_text(section.overview.unusual),
         "refusals": _alike(section.refusals)[:_MOST_REFUSALS],
         "pictures": pictures,
         "drawn": drawn,
     }
-
-
-def _used(section: Section) -> float | None:
-    """Return the largest share used of a gate that everything in its part passes."""
-    shares = [each.fraction for each in section.overview.spent]
-    return max((share for share in shares if share is not None), default=None)
 
 
 def anchor(dataset: str, term: int | None) -> str:

@@ -139,19 +139,26 @@ def test_hostile_names_are_text(shop):
     made = report()
     (section,) = made.sections
     view = replace(
-        section.accounts[0], name=EVIL, theorem=EVIL, state=EVIL, kind=EVIL, id=EVIL
+        section.standing.accounts[0],
+        name=EVIL,
+        theorem=EVIL,
+        state=EVIL,
+        kind=EVIL,
+        id=EVIL,
     )
     (refusal, *_) = section.refusals
     body = {**refusal.body, "step": EVIL, "flow": EVIL, "fits": EVIL, "gate": EVIL}
+    freeze = {"who": EVIL, "reason": EVIL, "at": EVIL}
     evil = replace(
         section,
-        dataset=EVIL,
+        standing=replace(
+            section.standing,
+            dataset=EVIL,
+            accounts=(view, *section.standing.accounts[1:]),
+        ),
         headline=EVIL,
         guarantee=EVIL,
-        history=EVIL,
-        frozen=EVIL,
-        differences=(EVIL,),
-        accounts=(view, *section.accounts[1:]),
+        terms=(replace(section.terms[-1], unit=EVIL, frozen=freeze),) * 2,
         refusals=(replace(refusal, body=body),),
         alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
         overview=replace(
