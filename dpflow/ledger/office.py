@@ -34,7 +34,8 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
         ReleaseError: If there is none or more than one, or no value to delete.
     """
     with ledger.storage.read() as reading:
-        row, found = named_release(reading, name)
+        found = named_release(reading, name)
+    row = found.row
     command = Withdraw(key=row.key, book=row.book, digest=row.digest, reason=reason)
     if not ledger.ask(command):
         msg = (

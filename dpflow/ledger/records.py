@@ -294,11 +294,10 @@ class AccountView:
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
         charged: Whether a step may have read data under it, at whatever cost. Where it
-            cost nothing, about: a share or a part whose last step was refused or given
-            back counts as never charged.
+            cost nothing, whether one may have under its term.
         opened: A filter's epsilon and delta when the account was opened. A tightened
             account is bound for certain by those only.
-        kept: What is kept of it for the runs of flows.
+        gate: The account as decisions see it.
     """
 
     id: str
@@ -321,6 +320,7 @@ class AccountView:
     halt_at: str | None
     charged: bool = True
     opened: Mapping[str, str] | None = None
+    gate: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

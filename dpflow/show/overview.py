@@ -248,7 +248,7 @@ def overview(
         paused: Whether the policy pauses the schedules of flows that are refused.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
-    spent = tuple(_spent(ledger, view) for view in _budgets(accounts))
+    spent = tuple(_spent(view) for view in _budgets(accounts))
     if pinned is None:
         nothing = UnusualSteps()
         return Overview(
@@ -376,11 +376,10 @@ def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
     return whole + fullest[:1]
 
 
-def _spent(ledger: Ledger, view: AccountView) -> Spent:
-    found = views.used_of(ledger, view.id) if view.id and view.charged else None
+def _spent(view: AccountView) -> Spent:
     used: Fraction | None = Fraction(0)
-    if found is not None and isinstance(found[0], Filter):
-        used = epsilon_used(found[0], found[1])
+    if view.charged and isinstance(view.gate.rule, Filter):
+        used = epsilon_used(view.gate.rule, view.gate.used)
     return Spent(
         account=view.id,
         where="" if view.kind != "partition" else kind_title(view.kind, "", view.name),

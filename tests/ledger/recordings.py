@@ -10,17 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpflow.ledger import journal
-from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.entry import Entry, canonical, columns_of, entry_of
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Key, Row, Run
+from dpflow.ledger.rows import Key, Row
 from dpflow.ledger.storage import row_texts
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.sqlite import SqliteStorage
+from tests.ledger.journals import all_rows, folded
 from tests.postgres import server
 
 
@@ -108,31 +106,6 @@ class InPostgres(Recording, PostgresStorage):
             yield Noting(within, self.written)
 
 
-def all_rows(reading: Any) -> dict[Key, Row]:
-    """Load every row that is kept, and count that none is left out."""
-    kept = {
-        kind: [key_of_text(text) for text, _, _ in reading.kept(kind, limit=2**31)]
-        for kind in KINDS_OF_ROWS
-    }
-    keys = Keys(
-        whole=tuple(reading.books()),
-        charges=tuple(name for _, name in kept["charge"]),
-        releases=tuple(name for _, name in kept["release"]),
-        runs=tuple(name for _, name in kept["run"]),
-        granted=tuple((book, step) for _, book, step in kept["granted"]),
-        claims=tuple(name for _, name in kept["claim"]),
-    )
-    rows = dict(reading.load(keys).rows)
-    assert {key for found in kept.values() for key in found} == rows.keys()
-    return rows
-
-
-KINDS_OF_ROWS = (
-    *("book", "term", "account", "charge", "release", "run", "granted", "claim"),
-    "epoch",
-)
-
-
 def folded_anew(storage: Recording) -> dict[Key, Row]:
     """Read the whole journal from its text, hashes checked, and fold it."""
     rows: dict[Key, Row] = {}
@@ -151,13 +124,10 @@ def folded_anew(storage: Recording) -> dict[Key, Row]:
 
 def folded_apart(storage: Recording) -> dict[Key, Row]:
     """Fold the books' journals, of which nothing says how they were interleaved."""
-    fold = Fold()
-    books = {entry.book for entry in storage.written}
-    for book in sorted(books, key=digest):
-        fold.add(book, [entry for entry in storage.written if entry.book == book])
-    fold.end()
-    assert fold.bad == {}
-    return fold.rows
+    books: dict[str, list[Entry]] = {}
+    for entry in sorted(storage.written, key=lambda entry: digest(entry.book)):
+        books.setdefault(entry.book, []).append(entry)
+    return folded(books)
 
 
 def lawful(storage: Recording) -> bool:
@@ -168,15 +138,3 @@ def lawful(storage: Recording) -> bool:
 def plain(rows: Any) -> Any:
     """Return rows as canonical text: what a database would keep."""
     return {key: canonical(row) for key, row in rows.items()}
-
-
-def unordered(rows: Any) -> Any:
-    """Return rows as text, but for the order of a run's refusals."""
-    found = {}
-    for key, row in rows.items():
-        if isinstance(row, Run):
-            runs = {n: tuple(sorted(getattr(row, n))) for n in ("refused", "halted")}
-            found[key] = canonical(row._replace(**runs))
-        else:
-            found[key] = canonical(row)
-    return found

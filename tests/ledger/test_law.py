@@ -19,6 +19,7 @@ from dpflow.ledger.entry import (
 )
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.storage.row_texts import key_of_text
+from tests.ledger.journals import unordered
 from tests.ledger.laws import played
 from tests.ledger.recordings import (
     InMemory,
@@ -29,7 +30,6 @@ from tests.ledger.recordings import (
     folded_apart,
     lawful,
     plain,
-    unordered,
 )
 from tests.sizes import scaled
 

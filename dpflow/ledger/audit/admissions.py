@@ -37,9 +37,6 @@ from dpflow.ledger.rows import (
 )
 from dpflow.policy.reserved import charges_others
 
-#: So many sums are put together at once: that is quicker than one by one.
-_TOGETHER = 1000
-
 
 class Beyond(NamedTuple):
     """Grants on an account of which one was above its gate.
@@ -66,9 +63,8 @@ class Admissions:
     def __init__(self) -> None:
         self.beyond: list[Beyond] = []
         self.lesser: list[Lesser] = []
-        #: What was settled and held after each grant, by book and account; and the
-        #: highest sums of those that were put together already.
-        self._granted: dict[str, dict[str, list[tuple[Amounts, Amounts]]]] = {}
+        #: The highest sums after a grant, component by component.
+        self._granted: dict[str, dict[str, Amounts]] = {}
         self._since: dict[str, int] = {}
         self._terms: dict[str, Term] = {}
         self._opened: dict[tuple[str, int], Term] = {}
@@ -118,8 +114,8 @@ class Admissions:
     def settle(self, book: str, number: int) -> None:
         """Ask the gates of a book's term about the highest sums so far."""
         term = self._terms.get(book)
-        for account, sums in self._granted.pop(book, {}).items():
-            if term is None or not _admits(term, account, _highest(sums)):
+        for account, highest in self._granted.pop(book, {}).items():
+            if term is None or not _admits(term, account, highest):
                 known = term or Term(book, 0, 0, {})
                 self.beyond.append(Beyond(account, self._since.get(book, 0), known))
         self._since[book] = number
@@ -172,22 +168,8 @@ class Admissions:
             if name != term and not name.startswith(of_term):
                 what = f"a step was granted on account {name!r} of another term"
                 raise JournalError(what)
-            sums = granted.get(name)
-            if sums is None:
-                granted[name] = [(settled, held)]
-                continue
-            sums.append((settled, held))
-            if len(sums) > _TOGETHER:
-                highest = _highest(sums)
-                sums[:] = [(highest, (0,) * len(highest))]
-
-
-def _highest(sums: list[tuple[Amounts, Amounts]]) -> Amounts:
-    """Return the highest of some sums, component by component."""
-    settled, held = zip(*sums, strict=True)
-    # The last may have another length: that entry is refused where it is followed.
-    both = zip(zip(*settled), zip(*held))  # noqa: B905
-    return tuple(max(map(add, *each)) for each in both)
+            total = tuple(map(add, settled, held))
+            granted[name] = tuple(map(max, granted.get(name, total), total))
 
 
 def first_beyond(entries: Iterator[Entry], where: Beyond) -> int | None:

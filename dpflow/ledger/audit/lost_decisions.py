@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import State
 from dpflow.ledger.rows import name_of_term
 from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.views.releases import read_releases
 from dpflow.ledger.witness.lines import Line
 
 
@@ -66,31 +67,19 @@ class LostRelease:
 
 def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
     """Return what would be lost with a ledger: all that it can replay."""
-    kept = [
-        row
-        for row, length in reading.releases()
-        if length is not None and row.state == "settled"
-    ]
-    charges = {row.charge for row in kept}
-    state = reading.load(Keys(charges=tuple(sorted(charges))))
-    found = []
-    for row in kept:
-        charge = state.charge(row.charge)
-        if charge is None:
-            continue
-        made = state.made(charge, row.book)
-        found.append(
-            LostRelease(
-                reservation=row.charge,
-                dataset=",".join(made.body["datasets"]),
-                id=row.key[:12],
-                key=made.body["release_key"] or "",
-                step=made.body["step"],
-                digest=row.digest,
-                at=made.at,
-            )
+    return tuple(
+        LostRelease(
+            reservation=each.row.charge,
+            dataset=each.dataset,
+            id=each.id,
+            key=each.key,
+            step=each.step,
+            digest=each.digest,
+            at=each.at,
         )
-    return tuple(found)
+        for each in read_releases(reading)
+        if each.size is not None and each.state == "settled"
+    )
 
 
 def perhaps_lost(gone: Sequence[Line]) -> tuple[LostRelease, ...]:

@@ -5,7 +5,7 @@ journals. Nothing here decides, writes or remembers anything. It knows no databa
 no SQL, and imports neither the shell's storages nor what audits the ledger.
 """
 
-from dpflow.ledger.views.accounts import accounts, used_of
+from dpflow.ledger.views.accounts import accounts
 from dpflow.ledger.views.alerts import alerts
 from dpflow.ledger.views.history import decisions, history
 from dpflow.ledger.views.refusals import count_refusals, halts, refusal_of_run, refusals
@@ -28,5 +28,4 @@ __all__ = [
     "unusual",
     "unusual_steps",
     "usage",
-    "used_of",
 ]

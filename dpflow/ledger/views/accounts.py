@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.settlement import gate_of
@@ -20,10 +20,6 @@ from dpflow.ledger.views.parts import load_accounts, load_parts
 from dpflow.ledger.views.reservations import waiting
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
-
-#: Entries after which an account that holds nothing may never have been charged.
-_UNREAD = ("refuse", "void")
-_WHOLE = ("dataset", "population")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,21 +77,9 @@ def _of_book(
             number: entry.body["term"]["gates"]
             for number, entry in openings(reading, book).items()
         },
-        unread=_unread(reading, state, gates),
     )
     views = sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
     return BookAccounts(state=state, accounts=tuple(views), parts=parts)
-
-
-def used_of(ledger: Ledger, account: str) -> tuple[Rule, Tally] | None:
-    """Return the rule of an account and all that is settled and held under it."""
-    book = account.partition("#")[0]
-    with ledger.storage.read() as reading:
-        state = load_accounts(reading, book, [account])
-    for gate in gates_of_book(state, book):
-        if gate.id == account:
-            return gate.rule, gate.settled + gate.held
-    return None
 
 
 def gates_of_book(state: State, book: str) -> list[Gate]:
@@ -208,6 +192,7 @@ def account_view(
         halt_at=None if gate.halt is None else number_text(gate.halt),
         charged=charged,
         opened=opened,
+        gate=gate,
     )
 
 
@@ -219,30 +204,24 @@ class _Facts:
         dead: What processes hold on each account that have ended.
         closed: What was forfeited on each account.
         opened: By term, the gates that it was opened with.
-        unread: Accounts that were refused or given back, and never charged.
     """
 
     state: State
     dead: Mapping[str, list[Amounts]]
     closed: Mapping[str, list[Amounts]]
     opened: Mapping[int, Mapping[str, Any]]
-    unread: Collection[str]
 
     def view(self, gate: Gate) -> AccountView:
         """Return an account as people read it."""
         zero = gate.rule.zero()
+        ran = self.state.book(gate.dataset).ran.get(str(term_of(gate.id)), 0)
         return account_view(
             gate,
             dead=_total(zero, self.dead.get(gate.id, ())),
             closed=_total(zero, self.closed.get(gate.id, ())),
-            charged=any(gate.used.amounts) or self._has_charges(gate),
+            charged=any(gate.used.amounts) or ran > 0,
             opened=self._opened(gate),
         )
-
-    def _has_charges(self, gate: Gate) -> bool:
-        """Say whether data may have been read under an account, at no cost there."""
-        ran = self.state.book(gate.dataset).ran.get(str(term_of(gate.id)), 0)
-        return ran > 0 and gate.id not in self.unread
 
     def _opened(self, gate: Gate) -> dict[str, str] | None:
         """Return the budget that a filter was opened with, as the journal tells."""
@@ -271,18 +250,6 @@ def _closed(reading: Reading, book: str) -> dict[str, list[Amounts]]:
         for name, posting in entry.postings.items():
             found.setdefault(name, []).append(posting.amount)
     return found
-
-
-def _unread(reading: Reading, state: State, gates: Iterable[Gate]) -> set[str]:
-    """Return the accounts below a whole's that no charge seems to be left of."""
-    places = {}
-    for gate in gates:
-        row = state.account(gate.id)
-        empty = not any((gate.settled + gate.held).amounts)
-        if row is not None and empty and gate.kind not in _WHOLE:
-            places[gate.id] = (row.book, row.entry)
-    last = reading.entries(places.values())
-    return {name for name, place in places.items() if last[place].kind in _UNREAD}
 
 
 def _total(zero: Tally, amounts: Iterable[Amounts]) -> Tally:

@@ -5,8 +5,8 @@ The value of a release is for its readers. Everything else shows its digest only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.accuracy.estimate import Estimate
@@ -57,34 +57,35 @@ class KeptRelease:
     noise: str | None
     reported: int | str | None
     known: tuple[float, float] | None
-
-
-_Kept = tuple[rows.Release, int | None]
+    row: rows.Release = field(repr=False)
 
 
 def releases(ledger: Ledger, dataset: str | None = None) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first."""
     with ledger.storage.read() as reading:
-        return [found for _, found in _newest(reading, dataset)]
+        return read_releases(reading, dataset)
 
 
 def values_kept(
     ledger: Ledger, dataset: str | None = None
 ) -> list[tuple[KeptRelease, str]]:
     """Return the releases that may be replayed, with their values, newest first."""
-    kept = []
     with ledger.storage.read() as reading:
-        for row, found in _newest(reading, dataset):
-            value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
-            if value is not None:
-                kept.append((found, value))
-    return kept
+        found = read_releases(reading, dataset)
+        values = ((each, _value(reading, each.row)) for each in found)
+        return [(each, value) for each, value in values if value is not None]
 
 
-def _newest(
+def read_releases(
     reading: Reading, dataset: str | None = None, name: str | None = None
-) -> list[tuple[rows.Release, KeptRelease]]:
-    """Return releases, newest first; of the others no charge is read."""
+) -> list[KeptRelease]:
+    """Return releases, newest first; of the others no charge is read.
+
+    Args:
+        reading: Of the ledger.
+        dataset: Only of this dataset.
+        name: Only with this release key, or an id that begins so.
+    """
     kept = reading.releases()
     if dataset is not None or name is not None:
         text = "" if name is None else canonical({"release_key": name})[1:-1]
@@ -95,8 +96,8 @@ def _newest(
             if pair[0].charge in charges
             or (name is not None and pair[0].key.startswith(name))
         ]
-    found = sorted(_told(reading, kept), key=lambda pair: pair[1].id)
-    return sorted(found, key=lambda pair: pair[1].at, reverse=True)
+    found = sorted(_told(reading, kept), key=lambda each: each.id)
+    return sorted(found, key=lambda each: each.at, reverse=True)
 
 
 def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
@@ -111,16 +112,16 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
             value is not the one that was settled.
     """
     with ledger.storage.read() as reading:
-        row, found = named_release(reading, name)
-        value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
+        found = named_release(reading, name)
+        value = _value(reading, found.row)
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
-    ledger.digests.check_value(value, row.charge, row.digest, name)
+    ledger.digests.check_value(value, found.row.charge, found.digest, name)
     return found, value
 
 
-def named_release(reading: Reading, name: str) -> tuple[rows.Release, KeptRelease]:
+def named_release(reading: Reading, name: str) -> KeptRelease:
     """Return the one release that a name means.
 
     Args:
@@ -130,27 +131,29 @@ def named_release(reading: Reading, name: str) -> tuple[rows.Release, KeptReleas
     Raises:
         ReleaseError: If there is none or more than one.
     """
-    kept = _newest(reading, name=name)
-    found = [pair for pair in kept if pair[1].key == name] or [
-        pair for pair in kept if pair[0].key.startswith(name)
+    kept = read_releases(reading, name=name)
+    found = [each for each in kept if each.key == name] or [
+        each for each in kept if each.row.key.startswith(name)
     ]
     if len(found) == 1:
         return found[0]
-    if not found:
-        msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
-        raise ReleaseError(msg)
-    ids = ", ".join(each.id for _, each in found[:5])
-    msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
+    msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
+    if found:
+        ids = ", ".join(each.id for each in found[:5])
+        msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
     raise ReleaseError(msg)
 
 
+def _value(reading: Reading, row: rows.Release) -> str | None:
+    return reading.load(Keys(releases=(row.key,))).values.get(row.key)
+
+
 def _told(
-    reading: Reading, kept: Iterable[_Kept]
-) -> Iterator[tuple[rows.Release, KeptRelease]]:
+    reading: Reading, kept: list[tuple[rows.Release, int | None]]
+) -> Iterator[KeptRelease]:
     """Yield releases with what the entries of their charges say."""
-    everything = list(kept)
-    for start in range(0, len(everything), _PAGE):
-        page = everything[start : start + _PAGE]
+    for start in range(0, len(kept), _PAGE):
+        page = kept[start : start + _PAGE]
         names = tuple({row.charge for row, _ in page})
         state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
         for row, size in page:
@@ -158,27 +161,24 @@ def _told(
             if charge is None:
                 continue
             made, ended = state.made(charge, row.book), state.ended(charge, row.book)
-            body, value = made.body, None
-            if body["cost"].get("mechanism") == _REFINED:
-                value = reading.load(Keys(releases=(row.key,))).values.get(row.key)
-            yield (
-                row,
-                KeptRelease(
-                    id=row.key[:12],
-                    key=body.get("release_key") or "",
-                    dataset=",".join(body["datasets"]),
-                    step=body["step"],
-                    cost=body["cost"],
-                    state=_state(row, size),
-                    digest=row.digest,
-                    size=size,
-                    at=made.at,
-                    flow=body.get("flow"),
-                    who=body.get("who"),
-                    noise=None if ended is None else ended.body.get("noise"),
-                    reported=None if ended is None else ended.body.get("reported"),
-                    known=_known(value),
-                ),
+            body, end = made.body, {} if ended is None else ended.body
+            refined = body["cost"].get("mechanism") == _REFINED
+            yield KeptRelease(
+                id=row.key[:12],
+                key=body.get("release_key") or "",
+                dataset=",".join(body["datasets"]),
+                step=body["step"],
+                cost=body["cost"],
+                state=_state(row, size),
+                digest=row.digest,
+                size=size,
+                at=made.at,
+                flow=body.get("flow"),
+                who=body.get("who"),
+                noise=end.get("noise"),
+                reported=end.get("reported"),
+                known=_known(_value(reading, row) if refined else None),
+                row=row,
             )
 
 

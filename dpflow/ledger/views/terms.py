@@ -26,12 +26,6 @@ def newest_term(ledger: Ledger, dataset: str) -> Term | None:
         return reading.load(Keys(books=(dataset,))).newest(dataset)
 
 
-def book_state(ledger: Ledger, dataset: str) -> State:
-    """Return every term and account of a dataset, checked."""
-    with ledger.storage.read() as reading:
-        return reading.load(Keys(whole=(dataset,)))
-
-
 def differences(term: Term, policy: Policy) -> list[str]:
     """Return how a file differs from a term's copy, in lines; none if it agrees."""
     if agrees(term, policy):

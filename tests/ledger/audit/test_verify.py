@@ -11,7 +11,6 @@ import pytest
 from dpflow import Gaussian
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit import admissions
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.entry import canonical
@@ -189,10 +188,8 @@ class Text(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("together", [1, 1000])
-def test_a_grant_above_its_gate_is_named(ledger, path, together, monkeypatch):
+def test_a_grant_above_its_gate_is_named(ledger, path):
     """Whoever fits hashes and sums cannot make a step admitted."""
-    monkeypatch.setattr(admissions, "_TOGETHER", together)
 
     def dearer(row):
         if row["kind"] in {"open", "refuse"}:

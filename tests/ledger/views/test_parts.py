@@ -82,8 +82,6 @@ def test_gates_by_name_are_those_of_the_whole(ledger: Ledger) -> None:
         }
     for name, gate in whole.items():
         assert standing_gates(ledger, "k", [name]) == {name: gate}
-        found = views.used_of(ledger, name)
-        assert found == (gate.rule, gate.settled + gate.held)
 
 
 def test_a_part_is_checked_against_the_journal(divided: Ledger, path: Place) -> None:
