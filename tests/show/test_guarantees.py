@@ -16,7 +16,6 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views.words import (
     account_lines,
-    account_title,
     amounts_text,
     reading_text,
     telling,
@@ -87,31 +86,6 @@ def test_no_reading_is_shown_smaller_than_it_is(value):
     """Whatever the reading is."""
     shown = reading_text(reading(value)).split()[1]
     assert Fraction(shown) >= Fraction(value)
-
-
-def test_the_accounts_of_a_project_become_a_table(tmp_path, monkeypatch):
-    """One column for the dataset, the flow's share and its odometer."""
-    make_project(tmp_path, monkeypatch, ODOMETER)
-    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
-    views = accounts(current_project().ledger)
-    lines = account_lines(views)
-    assert [account_title(view) for view in views] == [
-        "dataset shop",
-        "share of report",
-        "odometer of report",
-    ]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    table = {row[0]: row[1:] for row in cells}
-    assert table[""] == ["dataset shop", "share of report", "odometer of report"]
-    assert table["---"] == ["---"] * 3
-    assert table["theorem"] == ["basic", "basic", "rdp"]
-    assert table["spent"][:2] == ["epsilon 0.1"] * 2
-    assert table["reserved"] == table["forfeited"] == ["0"] * 3
-    assert table["left"][0].startswith("epsilon 0.9")
-    assert table["used"][:2] == ["10.0%", "20.0%"]
-    assert 0 < float(table["used"][2].rstrip("%")) < 10
-    assert table["reading"][:2] == ["-", "-"]
-    assert table["reading"][2].endswith("at delta 1e-6, halts at 2.5")
 
 
 EVIL = "a|b\n| spent | 0 |\x1b[2J ![x](http://e.example/x.png) <img src=x> \\[l](u)"

@@ -11,11 +11,9 @@ from starlette.testclient import TestClient
 from dpflow import guarded
 from dpflow.config import settings
 from dpflow.guard.project import forget_projects, project_ledger
-from dpflow.ledger import open_ledger
 from dpflow.show.live import HEADERS, make_app
 from dpflow.show.page.facts import read_report
 from dpflow.show.page.render import security_policy
-from dpflow.show.page.stamp import verified
 from tests.projects import POLICY, TENTH, ledger_away, make_project, rows
 
 pytestmark = pytest.mark.quick
@@ -165,38 +163,3 @@ def test_looking_writes_nothing(shop):
     for path in ("/", "/dataset/shop", "/status.json", "/healthz"):
         assert client.get(path).status_code == 200
     assert rows(shop) == before
-
-
-def test_steps_go_on_while_somebody_looks(shop):
-    """Every charge of another thread is taken, every page is answered."""
-    client, answers = browser(), []
-    stop = threading.Event()
-
-    def look():
-        while not stop.is_set():
-            answers.append(client.get("/status.json"))
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        url = settings().ledger_url
-        for number in range(8):
-
-            @guarded(dataset="shop", cost=TENTH, name=f"step {number}")
-            def step():
-                return 1
-
-            step()
-    finally:
-        stop.set()
-        looking.join()
-    assert {answer.status_code for answer in answers} == {200}
-    assert answers
-    ledger = open_ledger(url, read_only=True)
-    assert verified(ledger).found.fine
-    ledger.close()
-    shop_now = client.get("/status.json").json()["sections"][1]
-    assert shop_now["standing"]["accounts"][0]["spent"] == {
-        "epsilon": "0.8",
-        "delta": "0",
-    }

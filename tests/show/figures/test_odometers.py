@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting import ODOMETERS, make_odometer
+from dpflow.accounting import make_odometer
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.show.figures import compare_odometers
 from tests.wrong_odometers import wrong_readings
@@ -21,22 +21,6 @@ def lines(figure):
     (axes,) = figure.axes
     names = [text.get_text().rsplit("  ", 1)[0] for text in axes.get_legend().texts]
     return dict(zip(names, axes.lines, strict=True))
-
-
-def test_every_odometer_is_drawn_at_every_step(figure):
-    """As it reads, on a logarithmic axis."""
-    drawn = lines(figure)
-    names = {name for key in drawn for name in key.split(", ")}
-    assert names == set(ODOMETERS)
-    assert figure.axes[0].get_yscale() == "log"
-    step = PureDP(epsilon="0.1")
-    for key, line in drawn.items():
-        for name in key.split(", "):
-            odometer = make_odometer(name, delta="1e-6", halt_at_epsilon=5)
-            tally = odometer.zero()
-            for number in range(100):
-                tally = tally + odometer.price(step)
-                assert line.get_ydata()[number] == odometer.read(tally)
 
 
 def test_what_the_poster_says_of_its_figure_holds(figure):

@@ -17,12 +17,6 @@ def figure():
     return style.describe(made, "Nothing is shown.")
 
 
-def test_no_two_of_fourteen_lines_look_the_same():
-    """Where colours repeat, dashes differ."""
-    looks = {(style.colour(n), str(style.dash(n))) for n in range(14)}
-    assert len(looks) == 14
-
-
 def test_the_same_figure_is_the_same_picture():
     """No date and no chance is in it."""
     for kind in ("png", "svg"):
