@@ -19,9 +19,9 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.base import Identity, damaged, read_only_error
+from dpflow.ledger.storage.base import Identity, damaged
+from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
-from dpflow.ledger.storage.transaction import held_by_thread
 from dpflow.locks import Turn, TurnQueue
 
 #: How long a transaction waits for those of other threads.
@@ -44,19 +44,13 @@ class Kept:
         if self.connection.in_transaction:
             self.connection.rollback()
 
-    def leave(self, turn: Turn) -> None:
-        """End a turn, and what it did not commit; a second time, nothing."""
-        if self.line.is_first(turn):
-            self.roll_back()
-        self.line.leave(turn)
-
 
 _ledgers: dict[str, Kept] = {}
 #: The owners of all ledgers in memory that were not closed.
 _owners: set[str] = set()
 
 
-class Memory:
+class Memory(ExclusiveStorage):
     """A ledger in this process's memory; every object that names it shares it.
 
     Args:
@@ -65,9 +59,8 @@ class Memory:
     """
 
     def __init__(self, name: str, *, read_only: bool = False) -> None:
+        super().__init__(f"{MEMORY}{name}", _LOCK_SECONDS, read_only=read_only)
         self.name = name
-        self._read_only = read_only
-        self.place = f"{MEMORY}{name}"
 
     @classmethod
     def create(cls, name: str, identity: Identity, secret: bytes) -> Memory:
@@ -117,40 +110,28 @@ class Memory:
             raise LedgerUnavailable(msg, ledger=self.place)
         return found
 
-    @property
-    def unwritable(self) -> LedgerUnavailable | None:
-        """Why nothing is written; None if it may be."""
-        return read_only_error(self.place) if self._read_only else None
-
-    def write(self) -> AbstractContextManager[Tables]:
-        """Run a block that no other thread overlaps; it is kept whole or not at all."""
-        if (why := self.unwritable) is not None:
-            raise why
-        return self._alone(keeps=True)
+    def _writing(self) -> AbstractContextManager[Tables]:
+        return self._transaction("COMMIT")
 
     def read(self) -> AbstractContextManager[Tables]:
         """Run a block that reads one consistent state; what it wrote would go."""
-        return self._alone(keeps=False)
+        return self._transaction("ROLLBACK")
 
     @contextmanager
-    def _alone(self, *, keeps: bool) -> Iterator[Tables]:
-        kept, turn = self.kept, Turn()
-        try:
+    def _transaction(self, end: str) -> Iterator[Tables]:
+        kept = self.kept
+        # Every object that names the ledger stands in its line.
+        self._line = kept.line
+        with self._alone():
+            kept.roll_back()  # an interrupt kept the turn before from its end
             try:
-                if not kept.line.take(turn, _LOCK_SECONDS):
-                    raise held_by_thread(self.place, kept.line, _LOCK_SECONDS)
-                kept.roll_back()  # an interrupt kept the turn before from its end
                 kept.connection.execute("BEGIN")
                 yield Tables(kept.connection, self.place, kept.identity)
-                if keeps:
-                    kept.connection.execute("COMMIT")
+                kept.connection.execute(end)
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error
             finally:
-                kept.leave(turn)
-        finally:
-            # An interrupt may have come before the line above.
-            kept.leave(turn)
+                kept.roll_back()
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""

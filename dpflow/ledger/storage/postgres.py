@@ -17,15 +17,14 @@ import psycopg
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerMissing,
-    LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
     Identity,
     another_version,
     identity_of,
-    read_only_error,
 )
+from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Server,
@@ -39,13 +38,11 @@ from dpflow.ledger.storage.postgres_transaction import (
     Seen,
     sql_of,
 )
-from dpflow.ledger.storage.transaction import held_by_thread
-from dpflow.locks import Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
 
 
-class PostgresStorage:
+class PostgresStorage(ExclusiveStorage):
     """A ledger in a schema `dpflow` of a PostgreSQL database.
 
     Args:
@@ -65,18 +62,10 @@ class PostgresStorage:
         read_only: bool = False,
     ) -> None:
         self.server = Server(url, lock_seconds=lock_seconds)
-        self.place = self.server.place
-        self._lock_seconds = lock_seconds
-        self._read_only = read_only
-        self._identity: Identity | None = None
+        super().__init__(self.server.place, lock_seconds, read_only=read_only)
         self._seen: Seen = {}
-        self._forget()
-        _storages.add(self)
-
-    def _forget(self) -> None:
-        self._line = TurnQueue()
         self._connection: Connection | None = None
-        self._pid = os.getpid()
+        _storages.add(self)
 
     @classmethod
     def create(cls, url: str, identity: Identity, secret: bytes) -> PostgresStorage:
@@ -107,27 +96,7 @@ class PostgresStorage:
         storage._identity = identity
         return storage
 
-    @property
-    def identity(self) -> Identity:
-        """Which ledger it is, as `Storage.identity` says."""
-        if self._identity is None:
-            with self.read() as tables:
-                return tables.identity
-        return self._identity
-
-    @property
-    def unwritable(self) -> LedgerUnavailable | None:
-        """Why nothing may be written; a role's rights are the server's to tell."""
-        return read_only_error(self.place) if self._read_only else None
-
-    def write(self) -> AbstractContextManager[PostgresTables]:
-        """Run a block in one transaction that no other writer overlaps.
-
-        Raises:
-            LedgerUnavailable: If it cannot be had now, or its outcome is unknown.
-        """
-        if (why := self.unwritable) is not None:
-            raise why
+    def _writing(self) -> AbstractContextManager[PostgresTables]:
         return self._transaction(WRITING)
 
     def read(self) -> AbstractContextManager[PostgresTables]:
@@ -170,24 +139,6 @@ class PostgresStorage:
                     raise self.server.translated(error) from None
                 raise
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the other threads of this process away."""
-        if self._pid != os.getpid():
-            # A fork that Python did not make, and so did not tell of.
-            self.after_fork_in_child()
-        line, turn = self._line, Turn()
-        try:
-            try:
-                if not line.take(turn, self._lock_seconds):
-                    raise held_by_thread(self.place, line, self._lock_seconds)
-                yield
-            finally:
-                line.leave(turn)
-        finally:
-            # An interrupt may have come before the line above.
-            line.leave(turn)
-
     def _open(self) -> Connection:
         """Return the connection to a database that has a ledger."""
         connection = self._connection
@@ -215,10 +166,9 @@ class PostgresStorage:
         if connection is not None:
             connection.close()
 
-    def after_fork_in_child(self) -> None:
-        """Leave the parent's connection to the parent."""
-        inherited = self._connection
-        self._forget()
+    def _after_fork_in_child(self) -> None:
+        super()._after_fork_in_child()
+        inherited, self._connection = self._connection, None
         if inherited is not None:
             abandon(inherited)
 
@@ -229,7 +179,7 @@ _storages: WeakSet[PostgresStorage] = WeakSet()
 
 def _after_fork_in_child() -> None:
     for storage in list(_storages):
-        storage.after_fork_in_child()
+        storage._after_fork_in_child()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -24,7 +24,8 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.base import Identity, read_only_error
+from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
@@ -48,7 +49,6 @@ from dpflow.ledger.storage.sqlite_transaction import (
     make_tables,
     newest_identity,
 )
-from dpflow.ledger.storage.transaction import held_by_thread
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -59,7 +59,7 @@ BUSY_SECONDS = 5.0
 _LESS_PATIENT = 20
 
 
-class SqliteStorage:
+class SqliteStorage(ExclusiveStorage):
     """A ledger file.
 
     One connection per object, used by one thread at a time and never across a fork.
@@ -79,20 +79,17 @@ class SqliteStorage:
     ) -> None:
         # The working directory may change while the ledger is in use.
         self.path = Path(path).absolute()
-        self.place = str(path)
-        self._read_only = read_only
+        super().__init__(str(path), lock_seconds, read_only=read_only)
         self._wal_path = real_path(self.path, "-wal")
-        self._lock_seconds = lock_seconds
-        self._line = TurnQueue()
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
-        self._identity: Identity | None = None
+        #: The turn whose transaction was committed last.
+        self._whole: Turn | None = None
         self._file: FileId | None = None
         self._wal: FileId | None = None
         #: Seconds that SQLite waits for a lock, if it has waited in vain before.
         self._patience: float | None = None
         self._forking: dict[int, Turn] = {}
-        self._pid = os.getpid()
         _storages.add(self)
 
     @classmethod
@@ -123,28 +120,11 @@ class SqliteStorage:
         return storage
 
     @property
-    def identity(self) -> Identity:
-        """Which ledger it is, as `Storage.identity` says."""
-        if self._identity is None:
-            with self.read() as tables:
-                return tables.identity
-        return self._identity
-
-    @property
     def unwritable(self) -> LedgerUnavailable | None:
         """Why this process may only read the file; None if it may write it."""
-        if self._read_only:
-            return read_only_error(self.place)
-        return self._forbidden()
+        return super().unwritable or self._forbidden()
 
-    def write(self) -> AbstractContextManager[Tables]:
-        """Run a block in one immediate transaction under the ledger's lock.
-
-        Raises:
-            LedgerUnavailable: If this process may only read the file, among others.
-        """
-        if (why := self.unwritable) is not None:
-            raise why
+    def _writing(self) -> AbstractContextManager[Tables]:
         return self._transaction("BEGIN IMMEDIATE")
 
     def read(self) -> AbstractContextManager[Tables]:
@@ -157,18 +137,9 @@ class SqliteStorage:
         Raises:
             LedgerUnavailable: If another thread was in a transaction for too long.
         """
-        self._after_unseen_fork()
-        turn = Turn()
-        try:
-            try:
-                if not self._line.take(turn, self._lock_seconds):
-                    raise held_by_thread(self.place, self._line, self._lock_seconds)
-                self._close_connection(self._lock_seconds)
-                self._file_lock.close()
-            finally:
-                self._end(turn)
-        finally:
-            self._end(turn)
+        with self._alone():
+            self._close_connection(self._lock_seconds)
+            self._file_lock.close()
         self._file = None
 
     def _forbidden(self) -> LedgerUnavailable | None:
@@ -179,25 +150,18 @@ class SqliteStorage:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Tables]:
         """Run a block in one transaction."""
-        turn, whole = Turn(), False
-        try:
-            try:
-                with self._translating():
-                    connection = self._begun(turn, begin)
-                    yield self._within(connection)
-                    connection.execute("COMMIT")
-                    if self._patience is not None:
-                        self._patience = None
-                        milliseconds = round(BUSY_SECONDS * 1000)
-                        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-                    # What went into a file that is not there any more is no commit.
-                    self._check_same_files()
-                    whole = True
-            finally:
-                self._end(turn, whole=whole)
-        finally:
-            # An interrupt may have come before the line above.
-            self._end(turn, whole=whole)
+        until = time.monotonic() + self._lock_seconds
+        with self._alone() as turn, self._translating():
+            connection = self._begun(until, begin)
+            yield self._within(connection)
+            connection.execute("COMMIT")
+            if self._patience is not None:
+                self._patience = None
+                milliseconds = round(BUSY_SECONDS * 1000)
+                connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            # What went into a file that is not there any more is no commit.
+            self._check_same_files()
+            self._whole = turn
 
     @contextmanager
     def _reading(self) -> Iterator[Tables]:
@@ -229,43 +193,32 @@ class SqliteStorage:
             self._identity = newest_identity(connection, self.place)
         return Tables(connection, self.place, self._identity)
 
-    def _begun(self, turn: Turn, begin: str) -> sqlite3.Connection:
-        """Keep other threads and processes away and begin a transaction."""
-        self._after_unseen_fork()
-        until = time.monotonic() + self._lock_seconds
-        if not self._line.take(turn, self._lock_seconds):
-            raise held_by_thread(self.place, self._line, self._lock_seconds)
+    def _begun(self, until: float, begin: str) -> sqlite3.Connection:
+        """Keep other processes away and begin a transaction."""
         if self._file_lock.is_held:
             # An interrupt kept the turn before from its end.
             self._drop()
             self._file_lock.free()
-        self._lock(until)
-        connection = self._open()
-        connection.execute(begin)
-        return connection
-
-    def _end(self, turn: Turn, *, whole: bool = False) -> None:
-        """Let go of all that a turn holds; a second time, of nothing more.
-
-        Args:
-            turn: The turn; nothing happens if it has not come or has ended.
-            whole: Whether its transaction was committed. After anything else the
-                connection may still be inside of one.
-        """
-        if self._line.is_first(turn):
-            if self._file_lock.is_held and not whole:
-                self._drop()
-            self._file_lock.free()
-        self._line.leave(turn)
-
-    def _lock(self, until: float) -> None:
-        """Keep other processes away."""
         # Also so that no lock is made where a ledger was.
         self._check_present()
         if self._file_lock.take(until) is None:
             raise held_by_process(
                 self._file_lock.path, self.path, self.place, self._lock_seconds
             )
+        connection = self._open()
+        connection.execute(begin)
+        return connection
+
+    def _leave(self, line: TurnQueue, turn: Turn) -> None:
+        """Let go of all that a turn holds.
+
+        After anything but a commit the connection may still be inside a transaction.
+        """
+        if line.is_first(turn):
+            if self._file_lock.is_held and turn is not self._whole:
+                self._drop()
+            self._file_lock.free()
+        line.leave(turn)
 
     def _open(self) -> sqlite3.Connection:
         if self._file is None:
@@ -399,7 +352,7 @@ class SqliteStorage:
     def _after_fork_in_parent(self) -> None:
         turn = self._forking.get(threading.get_ident())
         if turn is not None:
-            self._end(turn)
+            self._leave(self._line, turn)
             self._forking.pop(threading.get_ident(), None)
 
     def _after_fork_in_child(self) -> None:
@@ -408,14 +361,8 @@ class SqliteStorage:
             self._abandon("its parent was using it when it forked; try `spawn`")
         # An inherited descriptor keeps the lock held after the parent's death.
         self._file_lock.leave_to_parent()
-        # The threads that stood in line are the parent's.
-        self._line, self._pid = TurnQueue(), os.getpid()
+        super()._after_fork_in_child()
         self._forking.clear()
-
-    def _after_unseen_fork(self) -> None:
-        if self._pid != os.getpid():
-            # A fork that Python did not make, and so did not tell of.
-            self._after_fork_in_child()
 
 
 #: All that may be open when this process forks.

@@ -30,7 +30,6 @@ from dpflow.ledger.storage.row_texts import (
     prefixed,
     row_of,
 )
-from dpflow.locks import TurnQueue
 
 _PAGE = 1000
 #: So many entries are read at once by who checks all of them.
@@ -305,13 +304,3 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Close it; a later call opens it again."""
-
-
-def held_by_thread(place: str, line: TurnQueue, waited: float) -> LedgerUnavailable:
-    """Return the error for a ledger that another thread uses for too long."""
-    name = line.first_name()
-    msg = (
-        f"another thread of this process, {name}, holds the lock of the ledger "
-        f"{place}; waited {waited:g} s. The step did not run; try again."
-    )
-    return LedgerUnavailable(msg, ledger=place, waited=waited, holder=name)
