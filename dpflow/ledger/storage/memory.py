@@ -22,7 +22,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.storage.base import Identity, damaged
 from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
-from dpflow.locks import Turn, TurnQueue
+from dpflow.locks import TurnQueue
 
 #: How long a transaction waits for those of other threads.
 _LOCK_SECONDS = 30.0
