@@ -43,20 +43,6 @@ MODULES = [
     "policy",
     "testing",
 ]
-SIGNATURES = [
-    "dp_task",
-    "dp_flow",
-    "private_task",
-    "guarded",
-    "spend",
-    "release",
-    "iterations",
-    "reserve_run",
-    "load_policy",
-    "status",
-    "history",
-    "why",
-]
 
 
 def commands(command: Any, path: str = "") -> Iterator[str]:
@@ -85,8 +71,9 @@ def surface() -> list[str]:
     lines += [f"odometer {name}" for name in ODOMETERS]
     lines += [
         f"keyword {name}({word})"
-        for name in SIGNATURES
-        for word in inspect.signature(getattr(dpflow, name)).parameters
+        for name in dpflow.__all__
+        if inspect.isfunction(value := getattr(dpflow, name))
+        for word in inspect.signature(value).parameters
     ]
     lines += [
         f"name {module}.{name}"

@@ -58,7 +58,6 @@ _MODULES = {
     "dpflow.interop": "Other libraries",
     "dpflow.policy": "Parts of policies",
     "dpflow.people": "Budgets per person",
-    "dpflow.forecast": "Forecasts",
     "dpflow.plots": "Pictures",
     "dpflow.testing": "Testing",
 }

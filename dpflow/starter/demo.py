@@ -22,6 +22,7 @@ from dpflow.config import settings
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
+    DpflowError,
     LedgerUnavailable,
     how_to_install,
 )
@@ -29,6 +30,7 @@ from dpflow.guard.plain import spend
 from dpflow.guard.project import current_project, forget_projects, make_project_ledger
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.ledger.views.words import amounts_text
+from dpflow.libraries import comes_from
 from dpflow.starter.project import ledger_there
 
 _KILLED = "active_customers in a killed worker"
@@ -155,6 +157,20 @@ def _run_weeks(root: Path, say: Callable[[str], None]) -> Any:
         true = data.active_customers(data.purchases(week))
         say(f"{week}: {released} active customers, +- {spread:.0f} (true: {true})")
 
-    season = asyncio.run(weekly_report.run_weeks(data.weeks(), show))
+    try:
+        season = asyncio.run(weekly_report.run_weeks(data.weeks(), show))
+    except Exception as error:
+        # Prefect's client fails so, and with a RuntimeError if the server is late.
+        if not any(comes_from(error, name) for name in ("httpx", "prefect")) and (
+            type(error) is not RuntimeError or "server" not in str(error)
+        ):
+            raise
+        msg = (
+            "the demo ended early: Prefect's server did not answer in time "
+            f"({type(error).__name__}). A busy machine is the usual reason. Run "
+            "`dpflow demo` again: it replays what was published, and spends nothing "
+            "for it."
+        )
+        raise DpflowError(msg) from error
     weekly_report.draw_burn_down()
     return season
