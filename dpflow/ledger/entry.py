@@ -6,11 +6,9 @@ It needs the standard library only, so that an auditor can run it alone.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from json import encoder
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
@@ -68,15 +66,7 @@ class Columns(NamedTuple):
 # Text and hashes
 
 
-def _no_json(found: object) -> object:
-    what = f"{type(found).__name__} is nothing that JSON knows"
-    raise TypeError(what)
-
-
-#: Made once: `json.JSONEncoder` makes one of these at each call.
-_make = getattr(encoder, "c_make_encoder", None)
-_chunks = _make and _make(None, _no_json, quoted, None, ":", ",", True, False, False)
-_slowly = json.JSONEncoder(
+_encode = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 ).encode
 _decoder: Any = json.JSONDecoder()
@@ -90,12 +80,10 @@ def canonical(data: object) -> str:
         TypeError: If it is nothing that JSON knows.
         ValueError: If there is no end of it, or a number is none.
     """
-    if _chunks is None or not isinstance(data, dict | list | tuple):
-        return _slowly(data)
     try:
-        return "".join(_chunks(data, 0))
+        return _encode(data)
     except RecursionError as error:
-        what = "it holds itself, or is too deep"
+        what = "it is too deep"
         raise ValueError(what) from error
 
 
@@ -115,45 +103,12 @@ def parsed(text: str) -> Any:
     return found
 
 
-def amounts_text(amounts: Amounts) -> str:
-    """Write amounts in canonical form."""
-    return f"[{','.join(map(str, amounts))}]"
-
-
-def postings_text(postings: Mapping[str, Posting]) -> str:
-    """Write postings in canonical form."""
-    return canonical(postings)
-
-
 def postings_from_text(text: str) -> dict[str, Posting]:
-    """Read what `postings_text` wrote.
+    """Read postings from their canonical form.
 
     Raises:
         JournalError: If it is anything else, or has another form.
     """
-    found: dict[str, Posting] = {}
-    if text == "{}":
-        return found
-    last = ""
-    try:
-        # Cutting loses nothing, and each piece is known to have one form only. A name
-        # that is cut itself leaves pieces that have none.
-        for part in text[2:-3].split(']],"'):
-            told, _, sums = part.partition('":[[')
-            name = told if _plain(told) else _name(told)
-            amount, settled, held = sums.split("],[")
-            both = (_amounts(amount), _amounts(settled), _amounts(held))
-            # A named tuple's own way of making one takes twice as long.
-            found[name] = tuple.__new__(Posting, both)
-            if name <= last:
-                return _slowly_read(text)
-            last = name
-    except ValueError:
-        return _slowly_read(text)
-    return found if text[:2] == '{"' and text[-3:] == "]]}" else _slowly_read(text)
-
-
-def _slowly_read(text: str) -> dict[str, Posting]:
     try:
         found = {
             name: Posting(*map(tuple, sums)) for name, sums in parsed(text).items()
@@ -167,26 +122,6 @@ def _slowly_read(text: str) -> dict[str, Posting]:
         what = f"{text[:80]!r} are no postings in their canonical form"
         raise JournalError(what)
     return found
-
-
-#: Whether JSON writes a text as it is: ASCII without controls, quotes and backslashes.
-_plain = re.compile(r"[ !#-\[\]-~]*").fullmatch
-
-
-@lru_cache(maxsize=10_000)
-def _name(told: str) -> str:
-    name: str = parsed(f'"{told}"')
-    if quoted(name) != f'"{told}"':
-        raise ValueError(told)
-    return name
-
-
-@lru_cache(maxsize=1_000)
-def _amounts(text: str) -> Amounts:
-    # Of digits and commas alone, JSON knows no other list than the canonical one.
-    if not text.isascii() or not text.replace(",", "").isdigit():
-        raise ValueError(text)
-    return tuple(parsed(f"[{text}]"))
 
 
 def entry_hash(previous: str, columns: Sequence[Any]) -> str:
@@ -273,6 +208,6 @@ def columns_of(entry: Entry) -> Columns:
     """Return an entry as a database keeps it."""
     book, number, kind, charge, postings, body, at, writer, _ = entry
     texts = entry.texts if isinstance(entry, Written) else None
-    told, text = texts or (postings_text(postings), canonical(body))
+    told, text = texts or (canonical(postings), canonical(body))
     fields = (book, number, kind, charge, told, text, at, writer)
     return tuple.__new__(Columns, fields)

@@ -31,7 +31,6 @@ from dpflow.ledger.entry import (
     Written,
     canonical,
     entry_hash,
-    postings_text,
 )
 from dpflow.ledger.rows import (
     EPOCH,
@@ -54,7 +53,6 @@ from dpflow.ledger.rows import (
     charge_of,
     epoch_of,
     flow_mark,
-    key_of,
     name_in_part,
     name_of_term,
     run_of,
@@ -99,7 +97,7 @@ def next_entry(
             what = f"{list(left)} would be held on account {name!r}"
             raise JournalError(what)
         postings[name] = Posting(amount, account.settled, left)
-    told, text = postings_text(postings), canonical(body)
+    told, text = canonical(postings), canonical(body)
     columns = Columns(book, number, kind, charge, told, text, at, writer)
     whole = entry_hash(head.hash, columns)
     entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
@@ -296,7 +294,7 @@ def _end(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
     """End a charge in one of its books."""
     book, kind, postings = entry.book, entry.kind, entry.postings
     state = str(KINDS[kind].ends)
-    charge = _known(rows, entry)
+    charge = charge_of(rows, entry.charge)
     held = charge.held
     rest: dict[str, Amounts] = {}
     if held.keys() != postings.keys():
@@ -350,12 +348,12 @@ def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
 
 
 def _adopt(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    charge = _known(rows, entry)
+    charge = charge_of(rows, entry.charge)
     changes["charge", charge.id] = charge._replace(owner=entry.body["owner"])
 
 
 def _amend(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
-    charge = _known(rows, entry)
+    charge = charge_of(rows, entry.charge)
     both = added_up(charge.added, amounts)
     changes["charge", charge.id] = charge._replace(added=both)
 
@@ -368,7 +366,7 @@ def _pin(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
         what = f"term {terms + 1} is missing; {number} is the next"
         raise JournalError(what)
     term = Term(entry.book, number, entry.number, facts)
-    changes[key_of(term)] = term
+    changes["term", entry.book, str(number)] = term
 
 
 def _refuse(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
@@ -426,14 +424,6 @@ def _moved_book(entry: Entry, head: Book) -> Book:
     elif kind == "open":
         terms = int(body["term"]["number"])
     return tuple.__new__(Book, (name, number, whole, frozen, ran, terms))
-
-
-def _known(rows: Rows, entry: Entry) -> Charge:
-    found = rows.get(("charge", entry.charge or ""))
-    if not isinstance(found, Charge):
-        what = f"it is about charge {entry.charge}, which nobody made"
-        raise JournalError(what)
-    return found
 
 
 # The kinds

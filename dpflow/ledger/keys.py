@@ -45,11 +45,6 @@ class LedgerKey:
         return True
 
 
-def signer(key: LedgerKey | None) -> Sign | None:
-    """Return what signs; None without a private key."""
-    return None if key is None else key.sign
-
-
 def ledger_key() -> LedgerKey | None:
     """Return the key that `DPFLOW_LEDGER_KEY` names, or None if it is not set.
 

@@ -38,7 +38,7 @@ from dpflow.ledger.decision.settlement import (
 )
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.keys import ledger_key, signer
+from dpflow.ledger.keys import ledger_key
 from dpflow.ledger.model import Command, Decision, State, keys_of
 from dpflow.ledger.newest_entries import check_tail, disagreement
 from dpflow.ledger.provenance import provenance, writer
@@ -226,8 +226,8 @@ class Ledger:
         """Sign the books that were just opened, if this process has the private key."""
         made = [entry for decision in found for entry in decision.entries]
         opened = [entry for entry in made if (entry.number, entry.kind) == _FIRST]
-        sign = signer(ledger_key()) if opened else None
-        if sign is None:
+        key = ledger_key() if opened else None
+        if key is None or (sign := key.sign) is None:
             return
         for entry in opened:
             command = Checkpoint(

@@ -314,7 +314,7 @@ class Decision:
         *,
         charge: str | None = None,
     ) -> Entry:
-        """Write the next entry of a book."""
+        """Write the next entry of a book, which also says who sent the command."""
         for name in body.get("claims", ()):
             # What others said of a name that was not loaded would be lost.
             assert name in self.command.keys.claims, name
@@ -323,7 +323,7 @@ class Decision:
             book,
             kind,
             amounts,
-            body,
+            {**self.command.facts, **body},
             charge=charge,
             at=self.command.at,
             writer=self.command.writer,
@@ -332,6 +332,14 @@ class Decision:
         self.changes |= made
         self.entries.append(entry)
         return entry
+
+    def write_all(
+        self, charge: Charge, kind: str, amounts: Sums, body: Mapping[str, Any]
+    ) -> None:
+        """Write what happens to a charge in each of its books."""
+        for book in sorted(charge.places):
+            here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
+            self.write(book, kind, here, body, charge=charge.id)
 
     def keep(self, key: str, value: str) -> None:
         """Keep the value of a release that was settled, for all that come after."""

@@ -10,7 +10,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MOST = 1024
-_BY_VALUE = frozenset({str, int, type(None)})
 
 
 def by_identity(function: Callable[P, R]) -> Callable[P, R]:
@@ -19,24 +18,13 @@ def by_identity(function: Callable[P, R]) -> Callable[P, R]:
     Only for objects that never change: frozen policies and costs, rules once they are
     made. An equal object is another one and is asked about again.
     """
-    return _remembering(function, id)
-
-
-def by_parts(function: Callable[P, R]) -> Callable[P, R]:
-    """Remember as `by_identity`; texts, whole numbers and tuples are what they hold."""
-    return _remembering(function, _part)
-
-
-def _remembering(
-    function: Callable[P, R], mark: Callable[[object], object]
-) -> Callable[P, R]:
     known: dict[object, tuple[R, tuple[object, ...]]] = {}
 
     @wraps(function)
     def remembered(*things: P.args, **named: P.kwargs) -> R:
         if named:
             return function(*things, **named)
-        key = tuple(map(mark, things))
+        key = tuple(map(id, things))
         found = known.get(key)
         if found is None:
             if len(known) >= _MOST:
@@ -46,11 +34,3 @@ def _remembering(
         return found[0]
 
     return remembered
-
-
-def _part(thing: object) -> object:
-    """Return what differs if a thing is another one."""
-    if not isinstance(thing, tuple):
-        # No whole number that is asked about is negative.
-        return thing if type(thing) in _BY_VALUE else -id(thing)
-    return tuple([each if type(each) in _BY_VALUE else _part(each) for each in thing])

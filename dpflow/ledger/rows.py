@@ -170,29 +170,6 @@ Changes = dict[Key, Row | None]
 EPOCH: Key = ("epoch",)
 
 
-def key_of(row: Row) -> Key:
-    """Return the key under which a row is kept."""
-    match row:
-        case Book(name=name):
-            return ("book", name)
-        case Term(book=book, number=number):
-            return ("term", book, str(number))
-        case Account(id=name):
-            return ("account", name)
-        case Charge(id=name):
-            return ("charge", name)
-        case Release(key=name):
-            return ("release", name)
-        case Run(id=name):
-            return ("run", name)
-        case MostGranted(book=book, step=step):
-            return ("granted", book, step)
-        case Claim(name=name):
-            return ("claim", name)
-        case _:
-            return EPOCH
-
-
 def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     """Return the sum of two, account by account."""
     found = dict(first)
@@ -255,7 +232,7 @@ def charge_of(rows: Rows, name: str | None) -> Charge:
     """
     found = rows.get(("charge", name or ""))
     if not isinstance(found, Charge):
-        what = f"there is no charge {name}"
+        what = f"it is about charge {name}, which nobody made"
         raise JournalError(what)
     return found
 

@@ -123,7 +123,7 @@ class Reserve(Command):
         if taken is not None:
             return taken
         case = _case(pen, self)
-        body = _body(pen.state, case, self.facts)
+        body = _body(pen.state, case)
         return pen.answered(_refused(pen, case, body) or _held(pen, case, body))
 
 
@@ -401,11 +401,10 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     )
 
 
-def _body(state: State, case: _Case, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _body(state: State, case: _Case) -> dict[str, Any]:
     request, cover = case.request, case.cover
     gates = [gate for gate, _ in case.asked]
     told: dict[str, Any] = {
-        **facts,
         **request.body,
         **request.told(),
         "policy": {term.book: term.facts["policy_hash"] for term in case.terms},

@@ -119,7 +119,6 @@ class Amend(ByHand):
         places = dict.fromkeys(split(gate.id)[:2] for gate, _ in extra)
         terms = [term for place in places if (term := state.term(*place)) is not None]
         body = {
-            **self.facts,
             "cost": self.cost.describe(),
             "reserved_cost": reserved,
             "reason": self.reason,
@@ -185,7 +184,6 @@ class Prior(ByHand):
         asked = [(gate, _posted(gate, price, late=True)) for gate, price in prices]
         claims = _evidence(pen.state, self, terms)
         body: dict[str, Any] = {
-            **self.facts,
             "reason": self.reason,
             "evidence_sha256": self.evidence,
             "cost": described(request.cost),
@@ -402,7 +400,6 @@ def _repaired(
     numbers = {split(name)[1] for name in loss.amounts}
     terms = [term for term in pen.state.terms(book) if term.number in numbers]
     body = {
-        **command.facts,
         "reason": command.reason,
         "policy": policies_of(terms),
         "missing": len(loss.entries),

@@ -26,7 +26,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.model import State, rule_of
-from dpflow.ledger.pure_cache import by_identity, by_parts
+from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import OF_FLOW, Account, Sums, Term, gate_in, split
 from dpflow.policy import Policy
@@ -76,18 +76,6 @@ class Gate(NamedTuple):
     def held(self) -> Tally:
         """What is held."""
         return self.rule.zero() if self.row is None else Tally(self.row.held)
-
-    def standing(self, state: State) -> Gate:
-        """Return the gate with its account as it stands in a state."""
-        row, used, told = state.account(self.id), self.used, "open"
-        if row is not None:
-            used = Tally((*map(add, row.settled, row.held),))
-            told = "overdrawn" if row.overdrawn else told
-        if state.book(self.dataset).frozen is not None:
-            told = "frozen"
-        # A named tuple's own way of making one takes twice as long.
-        fields = (*self[:7], used, row, told, *self[10:12])
-        return tuple.__new__(type(self), fields)
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step asks of the account, rounded up.
@@ -232,35 +220,22 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
 
 def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
     """Return the gate of an account; None if its term is gone, or asks for none."""
-    book, number, *_ = split(account)
+    book, number, kind, name, partition = split(account)
     term = state.term(book, number)
-    gate = None if term is None else _empty(term, account, size)
-    return None if gate is None else gate.standing(state)
-
-
-def _empty(term: Term, account: str, size: int = 1) -> Gate | None:
-    """Return the gate of an account to which nothing was charged."""
-    book, _, kind, name, partition = split(account)
-    found = gate_rule(term, kind, name)
+    found = None if term is None else gate_rule(term, kind, name)
     if found is None:
         return None
-    rule, halt = found
-    return Gate(
-        account, book, kind, name, partition, rule, halt, rule.zero(), size=size
-    )
+    row, told, (rule, halt) = state.account(account), "open", found
+    used = rule.zero()
+    if row is not None:
+        used = Tally((*map(add, row.settled, row.held),))
+        told = "overdrawn" if row.overdrawn else told
+    if state.book(book).frozen is not None:
+        told = "frozen"
+    return Gate(account, book, kind, name, partition, rule, halt, used, row, told, size)
 
 
 # What a step asks
-
-
-class _Step(NamedTuple):
-    """What of a request says which gates it asks."""
-
-    step: str
-    flow: str | None
-    partitions: tuple[str, ...]
-    policies: tuple[Policy, ...]
-    populations: tuple[Policy, ...]
 
 
 def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
@@ -276,64 +251,59 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
             one that cannot be, or some where no dataset is divided; or if its datasets
             are divided by different things.
     """
-    step = _Step(
-        request.step,
-        request.flow,
-        request.partitions,
-        request.policies,
-        request.populations,
-    )
-    return [gate.standing(state) for gate in _gates(step, tuple(terms))]
-
-
-@by_parts
-def _gates(step: _Step, terms: tuple[Term, ...]) -> list[Gate]:
-    """Return the gates of a step, each as if nothing was charged to it."""
-    divided = [policy for policy in step.policies if policy.partition is not None]
-    if step.partitions and not divided:
+    policies = request.policies
+    parts = {p.dataset: p.partition.by for p in policies if p.partition is not None}
+    if request.partitions and not parts:
         msg = (
-            f"step {step.step!r} names partitions, but no dataset that it reads is "
-            f"divided: {', '.join(policy.dataset for policy in step.policies)}. The "
-            "step did not run."
+            f"step {request.step!r} names partitions, but no dataset that it reads is "
+            f"divided: {', '.join(request.datasets)}. The step did not run."
         )
         raise ConfigurationError(msg)
-    _check_alike(step.step, divided)
+    if len({*parts.values()}) > 1:
+        # A name would mean a week of one dataset and a region of another.
+        told = ", ".join(f"{dataset!r} by {by}" for dataset, by in parts.items())
+        msg = (
+            f"step {request.step!r} reads datasets that are divided by different "
+            f"things ({told}), so that no name of a part fits them all. Read them in "
+            "steps of their own, or divide them alike. The step did not run."
+        )
+        raise ConfigurationError(msg)
     found: list[Gate | None] = []
-    for term, policy in zip(terms, (*step.policies, *step.populations), strict=True):
-        if policy in step.populations:
-            members = (p for p in step.policies if population_of(p) == policy.dataset)
-            size = sum(_units(each, step) for each in members)
-            found.append(_empty(term, f"{term.book}#{term.number}", size))
-        else:
-            found += _of_dataset(step, term, policy)
+    for term, policy in zip(terms, policies, strict=False):
+        found += _of_dataset(state, request, term, policy)
+    for term in terms[len(policies) :]:
+        members = [p for p in policies if population_of(p) == term.book]
+        by_time = (p.partition is not None and p.partition.by_time for p in members)
+        # A person can be in each part by time.
+        size = sum(len(request.partitions) if each else 1 for each in by_time)
+        found.append(gate_at(state, f"{term.book}#{term.number}", size))
     return [gate for gate in found if gate is not None]
 
 
-def _of_dataset(step: _Step, term: Term, policy: Policy) -> Iterator[Gate | None]:
+def _of_dataset(
+    state: State, step: Request, term: Term, policy: Policy
+) -> Iterator[Gate | None]:
     """Yield the gates of a dataset, and of the partitions that a step touches."""
-    base, size = f"{term.book}#{term.number}", 1
+    base, size, pinned = f"{term.book}#{term.number}", 1, term.facts["pinned"]
     parts = [""]
     if policy.partition is not None:
         # The cap of all parts by time; else it only says whether the dataset is open.
-        size = len(step.partitions) if "whole" in term.facts["pinned"] else 0
+        size = len(step.partitions) if "whole" in pinned else 0
         parts = _parts(step, policy)
-    whole, closed = (
-        _empty(term, base, size),
-        not covers_flow(term.facts["pinned"], step.flow),
-    )
+    whole, closed = gate_at(state, base, size), not covers_flow(pinned, step.flow)
     yield whole and whole._replace(closed=closed)
-    if charges_others(term.facts["pinned"], step.flow):
-        yield _empty(term, f"{base}/others")
+    if charges_others(pinned, step.flow):
+        yield gate_at(state, f"{base}/others")
     for part in parts:
         if part:
-            yield _empty(term, f"{base}{part}")
+            yield gate_at(state, f"{base}{part}")
         # A flow that the policy does not cover gets no account of its own.
         if step.flow is not None and not closed:
             for kind in OF_FLOW:
-                yield _empty(term, f"{base}{part}/{kind}/{step.flow}")
+                yield gate_at(state, f"{base}{part}/{kind}/{step.flow}")
 
 
-def _parts(step: _Step, policy: Policy) -> list[str]:
+def _parts(step: Request, policy: Policy) -> list[str]:
     """Return what the ids of the partitions' accounts have behind their term's."""
     if policy.partition is None or not step.partitions:
         msg = (
@@ -347,28 +317,9 @@ def _parts(step: _Step, policy: Policy) -> list[str]:
     return [f"/partition/{name}" for name in step.partitions]
 
 
-def _check_alike(step: str, divided: Sequence[Policy]) -> None:
-    """Refuse names that would mean a week of one dataset and a region of another."""
-    parts = [(p.dataset, p.partition.by) for p in divided if p.partition is not None]
-    if len({by for _, by in parts}) > 1:
-        told = ", ".join(f"{dataset!r} by {by}" for dataset, by in parts)
-        msg = (
-            f"step {step!r} reads datasets that are divided by different things "
-            f"({told}), so that no name of a part fits them all. Read them in steps of "
-            "their own, or divide them alike. The step did not run."
-        )
-        raise ConfigurationError(msg)
-
-
 def population_of(policy: Policy) -> str | None:
     """Return the book of the population that a dataset belongs to."""
     return None if policy.population is None else f"population/{policy.population}"
-
-
-def _units(policy: Policy, step: _Step) -> int:
-    """Return how many privacy units one person can be in what a step reads of it."""
-    divided = policy.partition is not None and policy.partition.by_time
-    return len(step.partitions) if divided else 1
 
 
 def charges_of(

@@ -53,7 +53,7 @@ class Freeze(Command):
 def closed(pen: Decision, term: Term, reason: str, *, unfreeze: bool) -> None:
     """Write that a book is frozen, or unfrozen."""
     told = {"who": pen.command.facts.get("who", ""), "reason": reason}
-    body = {**pen.command.facts, **told, "policy": policies_of([term])}
+    body = {**told, "policy": policies_of([term])}
     if unfreeze:
         pen.write(term.book, "unfreeze", {}, body)
     else:
@@ -97,8 +97,7 @@ class Withdraw(Command):
         ):
             return pen.answered(answer=False)
         told = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
-        body = {**self.facts, **told}
-        pen.write(kept.book, "withdraw", {}, body)
+        pen.write(kept.book, "withdraw", {}, told)
         return pen.answered(answer=True)
 
 
@@ -116,9 +115,9 @@ class Resume(Command):
 
     def decide(self, state: State) -> Decision:
         """Note in each book that the schedule of a flow runs again."""
-        pen, body = Decision(state, self), {**self.facts, "flow": self.flow}
+        pen = Decision(state, self)
         for book in self.books:
-            pen.write(book, "resume", {}, body)
+            pen.write(book, "resume", {}, {"flow": self.flow})
         return pen.answered(None)
 
 
@@ -152,6 +151,5 @@ class Checkpoint(Command):
         pen, signed = Decision(state, self), state.entries.get(self.place)
         if signed is None or signed.hash != self.hash:
             return pen.answered(answer=False)
-        body = {**self.facts, "signed": dict(self.signed)}
-        pen.write(self.book, "checkpoint", {}, body)
+        pen.write(self.book, "checkpoint", {}, {"signed": dict(self.signed)})
         return pen.answered(answer=True)

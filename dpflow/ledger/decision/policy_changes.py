@@ -269,7 +269,6 @@ def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
     new = {**old, **copied["gates"]}
     term = {**before.facts, **copied, "gates": new}
     body = {
-        **command.facts,
         "reason": command.reason or "a tighter policy was applied",
         "policy": term["policy_hash"],
         "changes": [change.line for change in found.changes],
@@ -331,7 +330,6 @@ def _open(pen: Decision, command: Apply, found: Proposal) -> Applied:
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     _check_sum(policy, "new term", found.terms, raised=command.raise_lifetime)
     told = {
-        **command.facts,
         "changes": [change.line for change in found.changes],
         "total": Budgets.of(found.terms, policy.promised).total(),
         "lifetime": policy.declared().get("lifetime"),

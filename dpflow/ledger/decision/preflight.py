@@ -142,9 +142,7 @@ def reopened(pen: Decision, request: Request) -> Decision | None:
     same = request.made(made)
     owned = charge.owner == request.owner
     if not owned and charge.owner not in state.alive:
-        for book in sorted(charge.places):
-            body = {**pen.command.facts, "owner": request.owner}
-            pen.write(book, "adopt", {}, body, charge=charge.id)
+        pen.write_all(charge, "adopt", {}, {"owner": request.owner})
     elif not owned and not same:
         msg = (
             f"another process runs flow run {request.covers} now, and declared another "
@@ -154,7 +152,7 @@ def reopened(pen: Decision, request: Request) -> Decision | None:
     if same:
         held = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
         return pen.answered(held, earlier=entries)
-    sealed(pen, charge, {"outcome": "declared anew"})
+    pen.write_all(charge, "seal", charge.held, {"outcome": "declared anew"})
     return None
 
 
@@ -165,15 +163,3 @@ def before_of(state: State, run: str) -> list[tuple[str, int]]:
     for book, places in sorted(charge.places.items()) if charge is not None else ():
         found.append((book, max(places)))
     return found
-
-
-def sealed(pen: Decision, charge: Charge, facts: Mapping[str, Any]) -> None:
-    """End a preflight on all its accounts and return what was not drawn."""
-    body = {**pen.command.facts, **facts}
-    for book in sorted(charge.places):
-        rest = {
-            name: amount
-            for name, amount in charge.held.items()
-            if name.partition("#")[0] == book
-        }
-        pen.write(book, "seal", rest, body, charge=charge.id)

@@ -24,7 +24,7 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
-from dpflow.ledger.decision.preflight import is_repaired, sealed
+from dpflow.ledger.decision.preflight import is_repaired
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import may_return
 from dpflow.ledger.model import Command, Decision, Keys, Reach, State
@@ -75,7 +75,7 @@ class End(Command):
         if _check(state, charge, self):
             return pen.answered(None)
         reported = self.reported if kind == "settle" and not charge.added else None
-        body = {**self.facts, **self.body}
+        body = dict(self.body)
         amounts = charge.held
         if reported is not None:
             body["reported"] = reported
@@ -86,9 +86,7 @@ class End(Command):
             if any(map(any, kept.values())):
                 # What cannot return is posted; a void posts nothing.
                 kind, amounts, body["outcome"] = "settle", kept, "void"
-        for book in sorted(charge.places):
-            here = {n: a for n, a in amounts.items() if n.partition("#")[0] == book}
-            pen.write(book, kind, here, body, charge=charge.id)
+        pen.write_all(charge, kind, amounts, body)
         if charge.key is not None and self.value is not None:
             pen.keep(charge.key, self.value)
         return pen.answered(None)
@@ -135,7 +133,7 @@ class Seal(Command):
                 f"{charge.id}"
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        sealed(pen, charge, {"outcome": self.outcome})
+        pen.write_all(charge, "seal", charge.held, {"outcome": self.outcome})
         return pen.answered(answer=True)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
     PolicyChanged,
     PolicyNotApplied,
     UnsupportedCost,
@@ -162,10 +161,12 @@ def opened(
         "by": pen.command.writer,
     }
     said = {"reason": reason, "policy": copied["policy_hash"]}
-    told = {**pen.command.facts, **facts, **said}
+    told = {**facts, **said}
     named = {**source_claim(policy), **(claims or {})}
     pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
-    return known_newest(pen.state, policy.dataset)
+    newest = pen.state.newest(policy.dataset)
+    assert newest is not None
+    return newest
 
 
 def copy_of(policy: Policy, pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,15 +184,6 @@ def source_claim(policy: Policy) -> dict[str, str]:
     """Return the name that a term with this policy uses, for others of the ledger."""
     source = policy.source
     return {} if source is None else {f"source {source}": policy.population or ""}
-
-
-def known_newest(state: State, book: str) -> Term:
-    """Return the term that governs a book which has one."""
-    found = state.newest(book)
-    if found is None:
-        msg = f"book {book!r} has no term"
-        raise LedgerCorrupt(msg)
-    return found
 
 
 def may_be_replaced(state: State, term: Term) -> bool:

@@ -40,7 +40,8 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
         return None
     if setting is not None and setting.startswith(_POSTGRES):
         its = ledger_url if shared else None
-        return _in_log(_postgres_log(setting, its))
+        log = _postgres_log(setting, its)
+        return lambda ledger: Witness(log, ledger)
     if setting is not None and "://" not in setting:
         return _in_folder(Path(setting).absolute())
     if setting is None and not shared:
@@ -71,10 +72,6 @@ def witness_folder(setting: str | None) -> Path:
 
 def _in_folder(folder: Path) -> WitnessAt:
     return lambda ledger: Witness(FileLog(folder / f"{ledger}.witness"), ledger)
-
-
-def _in_log(log: Log) -> WitnessAt:
-    return lambda ledger: Witness(log, ledger)
 
 
 def _postgres_log(url: str, ledger_url: str | None) -> Log:
