@@ -47,7 +47,7 @@ from dpflow.ledger.rows import Changes
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.rollback_check import Watch
+from dpflow.ledger.witness.rollback_check import Watch, is_told
 from dpflow.solving import NotSolved, only_solved
 
 #: So often a transaction ends to solve a number; the next one solves it inside.
@@ -299,7 +299,7 @@ class Ledger:
         if isinstance(found.answer, Granted):
             with suppress(DpflowError):
                 self.void(found.answer.reservation, reason="not witnessed")
-        elif not self.watch.is_told(_news(found)):
+        elif not any(map(is_told, _news(found))):
             return found.answer
         # One for each: a traceback belongs to who raises it.
         return type(error)(error.message, **error.details)

@@ -154,11 +154,6 @@ def test_an_edit_by_hand_is_noticed(name: str) -> None:
     assert LedgerMachine.counts[name] == 1
 
 
-def test_the_model_has_a_unit() -> None:
-    """A model's unit is a whole number of tally units, so that both are exact."""
-    assert (UNIT * QUANTUM).denominator == 1
-
-
 # Controls: the same machine finds each of these.
 
 

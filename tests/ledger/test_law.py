@@ -12,10 +12,10 @@ import pytest
 from dpflow.ledger import journal
 from dpflow.ledger.entry import (
     Posting,
+    canonical,
     columns_of,
     entry_of,
     postings_from_text,
-    postings_text,
 )
 from dpflow.ledger.rows import JournalError
 from dpflow.ledger.storage.row_texts import key_of_text
@@ -161,4 +161,4 @@ def test_accounts_of_any_name_are_read_as_they_were_written():
     """Whatever a name holds of what stands between amounts."""
     names = ["a]],", 'a":[[1],[1],[1]],"b', "],[", "\u00e9\n\\", "a", '"', "]]}", ""]
     told = {name: Posting((1, 2), (3, 4), (0, 5)) for name in names}
-    assert postings_from_text(postings_text(told)) == told
+    assert postings_from_text(canonical(told)) == told

@@ -460,19 +460,15 @@ def _reached(gate: Gate, used: Tally, alerts: Sequence[Fraction]) -> Iterator[Al
 
 def _first_charges(case: _Case, state: State) -> list[TermOpened]:
     """Return the terms that nothing was charged to before."""
-    found = []
-    for term in case.terms:
-        if str(term.number) in state.book(term.book).ran:
-            continue
-        budget = term.facts["pinned"]["budget"]
-        found.append(
-            TermOpened(
-                dataset=term.book,
-                account=f"{term.book}#{term.number}",
-                term=term.number,
-                reason=term.facts["reason"],
-                epsilon=str(budget["epsilon"]),
-                delta=str(budget["delta"]),
-            )
+    return [
+        TermOpened(
+            dataset=term.book,
+            account=f"{term.book}#{term.number}",
+            term=term.number,
+            reason=term.facts["reason"],
+            epsilon=str(term.facts["pinned"]["budget"]["epsilon"]),
+            delta=str(term.facts["pinned"]["budget"]["delta"]),
         )
-    return found
+        for term in case.terms
+        if str(term.number) not in state.book(term.book).ran
+    ]

@@ -14,7 +14,6 @@ import psycopg
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
-    LedgerError,
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.postgres_connection import (
@@ -108,7 +107,8 @@ class PostgresLog:
         def ask(connection: Connection) -> bool:
             with connection.transaction():
                 self._lock(connection, "")
-                if not _has_tables(connection):
+                (has_tables,) = _run(connection, "exists").fetchone()
+                if not has_tables:
                     connection.execute(_statements()["schema"].encode(), prepare=False)
                 every = [("", header), *lines]
                 made = _run(
@@ -163,10 +163,7 @@ class PostgresLog:
 
         def alone() -> _Answer:
             with self._open() as connection:
-                try:
-                    return ask(connection)
-                except psycopg.errors.UndefinedTable:
-                    raise NotBegun from None
+                return ask(connection)
 
         return self._alone.run(alone, _THREAD_SECONDS)
 
@@ -183,6 +180,9 @@ class PostgresLog:
                 self._drop()
                 self._connection = self._connected()
             yield self._connection
+        except psycopg.errors.UndefinedTable:
+            self._drop()
+            raise NotBegun from None
         except psycopg.Error as error:
             self._drop()
             raise LogError(self._server.clean(error) or "no answer") from None
@@ -194,12 +194,7 @@ class PostgresLog:
             raise
 
     def _connected(self) -> Connection:
-        try:
-            connection = self._server.connect()
-        except ConfigurationError:
-            raise
-        except LedgerError as error:
-            raise LogError(error.message) from None
+        connection = self._server.connect()
         if not self._apart:
             self._check_apart(connection)
         return connection
@@ -208,8 +203,9 @@ class PostgresLog:
         """Refuse the ledger's own database: one restore would bring back both."""
         assert self._ledger is not None
         with self._ledger.connect() as other:
-            mine, its = _identity(connection), _identity(other)
-        if mine == its:
+            same = connection.system_identifier == other.system_identifier
+            same = same and connection.info.dbname == other.info.dbname
+        if same:
             connection.close()
             msg = (
                 f"the witness {self.place} is in the ledger's own database: one "
@@ -224,15 +220,6 @@ class PostgresLog:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def _identity(connection: Connection) -> tuple[str, str]:
-    return connection.system_identifier, connection.info.dbname
-
-
-def _has_tables(connection: Connection) -> bool:
-    row = _run(connection, "exists").fetchone()
-    return row is not None and bool(row[0])
 
 
 def _run(connection: Connection, statement: str, **values: object) -> Any:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
     LedgerError,
     LedgerRolledBack,
     LedgerUnwitnessed,
@@ -20,7 +19,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Keys, State
 from dpflow.ledger.rows import Account, epoch_of
-from dpflow.ledger.storage.base import Place
+from dpflow.ledger.storage.base import Place, damaged
 from dpflow.ledger.storage.transaction import Reading, Storage
 from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, Line, line_of
@@ -115,7 +114,11 @@ class Watch:
                 continue
             line = told.get(row.id)
             if line is not None and row.id in line.amounts and row.entry < line.number:
-                raise self._put_back(row, line)
+                what = (
+                    f"account {row.id!r} of the ledger {self.place} is as entry "
+                    f"{row.entry} left it, and entry {line.number} moved it since"
+                )
+                raise damaged(what, self.place)
 
     def governors(self, policies: Iterable[Policy]) -> Mapping[str, str]:
         """Return which other ledgers govern the sources of some policies, by source.
@@ -164,14 +167,6 @@ class Watch:
                 )
                 raise ConfigurationError(msg)
 
-    def _put_back(self, row: Account, line: Line) -> LedgerCorrupt:
-        msg = (
-            f"account {row.id!r} of the ledger {self.place} is as entry {row.entry} "
-            f"left it, and entry {line.number} moved it since. Someone edited the "
-            "ledger, or it is damaged: restore a backup before any further step."
-        )
-        return LedgerCorrupt(msg, ledger=self.place)
-
     def problem(self, storage: Storage) -> str | None:
         """Say why no step would run, for those who only look at the ledger."""
         try:
@@ -215,7 +210,7 @@ class Watch:
         """
         if self.witness is None:
             return
-        lines = [line_of(entry) for entry in entries if _is_told(entry)]
+        lines = [line_of(entry) for entry in entries if is_told(entry)]
         if not lines:
             return
         try:
@@ -223,11 +218,6 @@ class Watch:
         except LedgerUnwitnessed:
             if not all(line.decides for line in lines):
                 raise
-
-    @staticmethod
-    def is_told(entries: Iterable[Entry]) -> bool:
-        """Say whether the witness hears of one of some entries."""
-        return any(map(_is_told, entries))
 
     def _rolled_back(
         self, reading: Reading, gone: Sequence[Line], witness: Witness
@@ -271,7 +261,7 @@ class Watch:
         return LedgerRolledBack(msg, ledger=self.place, witness=witness.place)
 
 
-def _is_told(entry: Entry) -> bool:
+def is_told(entry: Entry) -> bool:
     """Say whether the witness hears of an entry.
 
     Not of a term that a step opened by itself: nobody decided it, and the line of the

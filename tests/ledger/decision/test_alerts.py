@@ -55,19 +55,6 @@ def test_what_was_told_is_not_told_again_after_a_void(ledger: Ledger) -> None:
     assert reached(ledger, "0.6") == []
 
 
-def test_each_partition_tells_its_own(ledger: Ledger) -> None:
-    """By the account that reached it."""
-    policy = make_policy(partition="{by: region}", alerts="[0.5]")
-    names = []
-    for region in ("north", "south", "north"):
-        found = ledger.reserve(
-            request(ledger, "0.3", policies=(policy,), partitions=(region,))
-        )
-        assert isinstance(found, Granted)
-        names += [alert.account for alert in found.alerts]
-    assert names == ["a#1/partition/north"]
-
-
 @pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))
 def test_every_filter_tells_when_half_is_used(ledger: Ledger, theorem: str) -> None:
     """At the step that brings its own fraction there, and at no other."""

@@ -78,18 +78,6 @@ def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
-def test_a_flows_share_is_a_gate(ledger: Ledger, path: Place) -> None:
-    """What the dataset has left does not help a flow that has used its share."""
-    policy = make_policy(flows="{weekly: {epsilon: 0.3}, daily: {epsilon: 0.5}}")
-    granted(ledger, "0.2", policies=[policy], flow="weekly")
-    error = refused(ledger, "0.2", policies=[policy], flow="weekly")
-    assert (error.gate, error.left) == ("flow", {"epsilon": "0.1", "delta": "0"})
-    assert "'weekly'" in error.message
-    granted(ledger, "0.2", policies=[policy], flow="daily")
-    assert sums(path) == (0, 4 * TENTH)
-    assert sums(path, "a#1/flow/weekly") == (0, 2 * TENTH)
-
-
 @pytest.mark.parametrize("flow", ["daily", None])
 def test_other_flows_are_refused(ledger: Ledger, path: Place, flow: str | None) -> None:
     """A policy that names flows means these; the refusal is journaled."""
@@ -232,17 +220,6 @@ def test_what_would_fit_fits(ledger: Ledger) -> None:
     factor = Fraction(error.fits.split()[1])
     assert 2 <= factor <= Fraction(203, 100)
     granted(ledger, PureDP(epsilon=Fraction(1, 2) / factor))
-
-
-def test_what_would_fit_may_be_said(ledger: Ledger, path: Place) -> None:
-    """A factor rounded up to readable digits must not leave what a cost may say.
-
-    2,050 times the noise would be an epsilon below 1e-12, which no cost may have.
-    """
-    granted(ledger, PureDP(epsilon=1 - Fraction("1.0012e-12")))
-    error = refused(ledger, "2048.5e-12")
-    assert "2048 times" in error.fits
-    assert kinds(path) == ["open", "reserve", "refuse"]
 
 
 def test_exhausted_means_granted_before(ledger: Ledger) -> None:

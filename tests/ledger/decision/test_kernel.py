@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dpflow import ApproxDP, Laplace, PureDP
+from dpflow import Laplace, PureDP
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.decision.admit import Reserve
@@ -57,27 +57,6 @@ def other(ledger: Ledger, path: Place) -> Iterator[Ledger]:
 
 
 # The life of a charge
-
-
-def test_a_void_gives_all_of_it_back(ledger: Ledger, path: Place) -> None:
-    """Reserve and void are exact inverses."""
-    kept = granted(ledger, "0.7")
-    for _ in range(3):
-        ledger.void(granted(ledger, "0.3"), reason="cancelled")
-    assert sums(path) == (0, Fraction(7, 10))
-    ledger.settle(kept)
-    ledger.settle(granted(ledger, "0.3"))
-    assert sums(path) == (1, 0)
-    audit(path)
-
-
-def test_ten_tenths_fit_one_exactly(ledger: Ledger, path: Place) -> None:
-    """And the eleventh, however small, does not."""
-    for _ in range(10):
-        ledger.settle(granted(ledger, "0.1"))
-    assert sums(path) == (1, 0)
-    refused(ledger, "1e-12")
-    assert sums(path) == (1, 0)
 
 
 def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
@@ -173,20 +152,6 @@ def test_an_ended_charge_has_ended(ledger: Ledger, path: Place, how: str) -> Non
     audit(path)
 
 
-def test_an_unknown_charge_has_no_end(ledger: Ledger, path: Place) -> None:
-    """Nothing is guessed about it."""
-    before = everything(path)
-    calls: tuple[Callable[[], None], ...] = (
-        lambda: ledger.settle("unknown"),
-        lambda: ledger.void("unknown", reason="test"),
-        lambda: ledger.forfeit("unknown", reason="test"),
-    )
-    for call in calls:
-        with pytest.raises(ReservationConflict, match="knows no reservation"):
-            call()
-    assert before == everything(path)
-
-
 # One id, one execution
 
 
@@ -274,46 +239,7 @@ def test_a_request_that_cannot_be_kept_is_refused(
     audit(path)
 
 
-def test_long_names_are_kept(ledger: Ledger, path: Place) -> None:
-    """The longest that a request may have fit every column."""
-    policy = make_policy("d" * 200, odometer="{theorem: rdp, delta: 1e-6, order: 8}")
-    longest = "\N{PILE OF POO}" * 400
-    granted(
-        ledger,
-        policies=[policy],
-        reservation="r" * 200,
-        step=longest,
-        flow=longest,
-        flow_run=longest,
-    )
-    audit(path)
-    refused(ledger, "5", policies=[policy], flow=longest, flow_run=longest)
-    assert views.refusal_of_run(ledger, longest) is not None
-
-
 # Batches
-
-
-def test_a_batch_is_decided_one_after_another(ledger: Ledger, path: Place) -> None:
-    """Each may be refused or err alone; the order counts."""
-    gaussian = make_policy("b", budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
-    delta = ApproxDP(epsilon="0.1", delta="1e-9")
-    answers = ledger.reserve_many(
-        [
-            request(ledger, "0.6"),
-            request(ledger, "0.6", step="second"),
-            request(ledger, delta, policies=[gaussian]),
-            request(ledger, "0.4"),
-            request(ledger, "1e-12", step="late"),
-        ]
-    )
-    names = [type(answer).__name__ for answer in answers]
-    errors = ("BudgetRefused", "UnsupportedCost")
-    assert ["Granted", *errors, "Granted", errors[0]] == names
-    assert sums(path) == (0, 1)
-    assert kinds(path) == ["open", "reserve", "refuse", "reserve", "refuse"]
-    assert read(path, "SELECT book FROM term") == [("a",)]
-    audit(path)
 
 
 def statements(path: Place) -> tuple[Ledger, list[str]]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import Gaussian, PureDP
+from dpflow import Gaussian
 from dpflow.accounting import make_filter
 from dpflow.costs import RenyiDP
 from dpflow.exceptions import (
@@ -20,7 +20,6 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.rows import Key
@@ -31,7 +30,6 @@ from dpflow.ledger.views import accounts
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
-from tests.ledger.journals import audit
 from tests.ledger.support import granted, make_ledger, make_policy
 
 pytestmark = pytest.mark.quick
@@ -263,15 +261,6 @@ def test_the_unit_must_follow(fields: dict[str, str], message: str) -> None:
         make_policy(**fields)
 
 
-def test_the_guarantee_says_what_is_and_is_not_protected() -> None:
-    """Never an epsilon of a week passed off as that of a person."""
-    assert "without a limit" in WEEKS.guarantee_sentence()
-    assert "one user is kept within (epsilon = 2, delta = 0)" in (
-        CAPPED.guarantee_sentence()
-    )
-    assert "belong to one region for ever" in REGIONS.guarantee_sentence()
-
-
 def test_the_parts_budget_is_not_changed_in_place() -> None:
     """Each part keeps what it was opened with; a new term has new parts."""
     tighter = make_policy(
@@ -279,27 +268,6 @@ def test_the_parts_budget_is_not_changed_in_place() -> None:
     )
     changes = judge(WEEKS.declared(), tighter.declared())
     assert {change.verdict for change in changes} == {"other"}
-
-
-def test_an_amendment_prices_the_group(ledger: Ledger) -> None:
-    """A larger true cost is charged to the whole as often as a person is touched."""
-    weeks = ("2026-W01", "2026-W02", "2026-W03", "2026-W04")
-    made = charge(ledger, CAPPED, *weeks, cost="0.1")
-    ledger.ask(Amend(charge=made, cost=PureDP(epsilon="0.3"), reason="found out"))
-    assert set(spent(ledger).values()) == {Fraction(3, 10)}
-    assert spent(ledger, "dataset") == {"": Fraction(12, 10)}
-    audit(ledger)
-
-
-def test_a_cap_over_parts_leaves_no_room_for_a_second_term(ledger: Ledger) -> None:
-    """The parts may use all of it, so that two terms would break what it promises."""
-    charge(ledger, CAPPED, "2026-W01")
-    wider = make_policy(
-        unit="user-week", partition="{by: week}", lifetime="{epsilon: 3}"
-    )
-    wish = {"reason": "more", "new_term": True, "raise_lifetime": True}
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, wider, **wish)
 
 
 # Further terms

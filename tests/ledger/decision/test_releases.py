@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReservationConflict
+from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
 from dpflow.ledger.views import history
@@ -146,19 +146,6 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) ->
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_a_refused_attempt_leaves_a_dead_claim_alone(
-    ledger: Ledger, path: Place
-) -> None:
-    """Should the dead settle after all, its release is kept."""
-    late = dead_claim(path, "0.1")
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.95", key="week/1")
-    ledger.settle(late, value=VALUE)
-    answer = ledger.reserve(request(ledger, key="week/1"))
-    assert isinstance(answer, Replayed)
-    assert (late, VALUE) == (answer.reservation, answer.value)
-
-
 def test_a_late_settlement_does_not_take_the_key_back(
     ledger: Ledger, path: Place
 ) -> None:
@@ -198,15 +185,6 @@ def test_another_question_under_the_same_key_is_an_error(
     assert caught.value.release_key == "week/1"
     assert sums(path) == (TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
-
-
-def test_a_failed_body_frees_its_key(ledger: Ledger, path: Place) -> None:
-    """It is charged, for an error is an output; the next execution may try."""
-    ledger.settle(granted(ledger, key="week/1"), outcome="failed", value=VALUE)
-    assert read(path, SQL) == []
-    ledger.settle(granted(ledger, key="week/1"), value=VALUE)
-    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
-    assert sums(path) == (2 * TENTH, 0)
 
 
 def test_what_cannot_be_replayed_is_charged_each_time(

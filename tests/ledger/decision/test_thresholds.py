@@ -101,14 +101,6 @@ def test_thresholds_of_another_rule_are_refused() -> None:
         rule_of(json.dumps(pinned))
 
 
-def test_a_text_without_thresholds_is_solved_again() -> None:
-    """Accounts that were opened before thresholds were pinned go on."""
-    pinned = json.loads(rule_to_text(gdp_rule()))
-    del pinned["thresholds"]
-    made = rule_of(json.dumps(pinned))
-    assert solved_thresholds(made) == solved_thresholds(gdp_rule())
-
-
 def test_a_ledger_admits_no_more_after_an_upgrade(
     path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

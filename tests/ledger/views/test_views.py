@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from dpflow.ledger.office import withdraw_release
 from dpflow.ledger.records import AccountView, UnusualSteps
 from dpflow.ledger.storage.transaction import Reading
 from dpflow.ledger.views.releases import release_value
-from dpflow.ledger.views.words import spent_and_budget
 from tests.ledger.processes import Child, die
 from tests.ledger.support import (
     BASIC,
@@ -68,13 +66,6 @@ def amounts(view: AccountView) -> dict[str, str]:
         "forfeited": view.forfeited["epsilon"],
         "left": view.left["epsilon"],
     }
-
-
-def test_nothing_is_nothing(ledger: Ledger) -> None:
-    """A ledger without charges has no accounts, no history and no refusals."""
-    assert (views.accounts(ledger), views.history(ledger)) == ([], [])
-    assert (views.usage(ledger, "a"), views.open_reservations(ledger)) == ({}, [])
-    assert views.refusal_of_run(ledger, "run") is None
 
 
 def test_spent_reserved_and_forfeited_are_told_apart(
@@ -340,24 +331,6 @@ def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> No
     assert {entry.account for entry in entries} == {"a#1", "a#1/odometer/weekly"}
     (told,) = views.refusals(ledger)
     assert (told.account, told.term) == ("a#1", 1)
-
-
-@pytest.mark.parametrize(
-    ("spent", "budget", "shown"),
-    [
-        ("0.41958", "0.41959", ("0.41958", "0.41959")),
-        ("0.4195", "0.4195", ("0.4195", "0.4195")),
-        ("0.123456789", "0.123456789", ("0.123456789", "0.123456789")),
-        ("0.10001", "0.5", ("0.1001", "0.5")),
-        ("0.51234567", "0.5", ("0.5124", "0.5")),
-    ],
-)
-def test_a_full_account_does_not_read_as_overdrawn(
-    spent: str, budget: str, shown: tuple[str, str]
-) -> None:
-    """Four digits where they do; the numbers are rounded up and down."""
-    view: Any = SimpleNamespace(spent={"rho": spent}, budget={"rho": budget})
-    assert spent_and_budget(view, "rho") == shown
 
 
 def test_one_release_is_found_without_the_charges_of_others(

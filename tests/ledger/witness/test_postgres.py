@@ -145,13 +145,6 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
         assert "me@127.0.0.1:9/x" in told.message
 
 
-def test_a_setting_that_cannot_be_read_shows_no_password(tmp_path: Path) -> None:
-    """Neither it nor the driver's words are shown."""
-    with pytest.raises(ConfigurationError, match="the witness's URL") as error:
-        made_at(f"postgresql://me:{PASSWORD}@@/x", tmp_path)
-    assert PASSWORD not in str(error.value)
-
-
 def test_a_session_that_the_server_ended_is_made_anew(
     tmp_path: Path, database: str
 ) -> None:

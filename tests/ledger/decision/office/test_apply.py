@@ -19,7 +19,7 @@ from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from tests.ledger.journals import account, audit, body, kinds, sums, terms_of, whole
-from tests.ledger.support import BASIC, Place, granted, make_policy
+from tests.ledger.support import BASIC, granted, make_policy
 
 pytestmark = pytest.mark.quick
 
@@ -38,19 +38,6 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 
 
 # The first term, and terms that nothing was charged under
-
-
-def test_the_first_application_opens_a_term_and_its_account(ledger: Ledger) -> None:
-    """Explicitly, with whoever did it; the file needs no step to be pinned."""
-    assert propose(ledger, BASIC).action == "open"
-    result = apply_policy(ledger, BASIC, reason="the board agreed")
-    assert (result.action, result.term) == ("open", 1)
-    assert kinds(ledger) == ["open"]
-    entry = body(ledger, "open")
-    assert (entry["reason"], entry["who"]) == ("the board agreed", system_user())
-    assert propose(ledger, BASIC).action == "nothing"
-    assert apply_policy(ledger, BASIC).action == "nothing"
-    assert kinds(ledger) == ["open"]
 
 
 def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
@@ -112,15 +99,6 @@ def test_the_entry_of_a_tightening_tells_all_of_it(ledger: Ledger) -> None:
     assert entry["policy"] == term["policy_hash"]
 
 
-def test_the_old_file_is_refused_after_a_tightening(ledger: Ledger) -> None:
-    """A worker that has not pulled yet does not widen the budget again."""
-    granted(ledger)
-    apply_policy(ledger, budget("0.5"))
-    with pytest.raises(PolicyChanged) as caught:
-        granted(ledger)
-    assert caught.value.differences == ["budget.epsilon: ledger 0.5, file 1"]
-
-
 def test_usage_above_the_new_limit_closes_the_account_without_alarm(
     ledger: Ledger,
 ) -> None:
@@ -178,21 +156,6 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> No
             granted(ledger, policies=[after], flow=flow)
         assert why in no.value.message
         assert f"`dpflow policy diff {after.dataset}`" in no.value.message
-    audit(ledger)
-
-
-def test_a_ledger_verifies_after_a_flow_was_taken_off(
-    ledger: Ledger, path: Place
-) -> None:
-    """What it had reserved settles on its accounts."""
-    flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
-    wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
-    before = make_policy(flows=flows, **wide)
-    name = granted(ledger, policies=[before], flow="weekly")
-    granted(ledger, policies=[before], flow="daily")
-    after = make_policy(flows="{daily: {epsilon: 0.5}}", **wide)
-    assert apply_policy(ledger, after).action == "tighten"
-    ledger.settle(name)
     audit(ledger)
 
 

@@ -76,20 +76,6 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     granted(ledger, policies=[before])
 
 
-def test_an_overdrawn_share_of_a_flow_hinders_no_term(ledger: Ledger) -> None:
-    """The dataset's own budget still holds."""
-    shared = policy("1", "2", flows="{report: {epsilon: 0.2}}")
-    name = granted(ledger, policies=[shared], flow="report")
-    ledger.ask(
-        Amend(
-            charge=name, cost=PureDP(epsilon="0.5"), reason="it was a sum, not a mean"
-        )
-    )
-    found = apply_policy(ledger, shared, **NEW)
-    assert [view.overdrawn for view in found.terms] == [False, False]
-    assert "overdrawn" not in terms_in_words(found.terms)
-
-
 def test_a_second_term_needs_a_lifetime(ledger: Ledger) -> None:
     """The error says what the terms add up to, and what to write."""
     granted(ledger)
@@ -230,16 +216,6 @@ def test_the_guarantee_tells_all_terms_and_their_sum(ledger: Ledger) -> None:
     words = terms_in_words(views.terms(ledger, "a"))
     assert "1 (epsilon = 1, delta = 0) for customer" in words
     assert "add up to (epsilon = 3, delta = 0) of the lifetime (epsilon = 5" in words
-
-
-def test_terms_of_different_units_add_up_to_no_guarantee(ledger: Ledger) -> None:
-    """The budget still counts, and the words do not pretend."""
-    granted(ledger)
-    other = policy("1", "5", unit="visit")
-    apply_policy(ledger, other, **NEW)
-    assert "guarantee of none" not in terms_in_words(views.terms(ledger, "a"))
-    granted(ledger, policies=[other])
-    assert "guarantee of none" in terms_in_words(views.terms(ledger, "a"))
 
 
 # Whatever is done

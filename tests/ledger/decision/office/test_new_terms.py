@@ -82,18 +82,6 @@ def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     )
 
 
-def test_the_same_policy_may_open_a_new_term(ledger: Ledger) -> None:
-    """As when a budget is granted for each year."""
-    policy = capped("1", "2")
-    granted(ledger, "1", policies=[policy])
-    assert apply_policy(ledger, policy, **NEW).term == 2
-    # Nothing was charged under it, so that a further one would change nothing.
-    assert apply_policy(ledger, policy, **NEW).action == "nothing"
-    granted(ledger, "1", policies=[policy])
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, policy, **NEW)
-
-
 def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
     """It can be settled or forfeited after the next term has opened."""
     settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)

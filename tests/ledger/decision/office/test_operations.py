@@ -88,16 +88,6 @@ def test_an_amendment_of_another_relation_is_refused(ledger):
     ledger.ask(Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY))
 
 
-def test_amendments_add_up(ledger):
-    """Each charges only what is new."""
-    name = granted(ledger, "0.1")
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.3"), reason=WHY))
-    ledger.settle(name)
-    assert sums(ledger) == (Fraction(3, 10), 0)
-    audit(ledger)
-
-
 @pytest.mark.parametrize("epsilon", ["0.1", "0.05"])
 def test_nothing_is_ever_lowered(ledger, epsilon):
     """An amendment that charges nothing is an error."""
@@ -115,24 +105,6 @@ def test_an_amendment_may_overdraw(ledger):
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.01", policies=[TWO], flow="report")
     audit(ledger)
-
-
-def test_a_cost_without_a_price_charges_nothing(ledger):
-    """All accounts or none."""
-    name = granted(ledger, "0.1")
-    with pytest.raises(UnsupportedCost):
-        ledger.ask(
-            Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY)
-        )
-    assert kinds(ledger) == ["open", "reserve"]
-
-
-def test_a_reservation_that_is_not_there_is_told(ledger):
-    """By its id."""
-    with pytest.raises(
-        ReservationConflict, match=r"no reservation nobody.*dpflow ledger reservations"
-    ):
-        ledger.ask(Amend(charge="nobody", cost=PureDP(epsilon=1), reason=WHY))
 
 
 def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):

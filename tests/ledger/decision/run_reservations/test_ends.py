@@ -224,19 +224,6 @@ def test_a_seal_whose_answer_is_lost_is_sent_again(
     assert kinds(ledger).count("seal") == 1
 
 
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_void_whose_answer_is_lost_is_sent_again(
-    ledger: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
-) -> None:
-    """The step's charge is given back once, whether or not the first came through."""
-    step = granted(ledger, "0.4")
-    cuts = cut(monkeypatch, ledger, committed=committed)
-    ledger.void(step, reason="never started")
-    assert (cuts, state_of(ledger, step), sums(ledger)) == (["cut"], "void", (0, 0))
-    with pytest.raises(ReservationConflict, match="void already"):
-        ledger.void(step, reason="again")
-
-
 def cut(monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool) -> list[str]:
     """Cut the connection at the next commit, before or after it came through."""
     write, cuts = ledger.storage.write, []
