@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -42,23 +42,19 @@ class People:
         tally: What each person has left.
         slots: Which of them is whose.
         reservation: The ledger's reservation that pays for the bound.
-        store: Which store this is.
-        step: How many steps were reserved.
-        token: The token of the newest step.
-        previous: The token of the step before it.
+        position: How far the store has come.
+        previous: The token of the step before the newest one.
     """
 
     tally: PrivateTally
     slots: Slots
     reservation: str
-    store: str
-    step: int
-    token: str
+    position: Position
     previous: str
 
     def __repr__(self) -> str:
         """Name the store and nothing of its contents."""
-        return f"<People of store {self.store}: withheld>"
+        return f"<People of store {self.position.store}: withheld>"
 
 
 def write_people(path: Path, people: People) -> None:
@@ -71,9 +67,7 @@ def write_people(path: Path, people: People) -> None:
     names = people.slots.to_store()
     header = {
         "format": _FORMAT,
-        "store": people.store,
-        "step": people.step,
-        "token": people.token,
+        **asdict(people.position),
         "previous": people.previous,
         "reservation": people.reservation,
         "bound": people.tally.bound.describe(),
@@ -107,7 +101,11 @@ def read_people(path: Path) -> People:
     return People(
         tally=PrivateTally.from_store(bound, left),
         slots=Slots(bytes.fromhex(header["key"]), bytes(names)),
-        **{name: header[name] for name in _PLAIN},
+        reservation=header["reservation"],
+        position=Position(
+            **{name: header[name] for name in ("store", "step", "token")}
+        ),
+        previous=header["previous"],
     )
 
 
@@ -116,11 +114,6 @@ def _header(path: Path, file: BinaryIO) -> dict[str, Any]:
     if header.get("format") != _FORMAT:
         _damaged(path, "it has another format")
     return header
-
-
-_PLAIN = tuple(
-    field.name for field in fields(People) if field.name not in ("tally", "slots")
-)
 
 
 def write_witness(path: Path, position: Position) -> None:

@@ -90,7 +90,6 @@ class PersonStore(Withheld):
         witness: Path,
         *,
         people: People,
-        position: Position,
         locks: ExitStack,
     ) -> None:
         self._path, self._witness = path, witness
@@ -100,7 +99,7 @@ class PersonStore(Withheld):
         self._locks = locks
         self._pid = os.getpid()
         self.bound = people.tally.bound
-        self.position = position
+        self.position = people.position
         self.reservation = people.reservation
 
     def reserve(self, costs: Floats, people: Sequence[Any]) -> PrivateMask:
@@ -121,15 +120,9 @@ class PersonStore(Withheld):
         with self._lock:
             before = self._usable()
             following, active = _charged(before, costs, people)
-            following = replace(
-                following,
-                step=before.step + 1,
-                token=secrets.token_hex(16),
-                previous=before.token,
-            )
-            position = replace(
-                self.position, step=following.step, token=following.token
-            )
+            last = before.position
+            position = replace(last, step=last.step + 1, token=secrets.token_hex(16))
+            following = replace(following, position=position, previous=last.token)
             with self._closing_on_error():
                 write_people(self._path, following)
                 self._identity = identity(self._path)
@@ -231,24 +224,18 @@ def create_store(
                     "anew: that would forget what has been spent."
                 )
                 raise ConfigurationError(msg)
-        token = secrets.token_hex(16)
-        store = uuid.uuid4().hex
+        position = Position(store=uuid.uuid4().hex, step=0, token=secrets.token_hex(16))
         contents = People(
             tally=PrivateTally.from_store(bound, bytearray()),
             slots=Slots(secrets.token_bytes(32)),
             reservation=reservation,
-            store=store,
-            step=0,
-            token=token,
+            position=position,
             previous="",
         )
-        position = Position(store=store, step=0, token=token)
         # The witness first: people's tallies without one would be of no use.
         write_witness(witness, position)
         write_people(path, contents)
-        return PersonStore(
-            path, witness, people=contents, position=position, locks=locks.pop_all()
-        )
+        return PersonStore(path, witness, people=contents, locks=locks.pop_all())
 
 
 def open_store(
@@ -286,20 +273,17 @@ def open_store(
         people, seen = read_people(path), read_witness(witness)
         paid = bound(people.reservation) if callable(bound) else bound
         _check(path, people, seen, paid)
-        position = replace(seen, step=people.step, token=people.token)
-        if position != seen:
-            write_witness(witness, position)
-        return PersonStore(
-            path, witness, people=people, position=position, locks=locks.pop_all()
-        )
+        if people.position != seen:
+            write_witness(witness, people.position)
+        return PersonStore(path, witness, people=people, locks=locks.pop_all())
 
 
 def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:
-    same = (people.step, people.token) == (seen.step, seen.token)
-    ahead = (people.step, people.previous) == (seen.step + 1, seen.token)
-    if people.store != seen.store or not (same or ahead):
+    found = people.position
+    before = replace(found, step=found.step - 1, token=people.previous)
+    if seen not in (found, before):
         msg = (
-            f"{path} is at step {people.step}, but its witness saw step {seen.step} of "
+            f"{path} is at step {found.step}, but its witness saw step {seen.step} of "
             "this store or another: it is an old backup or a foreign copy. Restore "
             "the newest one; an older one would forget what has been spent."
         )

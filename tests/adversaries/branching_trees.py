@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 
-import mpmath
-
 from dpflow.accounting import Filter
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.auto import AutoFilter
@@ -26,15 +24,9 @@ from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.oracle import MP, real
 
-MP = mpmath.mp.clone()
-MP.dps = 50
 Admits = Callable[[tuple["Mechanism", ...]], bool]
-
-
-def real(value):
-    """Return an exact number in 50-digit arithmetic."""
-    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
 
 
 def to_units(value) -> int:

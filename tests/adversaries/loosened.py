@@ -6,20 +6,10 @@ import math
 from fractions import Fraction
 from typing import Any
 
-import mpmath
-
 from dpflow import Gaussian
 from dpflow.accounting import Filter
 from dpflow.accounting.costs.base import Cost
-
-#: The referee's own arithmetic: fifty digits and some to spare.
-MP: Any = mpmath.mp.clone()
-MP.dps = 60
-
-
-def real(value: Fraction) -> Any:
-    """Return a fraction as one of the referee's numbers."""
-    return MP.mpf(value.numerator) / value.denominator
+from tests.oracle import MP, real
 
 
 def heads(epsilon: Fraction) -> Any:

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mpmath
 import pytest
 
 from dpflow import OutputDP, guarded
@@ -63,10 +62,6 @@ def law(
         return tuple(drawn.output), int(drawn.cell)
 
     return law_of(run)
-
-
-def _real(number: Fraction) -> Any:
-    return mpmath.mpf(number.numerator) / number.denominator
 
 
 def excess(cost: TopK, one: Law, other: Law) -> Any:
@@ -170,53 +165,6 @@ def test_a_mistake_is_caught(mistake: str) -> None:
         if worst(WRONG[mistake], cost, pairs) > 1.1 * float(cost.delta):
             return
     pytest.fail("nothing was found")
-
-
-def test_the_law_is_that_of_picks_without_replacement() -> None:
-    """To 50 digits, by hand: two names; a name and the end; the end."""
-    with mpmath.workdps(50):
-        pick = mpmath.mpf("1.04")
-        a, b, end = (mpmath.exp(pick * n) for n in (7, 5, 2 + PAIR.margin))
-        whole = a + b + end
-        wanted = {
-            (("a", "b"), 2): a / whole * b / (b + end),
-            (("b", "a"), 2): b / whole * a / (a + end),
-            (("a",), 2): a / whole * end / (b + end),
-            (("b",), 2): b / whole * end / (a + end),
-            ((), 1): end / whole,
-        }
-        found = law(largest, PAIR, (7, 5, 2, 1), exp=mpmath.exp, real=_real)
-        assert found.keys() == wanted.keys()
-        assert all(abs(found[o] - wanted[o]) < 1e-48 for o in wanted)
-
-
-def test_the_rarest_name_comes_out_with_delta() -> None:
-    """At two groups of one person each, to 50 digits, but for the rounded margin."""
-    with mpmath.workdps(50):
-        odds = mpmath.log(2 * mpmath.mpf("0.8") / mpmath.mpf("0.2"))
-        exact = 1 + odds / mpmath.mpf("1.04")
-        assert PAIR.margin == mpmath.ceil(exact) == 3
-        each = mpmath.exp(-mpmath.mpf("1.04") * (exact - 1))
-        assert abs(2 * each / (1 + 2 * each) - mpmath.mpf("0.2")) < 1e-48
-    assert math.fsum(
-        p for (names, _), p in law(largest, PAIR, (1, 1)).items() if names
-    ) == pytest.approx(0.19991066163862095, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "most", "among", "margin"),
-    [
-        # 1 + log(among (1 - delta) / delta) / (epsilon / most), by mpmath.
-        ("1", "1e-6", 10, 1000, 209),
-        ("1", "1e-9", 1, 1, 22),
-        ("0.5", "1e-7", 5, 100, 209),
-        ("10", "0.99", 1, 1, 1),
-    ],
-)
-def test_margins(epsilon, delta, most, among, margin) -> None:
-    """How many people more than the largest group not looked at."""
-    cost = TopK(epsilon=epsilon, delta=delta, most=most, among=among)
-    assert cost.margin == margin
 
 
 @pytest.mark.parametrize(("delta", "reached"), [("0.6", 0.487828), ("0.4", 0.359857)])

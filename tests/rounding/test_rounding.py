@@ -14,7 +14,7 @@ import flint
 import mpmath
 import numpy as np
 import pytest
-from flint import arb, fmpq
+from flint import arb
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -38,6 +38,7 @@ from dpflow.rounding import (
     units_down,
     units_up,
 )
+from tests.oracle import ends, to_arb
 from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
 pytestmark = pytest.mark.quick
@@ -160,19 +161,6 @@ near_floats = st.builds(
     st.sampled_from([-1, 0, 1]),
     st.integers(0, 400),
 )
-
-
-def to_arb(value: Fraction) -> arb:
-    """Return a ball that contains the fraction."""
-    return arb(fmpq(value.numerator, value.denominator))
-
-
-def ends(ball: arb) -> tuple[Fraction, Fraction]:
-    """Return the exact ends of a finite ball."""
-    assert ball.is_finite()
-    pairs = [end.man_exp() for end in (ball.lower(), ball.upper())]
-    low, high = (Fraction(int(m)) * Fraction(2) ** int(e) for m, e in pairs)
-    return low, high
 
 
 def on_flint(expression: Callable[..., arb], *values: Fraction) -> tuple:

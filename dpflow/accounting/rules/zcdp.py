@@ -34,7 +34,7 @@ class ZcdpFilter(ThresholdFilter):
 
     Rounding: thresholds down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_zcdp.py.
+    Checked by: tests/accounting/test_rule_options.py.
 
     Args:
         epsilon: Budget, positive.

@@ -20,6 +20,7 @@ import dpflow.costs as further
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
 from dpflow.exceptions import InvalidCost
+from tests.oracle import powers
 
 pytestmark = pytest.mark.quick
 
@@ -124,24 +125,15 @@ BAD_NUMBERS = [
 OUT_OF_RANGE = [(field, value) for field in FIELDS for value in FIELDS[field][2]]
 
 
-def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw decimals of all sizes between two powers of ten."""
-    return st.builds(
-        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
-        st.integers(10**5, 10**6 - 1),
-        st.integers(low, high - 1),
-    )
-
-
-epsilons, deltas, sizes = decimals(-9, 3), decimals(-30, -1), decimals(-6, 3)
-ratios = decimals(-3, 6)
+epsilons, deltas, sizes = powers(-9, 3), powers(-30, -1), powers(-6, 3)
+ratios = powers(-3, 6)
 costs = st.one_of(
     st.builds(lambda s, m: Gaussian(sensitivity=s, noise_multiplier=m), sizes, ratios),
-    st.builds(lambda s, e: Laplace(sensitivity=s, epsilon=e), sizes, decimals(-6, 3)),
+    st.builds(lambda s, e: Laplace(sensitivity=s, epsilon=e), sizes, powers(-6, 3)),
     st.builds(lambda e: PureDP(epsilon=e), epsilons),
     st.builds(lambda e, d: ApproxDP(epsilon=e, delta=d), epsilons, deltas),
     st.builds(lambda e: ApproxDP(epsilon=e, delta=0), epsilons),
-    st.builds(lambda r: ZCDP(rho=r), decimals(-18, 6)),
+    st.builds(lambda r: ZCDP(rho=r), powers(-18, 6)),
 )
 
 

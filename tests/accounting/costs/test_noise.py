@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import mpmath
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -26,6 +24,7 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.oracle import powers
 from tests.sizes import scaled
 
 MP = mpmath.mp.clone()
@@ -36,15 +35,6 @@ ZERO = Fraction(0)
 def real(value: Fraction | int):
     """Return an exact number in 120-digit arithmetic."""
     return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
 
 
 EPSILONS = powers(-9, 3)
@@ -113,23 +103,6 @@ def test_randomized_response_of_many_categories(epsilon, categories, order):
     ]
     cost = RandomizedResponse(epsilon=epsilon, categories=categories)
     assert_just_above(moments(losses, order), renyi(cost, order), cap=epsilon)
-
-
-@pytest.mark.parametrize(
-    "cost",
-    [
-        DiscreteGaussian(sensitivity=10**12, noise_multiplier=2000),
-        DiscreteGaussian(sensitivity=10**15, noise_multiplier=10**9),
-        DiscreteGaussian(sensitivity="1e-15", noise_multiplier="1e-6"),
-        DiscreteLaplace(sensitivity=10**12, epsilon="1e-6"),
-        DiscreteLaplace(sensitivity=10**15, epsilon="1e-9"),
-        DiscreteLaplace(sensitivity=1, epsilon=10**4),
-    ],
-    ids=repr,
-)
-def test_a_cost_at_the_edge_survives_the_journal(cost):
-    """What could be said as a multiple or an epsilon is read back as its spread."""
-    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
 
 
 def two_point(eta: Fraction, t):

@@ -32,21 +32,13 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.oracle import powers
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
 MP = mpmath.mp.clone()
 MP.dps = 60
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
 
 
 EPSILONS = powers(-9, 3)

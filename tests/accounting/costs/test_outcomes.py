@@ -6,7 +6,6 @@ import json
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,26 +151,6 @@ def test_other_notions_see_the_worst_cell() -> None:
     assert approx_zcdp(tested) == approx_zcdp(worst_two)
     with pytest.raises(UnsupportedCost):
         renyi(tested, Fraction(5))
-
-
-def test_sparse_vector_of_figure_1() -> None:
-    """The split and the noise scales of the paper's Fig. 1 are ours."""
-    cost = SparseVector(positives=20, epsilon="0.5")
-    assert float(cost.epsilon_threshold) == pytest.approx(0.039382262580038824, 1e-11)
-    assert float(cost.epsilon_answers) == pytest.approx(0.46061773741996115, 1e-11)
-    assert cost.epsilon_threshold + cost.epsilon_answers == Fraction(1, 2)
-    assert float(cost.threshold_scale) == pytest.approx(25.392141905702925, 1e-11)
-    assert float(cost.answer_scale) == pytest.approx(86.8399037867068, 1e-11)
-    exceeds = mpmath.quad(
-        lambda z: (
-            mpmath.exp(-abs(z) / 25.392141905702925)
-            / (2 * 25.392141905702925)
-            * mpmath.exp(-(500 + z) / 86.8399037867068)
-            / 2
-        ),
-        [-500, 0, 3000],
-    )
-    assert float(exceeds) == pytest.approx(0.0017267875947609569, 1e-5)
 
 
 def test_monotone_queries_need_half_the_noise() -> None:

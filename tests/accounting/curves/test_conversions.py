@@ -9,7 +9,7 @@ from typing import Any
 import flint
 import mpmath
 import pytest
-from flint import arb, fmpq
+from flint import arb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from dpflow.accounting.curves.conversions import (
     zcdp_budget,
 )
 from dpflow.rounding import DELTA_LOW
+from tests.oracle import powers, to_arb
 from tests.sizes import scaled, spread
 
 BITS = 700
@@ -31,26 +32,12 @@ CORNERS = list(itertools.product(EPSILONS, DELTAS))
 corners = pytest.mark.parametrize(("epsilon", "delta"), spread(CORNERS, 12))
 
 
-def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw decimals of all sizes between two powers of ten."""
-    return st.builds(
-        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
-        st.integers(10**5, 10**6 - 1),
-        st.integers(low, high - 1),
-    )
-
-
-epsilons = decimals(-9, 3)
+epsilons = powers(-9, 3)
 deltas = st.one_of(
-    decimals(-30, -1),
+    powers(-30, -1),
     st.fractions(Fraction(1, 10), Fraction(9, 10), max_denominator=99),
 )
-orders = decimals(-4, 6).map(lambda excess: 1 + excess)
-
-
-def to_arb(value: Fraction) -> arb:
-    """Return a ball that contains the fraction."""
-    return arb(fmpq(value.numerator, value.denominator))
+orders = powers(-4, 6).map(lambda excess: 1 + excess)
 
 
 def normal_delta(epsilon: Fraction, mu: arb) -> arb:
@@ -119,7 +106,7 @@ def test_the_gdp_budget_anywhere(epsilon, delta):
     check_gdp_budget(epsilon, delta)
 
 
-@given(decimals(-6, 3), decimals(-3, 1))
+@given(powers(-6, 3), powers(-3, 1))
 def test_gaussian_delta_is_rounded_up(epsilon, distance):
     """The delta of a mu is never below the referee's and 1e-25 close to it."""
     mu = epsilon / distance

@@ -14,7 +14,7 @@ from fractions import Fraction
 import flint
 import mpmath
 import pytest
-from flint import arb, fmpq
+from flint import arb
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -28,6 +28,7 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.oracle import ends, powers, to_arb
 
 pytestmark = pytest.mark.quick
 
@@ -39,30 +40,8 @@ SIGMAS = ["0.001", "0.3", "1", "20", "777.7", "1e6"]
 DELTAS = ["1e-30", "1e-6", "0.003", "0.5"]
 
 
-def decimals(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw decimals of all sizes between two powers of ten."""
-    return st.builds(
-        lambda digits, power: Fraction(digits, 10**5) * Fraction(10) ** power,
-        st.integers(10**5, 10**6 - 1),
-        st.integers(low, high - 1),
-    )
-
-
-epsilons = decimals(-9, 3)
-orders = decimals(-4, 6).map(lambda excess: 1 + excess)
-
-
-def to_arb(value: Fraction) -> arb:
-    """Return a ball that contains the fraction."""
-    return arb(fmpq(value.numerator, value.denominator))
-
-
-def ends(ball: arb) -> tuple[Fraction, Fraction]:
-    """Return the exact ends of a finite ball."""
-    assert ball.is_finite()
-    pairs = [end.man_exp() for end in (ball.lower(), ball.upper())]
-    low, high = (Fraction(int(m)) * Fraction(2) ** int(e) for m, e in pairs)
-    return low, high
+epsilons = powers(-9, 3)
+orders = powers(-4, 6).map(lambda excess: 1 + excess)
 
 
 def check(
@@ -291,8 +270,8 @@ def kl(p: arb, q: arb) -> arb:
 
 shares = st.fractions("1/1000", "999/1000", max_denominator=1000)
 tilts = st.one_of(st.sampled_from([-1, 1]).map(Fraction), st.fractions(-1, 1))
-moderate = decimals(-3, 1)
-moderate_orders = decimals(-2, 3).map(lambda excess: 1 + excess)
+moderate = powers(-3, 1)
+moderate_orders = powers(-2, 3).map(lambda excess: 1 + excess)
 
 
 @given(moderate, shares, tilts, moderate_orders)

@@ -15,14 +15,15 @@ from itertools import pairwise
 import flint
 import mpmath
 import pytest
-from flint import acb, arb, fmpq
+from flint import acb, arb
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment, planned
+from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
+from tests.oracle import powers, to_arb
 from tests.sizes import scaled, spread
 
 #: What the rule loses wherever it applies, relative to the truth.
@@ -34,21 +35,6 @@ BITS = 80
 def fractions(*texts: str) -> tuple[Fraction, ...]:
     """Read numbers exactly."""
     return tuple(map(Fraction, texts))
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
-
-
-def to_arb(value: Fraction | float) -> arb:
-    """Return an exact number as a ball."""
-    exact = Fraction(value)
-    return arb(fmpq(exact.numerator, exact.denominator))
 
 
 def price(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
@@ -260,22 +246,3 @@ def test_negative_control_no_error_bound(monkeypatch, factor, rate, noise, order
     with monkeypatch.context() as patch:
         _coarse(patch, factor, honest=True)
         assert sound(compute(order, rate, noise) / (order - 1), rate, noise, order)
-
-
-@pytest.mark.parametrize(
-    ("order", "tail"), [("6.1", "_below"), ("6.1", "_above"), ("32.5", "_above")]
-)
-def test_negative_control_no_tails(monkeypatch, order, tail):
-    """A rule that ends too early is sound, and only with the bound on its tail."""
-    rate, noise, order = fractions("0.01", "1", order)
-    rule = planned(order, rate, noise)
-    if tail == "_above":
-        short = replace(rule, last=math.floor(order / rule.step) + 1)
-    else:
-        short = replace(rule, first=-math.ceil(2 / rule.step))
-    monkeypatch.setattr(sampled_gaussian, "planned", lambda *_: short)
-    found = fractional_log_moment.__wrapped__(order, rate, noise)
-    assert sound(found / (order - 1), rate, noise, order)
-    monkeypatch.setattr(sampled_gaussian, tail, lambda mp, *_: mp.mpf(0))
-    found = fractional_log_moment.__wrapped__(order, rate, noise)
-    assert not sound(found / (order - 1), rate, noise, order)

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.composed import Composed
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import (
-    ZCDP,
     ApproxDP,
     PureDP,
 )
@@ -24,10 +21,9 @@ from dpflow.accounting.fixed.stops import (
     best_epsilons,
     composed_epsilon,
     lemma_11,
-    stop_epsilons,
     theorem_15,
 )
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from tests.sizes import scaled
 
 mp = mpmath.mp.clone()
@@ -195,33 +191,6 @@ def test_no_delta_means_the_sum() -> None:
     for accountant in ("basic", "kov", "pld", "rdp"):
         found = composed_epsilon(parts, Fraction(0), accountant)
         assert found == Fraction("2.3")
-
-
-def test_accountants_refuse_what_they_cannot_compose() -> None:
-    """A Gaussian has no epsilon, a ZCDP step no curve, a pure step no mu."""
-    gaussian, pure = ((TWENTY, 2),), ((TENTH, 2),)
-    for parts, accountant in (
-        (gaussian, "basic"),
-        (gaussian, "kov"),
-        (pure, "gdp"),
-        (((ZCDP(rho=1), 1),), "pld"),
-        (((ApproxDP(epsilon=1, delta="0.1"), 1),), "rdp"),
-        (((ZCDP(rho=1), 1),), "gdp"),
-    ):
-        with pytest.raises(UnsupportedCost):
-            composed_epsilon(parts, MILLIONTH, accountant)
-    choice = ExponentialMechanism(epsilon="0.1")
-    for cost in (choice, Composed(TWENTY, choice)):
-        with pytest.raises(UnsupportedCost, match="Use the accountant rdp, or kov"):
-            composed_epsilon(((TENTH, 2), (cost, 1)), MILLIONTH, "pld")
-    with pytest.raises(UnsupportedCost, match="pld does not compose Exponential"):
-        stop_epsilons(
-            EarlyStopping(choice, stops=(2, 4), accountant="pld", delta=MILLIONTH)
-        )
-    with pytest.raises(InvalidCost, match="deltas of the steps"):
-        composed_epsilon(
-            ((ApproxDP(epsilon=1, delta="0.1"), 3),), Fraction(1, 5), "basic"
-        )
 
 
 @settings(max_examples=scaled(4), deadline=None)

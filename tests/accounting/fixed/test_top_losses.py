@@ -7,8 +7,7 @@ of one Laplace step, and for others the event that all steps lose most at once.
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 
@@ -32,7 +31,7 @@ from dpflow.accounting.fixed.loss_grid import (
 )
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import composed_epsilon
-from tests.sizes import SCALE, scaled, spread
+from tests.sizes import spread
 
 mp = mpmath.mp.clone()
 mp.dps = 50
@@ -139,19 +138,11 @@ class Capped(ComposedMasses):
         return min((self.infinite + main + found.above) * (1 + 1e-9), 1.0)
 
 
-Accountant = Callable[[Parts, Fraction], Fraction]
-
-
 def with_cap(parts: Parts, delta: Fraction) -> Fraction:
     """Compose with the negative control."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss_distribution, "ComposedMasses", Capped)
         return grid_epsilon.__wrapped__(parts, delta)
-
-
-def shortfall(parts: Parts, delta: Fraction, accountant: Accountant) -> mpmath.mpf:
-    """Return how many times delta the true one is, at the epsilon that was found."""
-    return delta_below(parts, accountant(parts, delta)) / real(delta)
 
 
 @pytest.mark.parametrize(("size", "delta"), spread(STEPS, 2))
@@ -174,43 +165,3 @@ def test_a_capped_exponent_is_caught_on_one_step() -> None:
         found = with_cap(parts, Fraction(delta))
         assert real(found) < laplace_epsilon(size, delta)
         assert delta_below(parts, found) / real(delta) > times
-
-
-def random_sequences(seed: int, number: int) -> Iterator[tuple[Parts, Fraction]]:
-    """Yield short sequences and small deltas, always the same."""
-    chance = random.Random(seed)
-
-    def epsilon() -> str:
-        return f"{10 ** chance.uniform(-1.5, 1.2):.3g}"
-
-    for _ in range(number):
-        kinds: list[tuple[Cost, int]] = [
-            (Laplace(sensitivity=1, epsilon=epsilon()), chance.randint(1, 4))
-        ]
-        if chance.random() < 0.3:
-            kinds.append((Laplace(sensitivity=1, epsilon=epsilon()), 1))
-        if chance.random() < 0.4:
-            kinds.append((RandomizedResponse(epsilon=epsilon()), chance.randint(1, 3)))
-        if chance.random() < 0.2:
-            sigma = f"{10 ** chance.uniform(1, 4):.3g}"
-            kinds.append((Gaussian(sensitivity=1, sigma=sigma), chance.randint(1, 3)))
-        yield tuple(kinds), Fraction(f"{10 ** chance.uniform(-13, -6):.3g}")
-
-
-def search(
-    seed: int, number: int, accountant: Accountant, start: int = 0
-) -> list[mpmath.mpf]:
-    """Return how many times delta the true one is, of the sequences above one."""
-    sequences = list(random_sequences(seed, number))[start:]
-    found = [shortfall(*each, accountant) for each in sequences]
-    return [times for times in found if times > 1]
-
-
-def test_no_random_sequence_is_below_its_certificate() -> None:
-    """A few at every push: at least those that notice the negative control."""
-    assert search(1, 6 + scaled(2), grid_epsilon, start=6 if SCALE <= 1 else 0) == []
-
-
-def test_the_search_finds_a_capped_exponent() -> None:
-    """The same sequences, composed by the negative control."""
-    assert len(search(1, 8, with_cap, start=6)) == 1

@@ -16,33 +16,16 @@ from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
+from tests.oracle import MP, powers, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
-
-MP = mpmath.mp.clone()
-MP.dps = 60
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
 
 
 EPSILONS = powers(-9, 3)
 DELTAS = st.one_of(
     powers(-30, -1), st.integers(100, 367).map(lambda n: Fraction(n, 1000))
 )
-
-
-def real(value: Fraction | int | str) -> mpmath.mpf:
-    """Return a number at 60 digits."""
-    fraction = Fraction(value)
-    return MP.mpf(fraction.numerator) / fraction.denominator
 
 
 def root(variance, beta, log) -> mpmath.mpf:
@@ -116,24 +99,6 @@ def test_no_decision_is_on_the_unsafe_side(epsilon, delta, share, drift):
         assert truth <= real(epsilon)
     else:
         assert truth > real(epsilon) * (1 - real("1e-9"))
-
-
-@settings(max_examples=scaled(20), deadline=None)
-@given(epsilon=EPSILONS, delta=DELTAS)
-def test_the_last_admitted_variance_is_within_a_billionth(epsilon, delta):
-    """At the decision's own edge, K is at most epsilon and within 1e-9 of it."""
-    rule = make_filter("rogers", epsilon=epsilon, delta=delta)
-    low, high = 0, int(epsilon**2 * UNITS) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if rule.admits(Tally((middle, 0, 0))):
-            low = middle
-        else:
-            high = middle
-    assert true_k(from_units(low), 0, epsilon, delta) <= real(epsilon)
-    assert true_k(from_units(high), 0, epsilon, delta) > real(epsilon) * (
-        1 - real("1e-9")
-    )
 
 
 @settings(max_examples=scaled(30), deadline=None)

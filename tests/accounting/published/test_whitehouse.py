@@ -21,17 +21,8 @@ from dpflow.accounting.costs.notions import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS, from_units
+from tests.oracle import powers
 from tests.sizes import scaled
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
-
 
 EPSILONS = powers(-9, 3)
 DELTAS = st.one_of(

@@ -10,14 +10,14 @@ from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import (
     ApproxDP,
     ProbabilisticDP,
     PureDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import units_up
 
 KINDS = ("gdp", "rdp")
@@ -30,24 +30,6 @@ def split(theorem: str, **options: object) -> Filter:
     """Make a filter at (3, 1e-6) that keeps a tenth of delta."""
     options.setdefault("delta_loss", "9e-7")
     return make_filter(theorem, epsilon=3, delta="1e-6", **options)
-
-
-def test_gradient_steps_fit_beside_a_step_with_a_delta() -> None:
-    """Where no filter of one loss took both: 862 of the 934 steps alone."""
-    sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-    rule = split("rdp", order=9, delta_loss="9.99e-7")
-    step, first = rule.price(sampled), rule.price(TRIED)
-    count = (rule.thresholds[0] - first.amounts[0]) // step.amounts[0]
-    assert count == 862
-    steps = rule.price(Repeated(sampled, count))
-    assert rule.admits(first + steps)
-    assert not rule.admits(first + steps + step)
-    # The delta that was kept is for one such step.
-    assert not rule.admits(first + first)
-    alone = make_filter("rdp", epsilon=3, delta="1e-6", order=9)
-    assert alone.thresholds[0] // step.amounts[0] == 934
-    with pytest.raises(UnsupportedCost, match="delta_loss"):
-        alone.price(TRIED)
 
 
 @pytest.mark.parametrize("theorem", KINDS)

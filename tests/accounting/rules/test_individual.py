@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.oracle import MP, real
 from tests.sizes import scaled
 from tests.wrong_odometers import windows_divergence
-
-MP = mpmath.mp.clone()
-MP.dps = 60
 
 decades = st.floats(-9, 3).map(lambda x: Fraction(f"{10**x:.6g}"))
 deltas = st.floats(-30, -0.302).map(lambda x: Fraction(f"{10**x:.6g}"))
@@ -29,11 +26,6 @@ orders = (
     .map(lambda x: Fraction(f"{1 + 10**x:.9g}"))
     .filter(lambda a: Fraction("1.0001") <= a <= 10**6)
 )
-
-
-def real(value: Fraction) -> mpmath.mpf:
-    """Enter an exact number into the 60-digit context."""
-    return MP.mpf(value.numerator) / value.denominator
 
 
 def divergence_allowed(epsilon: Fraction, delta: Fraction, order: Fraction):
@@ -89,24 +81,6 @@ def test_opening_takes_the_whole_budget_once():
         assert rule.settlements == frozenset({"full"})
 
 
-def test_direct_steps_cost_everybody_the_worst_case():
-    """A step charged in public costs what it costs the rdp and gdp filters."""
-    gaussian = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
-    cost, steps = gaussian.price(Gaussian(sensitivity=1, sigma=20)), 0
-    tally = gaussian.zero()
-    while gaussian.admits(tally + cost):
-        tally, steps = tally + cost, steps + 1
-    assert steps == 22
-    renyi = make_filter("individual", epsilon=3, delta="1e-6", order=8)
-    # alpha = 8, sigma = 4, norm = .5: 8 * .25 / 32.
-    step = renyi.price(Gaussian(sensitivity="0.5", sigma=4))
-    assert step == Tally((UNITS * 625 // 10000,))
-    with pytest.raises(UnsupportedCost):
-        renyi.price(ApproxDP(epsilon="0.1", delta="1e-9"))
-    with pytest.raises(UnsupportedCost):
-        gaussian.price(ZCDP(rho="0.1"))
-
-
 def test_bound_under_other_theorems():
     """An RDP bound covers lower orders only; a GDP one covers all notions."""
     renyi = IndividualBound(measure="rdp", order=8, bound="0.5")
@@ -147,24 +121,6 @@ def test_unusable_bounds_are_refused(options):
     """A bound that cannot be used says so when it is made."""
     with pytest.raises(InvalidCost):
         IndividualBound(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"measure": "gdp", "order": 2},
-        {"measure": "pure"},
-        {"order": "0.5"},
-        {"order": "1.0001"},
-        {"delta": 0},
-        {"epsilon": 0},
-        {"orders": [2, 4]},
-    ],
-)
-def test_unusable_filters_are_refused(options):
-    """Options that make no filter are refused by name."""
-    with pytest.raises(InvalidCost):
-        make_filter("individual", **{"epsilon": 1, "delta": "1e-6"} | options)
 
 
 @settings(max_examples=scaled(30), deadline=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,17 +14,10 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
+from tests.oracle import MP, powers, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
-
-MP = mpmath.mp.clone()
-MP.dps = 60
-
-
-def real(value: Fraction | int):
-    """Return an exact number in 60-digit arithmetic."""
-    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
 
 
 def admitted(rule, cost) -> int:
@@ -42,15 +34,6 @@ def allowed(epsilon, delta, order, *, tight=True):
     if not tight:
         return e - MP.log(1 / d) / (a - 1)
     return e - MP.log((a - 1) / a) + (MP.log(d) + MP.log(a)) / (a - 1)
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
 
 
 DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
@@ -109,23 +92,3 @@ def test_steps_admitted(epsilon, order, conversion, counts):
     )
     costs = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
     assert counts == tuple(admitted(rule, cost) for cost in costs)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"order": 1},
-        {"order": "1e7"},
-        {"order": "nan"},
-        {"order": True},
-        {"conversion": "best"},
-        {"order": 2},
-        {"delta": 0},
-        {"weights": [1]},
-        {"speed": 3},
-    ],
-)
-def test_options_that_make_no_filter(options):
-    """Refused with an InvalidCost that names the option."""
-    with pytest.raises(InvalidCost):
-        make_filter("rdp", **{"epsilon": 1, "delta": "1e-6", **options})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,19 +18,13 @@ from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
+from tests.oracle import MP, powers, real
 from tests.sizes import scaled
 
-MP = mpmath.mp.clone()
-MP.dps = 60
 TIGHT = MP.mpf("1e-9")
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 PURE = PureDP(epsilon="0.1")
 POWERS_OF_TWO = [2**n for n in range(1, 13)]
-
-
-def real(value: Fraction | int):
-    """Return an exact number in 60-digit arithmetic."""
-    return MP.mpf(Fraction(value).numerator) / Fraction(value).denominator
 
 
 def mixture(orders, weights, tally: Tally, loss):
@@ -118,15 +111,6 @@ def test_one_order_is_the_rule_of_that_order(conversion):
         shrink = Fraction(threshold) * Fraction(1, 10**9)
         assert several.admits(Tally((math.floor(threshold - shrink),)))
         assert not several.admits(Tally((math.ceil(threshold + shrink),)))
-
-
-def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw a decimal with four digits between two powers of ten."""
-    return st.builds(
-        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
-        st.integers(1000, 9999),
-        st.integers(low, high - 1),
-    )
 
 
 DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
@@ -272,29 +256,6 @@ def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
         each.append(2 ** (number - 1) * first + first * (1 + 2 * MP.log(number) / log))
     reading = MP.mpf(rule.read(tally))
     assert min(each) <= reading <= min(each) * (1 + TIGHT)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"orders": []},
-        {"orders": "2, 4"},
-        {"orders": [2, 2]},
-        {"orders": [0.5, 2]},
-        {"orders": list(range(2, 300))},
-        {"orders": [4, 8], "weights": [1]},
-        {"orders": [4, 8], "weights": [".6", ".5"]},
-        {"orders": [4, 8], "weights": ["1/0", ".5"]},
-        {"orders": [4, 8], "weights": [0, 1]},
-        {"orders": [4, 8], "weights": [-1, 1]},
-        {"orders": [4, 8], "order": 4},
-        {"orders": [1.5, 2]},
-    ],
-)
-def test_options_that_make_no_filter(options):
-    """Refused with an InvalidCost."""
-    with pytest.raises(InvalidCost):
-        make_filter("rdp", epsilon=1, delta="1e-6", **options)
 
 
 @settings(max_examples=scaled(30), deadline=None)

@@ -1,0 +1,43 @@
+"""Numbers that tests draw, and rigorous arithmetic to compare prices and readings."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+from flint import arb, fmpq
+from hypothesis import strategies as st
+
+#: Arithmetic of 60 digits.
+MP: Any = mpmath.mp.clone()
+MP.dps = 60
+
+
+def real(value: Fraction | int | str) -> Any:
+    """Return an exact number in 60-digit arithmetic."""
+    exact = Fraction(value)
+    return MP.mpf(exact.numerator) / exact.denominator
+
+
+def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:
+    """Draw a decimal with four digits between two powers of ten."""
+    return st.builds(
+        lambda digits, exponent: Fraction(digits, 1000) * Fraction(10) ** exponent,
+        st.integers(1000, 9999),
+        st.integers(low, high - 1),
+    )
+
+
+def to_arb(value: Fraction | int | str) -> arb:
+    """Return a ball that contains the number."""
+    exact = Fraction(value)
+    return arb(fmpq(exact.numerator, exact.denominator))
+
+
+def ends(ball: arb) -> tuple[Fraction, Fraction]:
+    """Return the exact ends of a finite ball."""
+    assert ball.is_finite()
+    pairs = [end.man_exp() for end in (ball.lower(), ball.upper())]
+    low, high = (Fraction(int(m)) * Fraction(2) ** int(e) for m, e in pairs)
+    return low, high
