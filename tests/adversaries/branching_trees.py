@@ -24,7 +24,7 @@ from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.oracle import MP, real
+from tests.accounting.oracle import MP, real
 
 Admits = Callable[[tuple["Mechanism", ...]], bool]
 

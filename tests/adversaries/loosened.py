@@ -9,7 +9,7 @@ from typing import Any
 from dpflow import Gaussian
 from dpflow.accounting import Filter
 from dpflow.accounting.costs.base import Cost
-from tests.oracle import MP, real
+from tests.accounting.oracle import MP, real
 
 
 def heads(epsilon: Fraction) -> Any:

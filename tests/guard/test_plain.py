@@ -10,7 +10,6 @@ import pytest
 from dpflow import Laplace, guarded, release, spend
 from dpflow.exceptions import (
     BudgetExhausted,
-    DPStepFailed,
     ReservationConflict,
 )
 from dpflow.guard.project import current_project
@@ -147,23 +146,6 @@ def test_a_changed_cost_under_one_key_replays_the_release_or_is_an_error(
     assert made in text
     assert repr(costs[0]) in text
     assert before == rows(shop)
-
-
-def test_a_failed_step_keeps_nothing_to_replay(shop):
-    """The next call under the key runs, and pays, again."""
-    answers = [ZeroDivisionError(), 5]
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("answers",))
-    def count():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    with pytest.raises(DPStepFailed):
-        count()
-    assert [count(), count()] == [5, 5]
-    assert spent() == "0.2"
 
 
 def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):

@@ -38,7 +38,7 @@ from dpflow.rounding import (
     units_down,
     units_up,
 )
-from tests.oracle import ends, to_arb
+from tests.accounting.oracle import ends, to_arb
 from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
 pytestmark = pytest.mark.quick

@@ -20,7 +20,7 @@ import dpflow.costs as further
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
 from dpflow.exceptions import InvalidCost
-from tests.oracle import powers
+from tests.accounting.oracle import powers
 
 pytestmark = pytest.mark.quick
 

@@ -24,7 +24,7 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.oracle import powers
+from tests.accounting.oracle import powers
 from tests.sizes import scaled
 
 MP = mpmath.mp.clone()

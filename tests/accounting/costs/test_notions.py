@@ -32,7 +32,7 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.oracle import powers
+from tests.accounting.oracle import powers
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick

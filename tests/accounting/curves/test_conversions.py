@@ -21,7 +21,7 @@ from dpflow.accounting.curves.conversions import (
     zcdp_budget,
 )
 from dpflow.rounding import DELTA_LOW
-from tests.oracle import powers, to_arb
+from tests.accounting.oracle import powers, to_arb
 from tests.sizes import scaled, spread
 
 BITS = 700

@@ -28,7 +28,7 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.oracle import ends, powers, to_arb
+from tests.accounting.oracle import ends, powers, to_arb
 
 pytestmark = pytest.mark.quick
 

@@ -23,7 +23,7 @@ from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
-from tests.oracle import powers, to_arb
+from tests.accounting.oracle import powers, to_arb
 from tests.sizes import scaled, spread
 
 #: What the rule loses wherever it applies, relative to the truth.

@@ -16,7 +16,7 @@ from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
-from tests.oracle import MP, powers, real
+from tests.accounting.oracle import MP, powers, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick

@@ -21,7 +21,7 @@ from dpflow.accounting.costs.notions import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS, from_units
-from tests.oracle import powers
+from tests.accounting.oracle import powers
 from tests.sizes import scaled
 
 EPSILONS = powers(-9, 3)

@@ -15,7 +15,7 @@ from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.oracle import MP, real
+from tests.accounting.oracle import MP, real
 from tests.sizes import scaled
 from tests.wrong_odometers import windows_divergence
 

@@ -14,7 +14,7 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
-from tests.oracle import MP, powers, real
+from tests.accounting.oracle import MP, powers, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick

@@ -18,7 +18,7 @@ from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
-from tests.oracle import MP, powers, real
+from tests.accounting.oracle import MP, powers, real
 from tests.sizes import scaled
 
 TIGHT = MP.mpf("1e-9")

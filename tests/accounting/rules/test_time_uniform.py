@@ -24,7 +24,7 @@ from dpflow.accounting.costs.notions import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.oracle import powers
+from tests.accounting.oracle import powers
 from tests.sizes import scaled
 
 DELTAS = st.one_of(
