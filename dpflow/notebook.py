@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from html import escape
@@ -24,6 +24,13 @@ class Record:
     def as_json(self) -> Any:
         """Return the record as its command prints it with `--json`."""
         return data_of(self)
+
+    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return the heads and the rows of the record's table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return table(*self.sheet())
 
 
 def data_of(value: Any) -> Any:
@@ -76,26 +83,19 @@ def shown_key(key: str) -> str:
     return key if fine else ascii(key)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table; every cell is escaped.
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table as HTML; every cell is escaped.
 
     Args:
         heads: One for each column.
         rows: Texts, one for each column.
     """
-    cells = (tuple(map(escape, row)) for row in rows)
-    return marked_up_table(heads, cells)
-
-
-def marked_up_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table whose cells are HTML."""
     head = "".join(
         f"<th scope='col' style='text-align:left'>{escape(text)}</th>" for text in heads
     )
-    lines = [_line(row) for row in rows]
-    more = f"<p>{len(lines) - _MOST_ROWS} more</p>" if len(lines) > _MOST_ROWS else ""
-    return f"<table><tr>{head}</tr>{''.join(lines[:_MOST_ROWS])}</table>{more}"
-
-
-def _line(row: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>"
+    lines = [
+        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
+        for row in rows[:_MOST_ROWS]
+    ]
+    more = f"<p>{len(rows) - _MOST_ROWS} more</p>" if len(rows) > _MOST_ROWS else ""
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>{more}"

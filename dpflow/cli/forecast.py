@@ -12,8 +12,6 @@ from dpflow.cli.output import say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dpflow.forecast.what_if import Forecast
 
 
@@ -92,6 +90,7 @@ def _print(found: Forecast) -> None:
     from rich.text import Text
 
     from dpflow.accounting.costs.top_k import TopK
+    from dpflow.cli.tables import sheet_table
 
     outlook = found.outlook
     title = (plain(found.dataset), "bold cyan")
@@ -108,29 +107,10 @@ def _print(found: Forecast) -> None:
         say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
     say("", Text(_headline(found), style="bold"))
     _print_enough(found)
-    say("", "With other noise:", "", _noise_table(found))
+    numbers = ("noise", "runs", "refused from")
+    say("", "With other noise:", "", sheet_table(found, *numbers))
     if found.fits:
         _print_theorems(found)
-
-
-def _noise_table(found: Forecast) -> Table:
-    """Show what other noise would change."""
-    from dpflow.cli.tables import cell, new_table
-    from dpflow.rounding import short_up
-
-    numbers = ("noise", "runs", "refused from")
-    table = new_table(*numbers, "95 % of releases within +-", numbers=numbers)
-    for row in found.rows:
-        style = "bold" if row.factor == 1 else ""
-        widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
-        left = "no end" if row.runs_left is None else str(row.runs_left)
-        table.add_row(
-            cell(f"x {float(row.factor):g}", style),
-            cell("-" if row.problem else left, style),
-            cell(row.ends or "-", style),
-            cell(row.problem or widths, "dim" if row.problem else style),
-        )
-    return table
 
 
 def _print_theorems(found: Forecast) -> None:

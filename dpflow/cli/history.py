@@ -12,11 +12,6 @@ from dpflow.cli.output import is_terminal, say, say_json, warn
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from dpflow.ledger.views.entries import JournalEntry
     from dpflow.show.history import History
 
 _LIMIT = 30
@@ -68,24 +63,10 @@ def _print_decisions(found: History) -> None:
     if not found.entries:
         say("No decision is journaled yet; the first charge opens a term.")
         return
-    say(_decisions_table(found.entries))
+    from dpflow.cli.tables import sheet_table
+
+    say(sheet_table(found, "when (UTC)"))
     _say_more(found)
-
-
-def _decisions_table(items: Sequence[JournalEntry]) -> Table:
-    """Show decisions; the dataset's column is there where there are several."""
-    from dpflow.cli.tables import cell, new_table
-    from dpflow.show.history import decision_of, reason_of, what_of, who_of
-
-    several = len({item.account.dataset for item in items}) > 1
-    place = ["dataset"] if several else []
-    table = new_table("when (UTC)", "decision", *place, "what", "who", "reason")
-    table.columns[0].no_wrap = True
-    for item in items:
-        where = [item.account.dataset] if several else []
-        facts = (what_of(item), who_of(item), reason_of(item))
-        table.add_row(*map(cell, (item.when, decision_of(item), *where, *facts)))
-    return table
 
 
 def _print(found: History, *, all_accounts: bool) -> None:

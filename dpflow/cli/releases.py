@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dpflow.cli.output import say, say_json
 from dpflow.cli.source import ledger_facts, project_ledger
-from dpflow.notebook import plain, shown_key
+from dpflow.notebook import data_of, plain, shown_key
 
 if TYPE_CHECKING:
     from dpflow.accounting.costs.base import Cost
@@ -97,7 +96,7 @@ def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
 
 
 def _data(found: KeptRelease) -> dict[str, Any]:
-    return {**asdict(found), "known": _error(found)}
+    return {**data_of(found), "known": _error(found)}
 
 
 def _cost(found: KeptRelease) -> Cost | None:

@@ -22,7 +22,7 @@ from dpflow.ledger.views.words import (
     shown_components,
     spent_and_budget,
 )
-from dpflow.notebook import plain, shown_key
+from dpflow.notebook import Record, plain, shown_key
 from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
@@ -81,6 +81,15 @@ def new_table(*columns: str, numbers: Iterable[str] = ()) -> Table:
 def cell(value: object, style: str = "") -> Text:
     """Write one cell; what a journal says can hold anything."""
     return Text(plain(str(value)).replace("\n", " "), style=style)
+
+
+def sheet_table(record: Record, *numbers: str) -> Table:
+    """Show the table of a record; the columns of numbers stay in one piece."""
+    heads, rows = record.sheet()
+    table = new_table(*heads, numbers=numbers)
+    for row in rows:
+        table.add_row(*map(cell, row))
+    return table
 
 
 def flows_table(flows: Sequence[FlowOverview], unit: str) -> Table:

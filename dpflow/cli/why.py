@@ -15,7 +15,6 @@ from dpflow.notebook import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dpflow.ledger.views.spending import Spending
     from dpflow.ledger.views.unusual import Unusual
     from dpflow.show.why import Refused, Why
 
@@ -56,34 +55,11 @@ def why(
 
 
 def _print_spending(found: Why, limit: int) -> None:
-    from dpflow.cli.tables import cell, new_table
-    from dpflow.ledger.views.words import amounts_text, percent_text
+    from dpflow.cli.tables import sheet_table
 
-    names, spent = found.by, found.spending
-    several = len({each.account for each in spent}) > 1
-    first = ("account", *names) if several else names
-    numbers = ("charges", "used", "share of budget")
-    # Who groups by weeks sees them already.
-    when = "last" if "week" in names else "weeks"
-    table = new_table(*first, *numbers, when, numbers=numbers)
-    for each in spent[:limit]:
-        group = (each.account, *each.group) if several else each.group
-        table.add_row(
-            *(cell(name) for name in group),
-            cell(each.charges),
-            cell(amounts_text(each.amount)),
-            cell(percent_text(each.used_fraction)),
-            cell(_when(each, when)),
-        )
-    say(table)
-    _say_rest(len(spent), limit, "largest")
-
-
-def _when(each: Spending, column: str) -> str:
-    if column == "last":
-        return _minute(each.last)
-    first, last = each.weeks
-    return first if first == last else f"{first} to {last}"
+    shown = replace(found, spending=found.spending[:limit])
+    say(sheet_table(shown, "charges", "used", "share of budget"))
+    _say_rest(len(found.spending), limit, "largest")
 
 
 def _print_unusual(odd: Sequence[Unusual], limit: int) -> None:

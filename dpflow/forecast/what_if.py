@@ -35,7 +35,7 @@ from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
-from dpflow.notebook import Record, table
+from dpflow.notebook import Record
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
@@ -87,15 +87,18 @@ class Forecast(Record):
     plans: tuple[str, ...] = ()
     planned: Mapping[str, Any] = field(default_factory=dict)
 
-    def _repr_html_(self) -> str:
-        heads = ("times the noise", "runs that fit", "refused on")
-        return table(heads, map(_cells, self.rows))
+    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return the heads and the rows of its table of other noise."""
+        heads = ("noise", "runs", "refused from", "95 % of releases within +-")
+        return heads, [_cells(each) for each in self.rows]
 
 
 def _cells(row: NoiseRow) -> tuple[str, ...]:
-    runs = "no end" if row.runs_left is None else str(row.runs_left)
-    ends = "" if row.ends is None else row.ends.isoformat()
-    return (short_up(row.factor), row.problem or runs, ends)
+    widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
+    left = "no end" if row.runs_left is None else str(row.runs_left)
+    runs = "-" if row.problem else left
+    ends = "-" if row.ends is None else row.ends.isoformat()
+    return f"x {float(row.factor):g}", runs, ends, row.problem or widths
 
 
 def forecast(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpflow.config import settings
@@ -13,7 +14,7 @@ from dpflow.ledger.views.entries import (
 )
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text
-from dpflow.notebook import Record, table
+from dpflow.notebook import Record
 from dpflow.policy.files import policies_and_problem
 
 #: What is said of each kind of entry.
@@ -56,10 +57,11 @@ class History(Record):
     decisions: bool
     any_policy: bool
 
-    def _repr_html_(self) -> str:
+    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return the heads and the rows of its table."""
         if self.decisions:
-            return table(_DECISION_HEADS, map(_decision_cells, self.entries))
-        return table(_ENTRY_HEADS, map(_entry_cells, self.entries))
+            return _DECISION_HEADS, [_decision_cells(each) for each in self.entries]
+        return _ENTRY_HEADS, [_entry_cells(each) for each in self.entries]
 
 
 def _decision_cells(item: JournalEntry) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from dpflow.config import Settings, settings, short_path
@@ -17,7 +16,7 @@ from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
-from dpflow.notebook import Record, marked_up_table
+from dpflow.notebook import Record
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -28,7 +27,7 @@ from dpflow.show.overview import Overview, overview, pauses
 class Status(Record):
     """Where each dataset of a project stands: what `dpflow status` shows.
 
-    In a notebook it is a table with a bar for each budget.
+    In a notebook it is a table.
 
     Attributes:
         ledger: Id of the ledger.
@@ -44,29 +43,17 @@ class Status(Record):
     flows: tuple[Outlook, ...]
     warnings: tuple[str, ...]
 
-    def _repr_html_(self) -> str:
+    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return the heads and the rows of its table."""
         heads = ("dataset", "state", "used", "spent", "runs left")
-        return marked_up_table(heads, map(_cells, self.datasets))
+        return heads, [_cells(each) for each in self.datasets]
 
 
 def _cells(known: DatasetStatus) -> tuple[str, ...]:
-    used = percent_text(known.used)
-    bar = (
-        f"<progress max='1' value='{min(known.used, 1):.4f}' "
-        f"aria-label='used'></progress> {escape(used)}"
-    )
-    runs = "; ".join(
-        f"{each.flow or 'any step'}: "
-        f"{'no end' if each.runs_left is None else each.runs_left}"
-        for each in known.outlooks
-    )
-    return (
-        escape(known.standing.dataset),
-        escape(known.overview.state.text),
-        bar,
-        escape("; ".join(each.text for each in known.overview.spent)),
-        escape(runs),
-    )
+    runs = (f"{each.flow or 'any step'}: {each.left_text}" for each in known.outlooks)
+    spent = "; ".join(each.text for each in known.overview.spent)
+    used, state = percent_text(known.used), known.overview.state.text
+    return known.standing.dataset, state, used, spent, "; ".join(runs)
 
 
 def status(

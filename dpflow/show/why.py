@@ -14,7 +14,7 @@ from dpflow.ledger.views.spending import GROUPS, Spending, spending
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.unusual import Unusual, unusual
 from dpflow.ledger.views.words import amounts_text, percent_text
-from dpflow.notebook import Record, table
+from dpflow.notebook import Record
 from dpflow.policy.files import policies_and_problem
 
 #: So many refusals of the ledger are read, the newest.
@@ -46,14 +46,19 @@ class Why(Record):
     unusual: tuple[Unusual, ...]
     refused: tuple[Refused, ...]
 
-    def _repr_html_(self) -> str:
+    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Return the heads and the rows of its table of who spent the budget."""
         heads = ("account", *self.by, "charges", "used", "share of budget", "last")
-        return table(heads, map(_cells, self.spending))
+        rows: list[Sequence[str]] = [_cells(each) for each in self.spending]
+        # Most datasets have one account.
+        first = int(len({each.account for each in self.spending}) == 1)
+        return heads[first:], [row[first:] for row in rows]
 
 
 def _cells(each: Spending) -> tuple[str, ...]:
     used, share = amounts_text(each.amount), percent_text(each.used_fraction)
-    return (each.account, *each.group, str(each.charges), used, share, each.last[:16])
+    last = each.last[:16].replace("T", " ")
+    return (each.account, *each.group, str(each.charges), used, share, last)
 
 
 @dataclass(frozen=True, slots=True)
