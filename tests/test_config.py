@@ -79,12 +79,6 @@ def test_the_test_of_changed_files_finds_stale_settings(folder, monkeypatch):
     assert changes_missed(folder, monkeypatch) > 0
 
 
-def test_the_working_directory_is_the_default(folder, monkeypatch):
-    """As it is at the call."""
-    monkeypatch.chdir(folder)
-    assert settings() == settings(folder)
-
-
 def test_a_removed_working_directory_is_an_error_of_dpflow(folder, monkeypatch):
     """It says what to do; paths are written in full."""
     gone = folder / "gone"
@@ -96,12 +90,6 @@ def test_a_removed_working_directory_is_an_error_of_dpflow(folder, monkeypatch):
     assert short_path(folder) == str(folder)
 
 
-def test_a_relative_directory_is_one_of_the_working_directory(folder, monkeypatch):
-    """Settings never depend on a later change of directory."""
-    monkeypatch.chdir(folder.parent)
-    assert settings(folder) == settings(os.path.relpath(folder))
-
-
 def test_the_root_is_the_nearest_project_above(folder):
     """Without any, the folder itself."""
     inner = folder / "inner"
@@ -110,12 +98,6 @@ def test_the_root_is_the_nearest_project_above(folder):
     (inner / "pyproject.toml").touch()
     assert inner == settings(inner / "deep").root
     assert folder.parent == settings(folder.parent).root
-
-
-def test_a_folder_called_pyproject_is_no_project(folder):
-    """Only a file marks a root."""
-    (folder / "inner" / "pyproject.toml").mkdir(parents=True)
-    assert folder == settings(folder / "inner").root
 
 
 def test_pyproject_comes_before_defaults(folder):
@@ -206,13 +188,6 @@ def test_what_is_no_table_is_refused(folder, text):
         settings(folder)
 
 
-@pytest.mark.parametrize("text", ["", "tool = 5\n", '[project]\nname = "x"\n'])
-def test_a_project_without_a_table_has_the_defaults(folder, text):
-    """Whatever else the file says is for others."""
-    write(folder, text)
-    assert folder / "policies" == settings(folder).policies
-
-
 @pytest.mark.parametrize("content", [b"[tool", b"\xff\xfe", b"a = \x00"])
 def test_a_file_that_cannot_be_read_is_told(folder, content):
     """Its settings are not guessed."""
@@ -222,11 +197,6 @@ def test_a_file_that_cannot_be_read_is_told(folder, content):
 
 
 # The witness and the key
-
-
-def test_the_witness_is_where_the_ledgers_kind_has_it_unless_it_is_said(folder):
-    """None means that default."""
-    assert settings(folder).witness is None
 
 
 def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):

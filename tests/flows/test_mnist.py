@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,25 +65,3 @@ def test_a_blank_image_is_a_row_of_zeros(
     mnist_images.write(files, monkeypatch)
     features, _ = mnist.train()
     assert (features == 0).all()
-
-
-def test_an_altered_file_is_refused(files: Path) -> None:
-    """By its checksum, with what to install."""
-    path = files / "t10k-labels-idx1-ubyte"
-    path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(ValueError, match="not the published t10k-labels"):
-        mnist.data_files()
-
-
-def test_a_missing_file_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the named folder, or nowhere."""
-    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="make data"):
-        mnist.data_files()
-    monkeypatch.delenv("DPFLOW_DATA")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="neither"):
-        mnist.data_files()

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,19 @@ from tests.hunts.machinery.support import FIGURES, memory_folder
 BACKENDS = os.environ.get("DPFLOW_HUNT_URLS", "sqlite").split(",")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a folder in memory."""
+    place = memory_folder()
+    yield place
+    shutil.rmtree(place)
+
+
 @pytest.fixture(params=BACKENDS)
-def ledger_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def ledger_url(request: pytest.FixtureRequest, folder: Path) -> str:
     """Give a place where a hunt may make a ledger; a file lies in memory."""
-    folder = memory_folder()
     file = f"sqlite:///{folder / 'ledger.db'}"
-    yield file if request.param == "sqlite" else request.param
-    shutil.rmtree(folder)
+    return file if request.param == "sqlite" else request.param
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

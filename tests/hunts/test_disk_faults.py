@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -28,7 +26,6 @@ from tests.hunts.machinery.support import (
     SimulatedOwners,
     asked,
     figure,
-    memory_folder,
 )
 from tests.hunts.machinery.trials import (
     CAP,
@@ -77,14 +74,6 @@ def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> No
     facts = audit(asked(show_columns(connection)), CAP)
     connection.close()
     check(trial, facts, aims)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
 
 
 @pytest.mark.parametrize(("kind", "once"), DISK)

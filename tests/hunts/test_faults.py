@@ -7,24 +7,20 @@ after an error, and the next call finds its way.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpflow.exceptions import LedgerUnavailable, ReservationConflict
-from dpflow.ledger.ledger import Ledger
+from dpflow.exceptions import ReservationConflict
 from tests.hunts.machinery.driver import FailingStorage, Failures, UsedAfterError
 from tests.hunts.machinery.hooks import nth
 from tests.hunts.machinery.memory import IDENTITY, SECRET
-from tests.hunts.machinery.support import audited, figure, memory_folder
+from tests.hunts.machinery.support import audited, figure
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial, attempt, check
 from tests.sizes import SCALE
 
@@ -37,14 +33,6 @@ FAILURES: dict[str, tuple[type[sqlite3.Error], str]] = {
     "IOERR": (sqlite3.OperationalError, "disk I/O error"),
     "CORRUPT": (sqlite3.DatabaseError, "database disk image is malformed"),
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
 
 
 def try_all(
@@ -157,30 +145,3 @@ def test_a_reused_connection_is_found(folder: Path) -> None:
     """A connection that failed may still be inside a transaction."""
     with pytest.raises(UsedAfterError):
         try_all(folder, "BUSY", Reusing)
-
-
-def test_a_new_id_for_a_second_try_is_found(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asking again under another name is charged twice."""
-    ask_all = Ledger.ask_all
-
-    def twice(self: Ledger, commands: Any) -> Any:
-        try:
-            return ask_all(self, commands)
-        except LedgerUnavailable:
-            others = [
-                replace(
-                    each,
-                    request=replace(each.request, reservation=uuid.uuid4().hex),
-                )
-                for each in commands
-            ]
-            return ask_all(self, others)
-
-    monkeypatch.setattr(Ledger, "ask_all", twice)
-    monkeypatch.setattr(
-        Ledger, "_sent", lambda self, commands: self._decided(commands, again=False)
-    )
-    with pytest.raises(AssertionError, match="nobody asked"):
-        try_all(folder, "IOERR")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -14,18 +13,15 @@ from typing import Any
 import pytest
 
 from dpflow import PureDP
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from tests.hunts.machinery.driver import HookedFile
 from tests.hunts.machinery.hooks import HookedStorage, Hooks, Wire
 from tests.hunts.machinery.memory import IDENTITY, SECRET
 from tests.hunts.machinery.storm import Told, drain, storm, work
 from tests.hunts.machinery.support import (
-    SimulatedOwners,
     audited,
     figure,
     first_seed,
-    memory_folder,
 )
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.processes import Child, die
@@ -34,14 +30,6 @@ from tests.sizes import SCALE
 
 #: More statements than any operation has.
 MOST = 80
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
 
 
 class Lazy(HookedFile):
@@ -193,20 +181,3 @@ def test_a_budget_that_ends_in_a_storm_is_exact(ledger_url: str) -> None:
     assert facts.total() == budget
     states = Counter(facts.states.values())
     figure("kills at the limit", violations=0, seed=seed, budget=300, **states)
-
-
-def test_a_storm_finds_a_lazy_commit(folder: Path) -> None:
-    """An acknowledgement before the commit does not outlive its process."""
-    path = folder / "ledger.db"
-    HookedFile.create(path, IDENTITY, SECRET).close()
-    told, policy = Told(), make_policy(budget="{epsilon: 1000}")
-
-    def run(say: Callable[[str], None]) -> None:
-        owners: Any = SimulatedOwners(set())
-        ledger = Ledger(Lazy(path), owners)
-        work(ledger, policy, PureDP(epsilon="0.001"), say)
-
-    storm(run, seconds=1, seed=first_seed(), told=told)
-    facts = audited(f"sqlite:///{path}", Fraction(1000))
-    with pytest.raises(AssertionError, match="lost"):
-        told.check(facts)

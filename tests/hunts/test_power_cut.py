@@ -50,14 +50,6 @@ STATES["void"] = {"void"}
 LEDGER = "ledger.db"
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
-
-
 def history(folder: Path, seed: int, **settings: Any) -> list[Note]:
     """Use a ledger for a while and return what happened, acknowledgements included."""
     chance, path = Random(seed), folder / LEDGER

@@ -6,7 +6,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -109,19 +108,6 @@ def test_each_event_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     assert {name for name in wanted if not simulation.counts[name]} == set()
 
 
-def test_a_seed_is_a_history(clock: dict[str, Simulation]) -> None:
-    """The same seed plays the same history, so that a failure can be played again."""
-    runs = [play(clock, 7) for _ in range(2)]
-    assert runs[0].counts == runs[1].counts
-    journals = []
-    for run in runs:
-        sql = "SELECT at, book, number, kind, charge FROM entry ORDER BY book, number"
-        journals.append(run.storage.connection.execute(sql).fetchall())
-    assert journals[0] == journals[1]
-    times_told = [at for at, *_ in journals[0]]
-    assert times_told != sorted(times_told), "the clock never jumped back"
-
-
 # Controls: the same histories find each of these.
 
 
@@ -148,49 +134,6 @@ class Unlocked(SimulatedStorage):
         yield
 
 
-class Stale(SimulatedStorage):
-    """A disk that shows each worker what it saw at its first look."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        self.seen: dict[str, Any] = {}
-
-    @contextmanager
-    def write(self) -> Iterator[Any]:
-        """Run a block that does not see what others committed since."""
-        with super().write() as transaction:
-            yield StaleTransaction(transaction, self.seen)
-
-
-class StaleTransaction:
-    """A transaction whose loads are remembered."""
-
-    def __init__(self, within: Any, seen: dict[str, Any]) -> None:
-        self._within, self._seen = within, seen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._within, name)
-
-    def load(self, keys: Any) -> Any:
-        """Load accounts once, and remember them."""
-        state = self._within.load(keys)
-        rows = dict(state.rows)
-        for key, row in rows.items():
-            if key[0] == "account":
-                rows[key] = self._seen.setdefault(key[1], row)
-        return replace(state, rows=rows)
-
-
-def janitor(simulation: Simulation, ledger: Ledger, reservation: str) -> None:
-    """Give back the charges of the dead, as leases that expire would."""
-    owners: Any = ledger.owners
-    owner = simulation.told.asked[reservation].owner
-    if not owners.alive(owner):
-        mine, owners._name = owners._name, owner
-        simulation.try_to(lambda: ledger.void(reservation, reason="expired"))
-        owners._name = mine
-
-
 def generous(patch: pytest.MonkeyPatch) -> None:
     """Admit everything."""
     patch.setattr(Gate, "admits", lambda *_: True)
@@ -203,18 +146,13 @@ def fresh_ids(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"storage": Forgetful},
-        {"storage": Unlocked},
-        {"storage": Stale},
-        {"operator": janitor},
-    ],
-    ids=["forgetful", "unlocked", "stale", "janitor"],
+    [{"storage": Forgetful}, {"storage": Unlocked}],
+    ids=["forgetful", "unlocked"],
 )
 def test_a_broken_part_is_found(
     clock: dict[str, Simulation], options: dict[str, Any]
 ) -> None:
-    """A disk that forgets, a lock that does not lock, old accounts, leases."""
+    """A disk that forgets, a lock that does not lock."""
     with pytest.raises((AssertionError, LedgerError)):
         play_many(clock, **options)
 

@@ -242,7 +242,7 @@ def await_death(path: Place, reservation: str) -> None:
         return
     ((owner,),) = read(path, "SELECT owner FROM charge WHERE id = ?", reservation)
     owners = SessionOwners(PostgresStorage(path).server)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while owners.alive(owner):
         assert time.monotonic() < until
         time.sleep(0.005)

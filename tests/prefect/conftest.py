@@ -32,7 +32,7 @@ os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 # On a loaded machine runs begin late, and marking them so locks the database of the
 # server against everybody for a minute (PrefectHQ/prefect#10188, #18934).
 os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
-# A quarter of what a server computes; the laboratory's server alone has automations.
+# A quarter of what a server computes.
 os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
 # Prefect makes many clients, and each would read the certificates of all authorities.
 AUTHORITY = {"PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME))}
@@ -50,30 +50,21 @@ from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.prefect import time_limit
+from tests import projects
 from tests.pages import forked_programs
 from tests.prefect.database import copy_database
 
 # As the timeout above.
 time_limit.PATIENCE_SECONDS = 240.0
 
-POLICY = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-data_version: "1"
-budget: {epsilon: 1}
-filter: basic
-flows:
-  report: {}
-  parent: {}
-"""
+POLICY = f'{projects.POLICY}data_version: "1"\nflows: {{report: {{}}, parent: {{}}}}\n'
 
 
 def _room(nodeid: str) -> str:
     """Return what of these tests stays in one process.
 
     Each process has its server, so a file stays in one; and so does the matrix, whose
-    experiments are begun once for all of its files. Pages share nothing.
+    experiments are made once. Pages share nothing.
     """
     file, _, _ = nodeid.partition("::")
     if file.endswith("/test_pages.py"):
@@ -133,19 +124,7 @@ def forked(prefect_server, tmp_path_factory):
 @pytest.fixture
 def make_project(tmp_path, monkeypatch):
     """Return a function that makes a project with one policy and a new ledger."""
-
-    def make(policy: str = POLICY) -> Path:
-        (tmp_path / "policies").mkdir()
-        (tmp_path / "policies" / "shop.yaml").write_text(policy, "utf-8")
-        (tmp_path / "pyproject.toml").touch()
-        monkeypatch.chdir(tmp_path)
-        found = settings()
-        ledger = create_ledger(found.ledger_url)
-        pin_ledger(ledger, found.policies)
-        ledger.close()
-        return tmp_path
-
-    yield make
+    yield lambda policy=POLICY: projects.make_project(tmp_path, monkeypatch, policy)
     forget_projects()
 
 

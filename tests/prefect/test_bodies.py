@@ -20,6 +20,7 @@ from dpflow import (
     release,
 )
 from tests.prefect.matrix.support import books, settled
+from tests.projects import POLICY
 
 TENTH = PureDP(epsilon="0.1")
 FORK = multiprocessing.get_context("fork")
@@ -62,13 +63,7 @@ def test_a_forked_child_of_a_body_draws_nothing(project):
 
 def test_a_forked_child_does_not_settle_for_its_parent(make_project):
     """It would post what it has seen itself, and the parent draws on."""
-    make_project("""
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 9}
-filter: basic
-""")
+    make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 9}"))
     cost = EarlyStopping(TENTH, stops=(1, 2, 3))
 
     @dp_task(dataset="shop", cost=cost)

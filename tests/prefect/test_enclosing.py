@@ -10,20 +10,15 @@ from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views import history as journal_of
-from tests.projects import rows
+from tests.projects import POLICY, rows
 
 TENTH = PureDP(epsilon="0.1")
 
 #: The flow's share fits three charges of a tenth, the dataset's budget many more.
-SHARED = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 5}
-filter: basic
-flows: {report: {epsilon: "0.3"}, parent: {epsilon: "0.2"}}
-other_flows: allow
-"""
+SHARED = (
+    POLICY.replace("{epsilon: 1}", "{epsilon: 5}")
+    + 'flows: {report: {epsilon: "0.3"}, parent: {}}\nother_flows: allow\n'
+)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
@@ -13,6 +11,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import accounts
 from tests.prefect.support import charges
+from tests.projects import POLICY
 
 HALF = PureDP(epsilon="0.5")
 
@@ -60,36 +59,9 @@ def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
     assert charges(project) == 2
 
 
-def test_a_step_that_was_never_granted_ends_the_flow_as_refused(project):
-    """A mistyped cost is no exhausted budget, and the next correct run completes."""
-
-    @dp_task(dataset="shop", cost=PureDP(epsilon=50))
-    def mistyped() -> int:
-        return 1
-
-    @dp_flow(name="report")
-    def wrong():
-        return mistyped()
-
-    @dp_flow(name="report")
-    def right():
-        return customers(1)
-
-    assert wrong(return_state=True).name == "BudgetRefused"
-    assert right() == 1
-
-
 def test_a_subflow_is_charged_to_the_flow_the_policy_names(make_project):
     """The nearest enclosing flow that the policy names pays, else the root flow."""
-    make_project("""
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-flows: {parent: {epsilon: 0.5}}
-""")
-    from dpflow.ledger.views import accounts
+    make_project(f"{POLICY}flows: {{parent: {{epsilon: 0.5}}}}\n")
 
     @flow(name="unnamed-child")
     def child():
@@ -134,19 +106,9 @@ def test_the_refusal_survives_a_second_process(project, tmp_path):
     assert report(return_state=True).name == "BudgetRefused"
 
 
-SKIP = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-on_exhausted: {flow: skip}
-"""
-
-
 def test_skipping_takes_only_the_refused_steps_downstream_along(make_project):
     """The rest runs, and the flow ends with its value."""
-    make_project(SKIP)
+    make_project(f"{POLICY}on_exhausted: {{flow: skip}}\n")
 
     @dp_flow(name="report")
     def report():
@@ -159,17 +121,6 @@ def test_skipping_takes_only_the_refused_steps_downstream_along(make_project):
     assert report() == "done"
     assert len(PUBLISHED) == 3
     assert "always" in PUBLISHED
-
-
-def test_a_called_refusal_halts_even_where_skipping_is_allowed(make_project):
-    """There is no value that the flow could go on with."""
-    make_project(SKIP)
-
-    @dp_flow(name="report")
-    def report():
-        return [customers(week) for week in range(3)]
-
-    assert report(return_state=True).name == "BudgetExhausted"
 
 
 def test_a_callback_hears_of_the_refusal(project):
@@ -192,38 +143,6 @@ def test_a_callback_hears_of_the_refusal(project):
     assert refusal.details["left"] == {"epsilon": "0", "delta": "0"}
 
 
-@dp_flow(name="inner")
-def inner(weeks: int) -> list[int]:
-    """Call a step, as a unit test calls a flow by its function."""
-    return [customers(week) for week in range(weeks)]
-
-
-@dp_flow(name="inner-async")
-async def inner_async(weeks: int) -> list[int]:
-    """Call a step, as above."""
-    return [customers(week) for week in range(weeks)]
-
-
-def test_a_flows_plain_function_raises_the_refusal(make_project):
-    """There is no run that could be ended; a state would pass for a value."""
-    make_project(ANY_FLOW)
-    assert inner.fn(1) == [0]
-    assert asyncio.run(inner_async.fn(1)) == [0]
-    with pytest.raises(BudgetRefused):
-        inner.fn(3)
-    with pytest.raises(BudgetRefused):
-        asyncio.run(inner_async.fn(3))
-
-
-ANY_FLOW = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-"""
-
-
 def _streamed():
     yield customers(1)
 
@@ -232,25 +151,24 @@ async def _streamed_later():
     yield customers(1)
 
 
+async def _later():
+    return customers(1)
+
+
 @pytest.mark.parametrize(
-    ("kind", "preflight"),
+    ("later", "preflight"),
     [
-        ("generator", None),
-        ("coroutine", {"shop": [HALF] * 2}),
-        ("async generator", None),
+        (_streamed, None),
+        (_later, {"shop": [HALF] * 2}),
+        (_streamed_later, None),
     ],
 )
-def test_a_flow_that_returns_what_is_yet_to_run_fails(project, kind, preflight):
+def test_a_flow_that_returns_what_is_yet_to_run_fails(project, later, preflight):
     """Its steps would run behind the question whether one was refused."""
-
-    async def later():
-        return customers(1)
 
     @dp_flow(name="report", reserve_run=preflight)
     def report():
-        if kind == "coroutine":
-            return later()
-        return _streamed() if kind == "generator" else _streamed_later()
+        return later()
 
     state = report(return_state=True)
     with pytest.raises(ConfigurationError, match="has not run yet"):

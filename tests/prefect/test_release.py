@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from prefect import flow, task
 
-from dpflow import Laplace, dp_flow, dp_task, release
+from dpflow import Laplace, dp_flow, dp_task
 from dpflow.exceptions import ReleaseError
 from tests.pages import run_forked
 from tests.prefect.support import charges, kinds, spent
@@ -74,26 +73,3 @@ def test_a_task_that_forgets_to_release_publishes_nothing(project):
     assert published == []
     assert ran == [1, 1]
     assert spent(project) == {"epsilon": "0.2", "delta": "0"}
-
-
-async def test_an_async_task_may_draw_its_own_noise(project):
-    """It says so in the decorator, and options keep the word."""
-
-    @dp_task(dataset="shop", cost=TENTH, noise="own")
-    async def count(number):
-        return number
-
-    @dp_task(dataset="shop", cost=TENTH, noise="own")
-    async def both(number):
-        return release(number)
-
-    @flow(name="report")
-    async def report():
-        found = [await count(1), await count.with_options(retries=1, fresh=True)(2)]
-        with pytest.raises(ReleaseError, match='noise="own"'):
-            await both(3)
-        return found
-
-    assert await report() == [1, 2]
-    assert count.with_options(name="other").step.noise == "own"
-    assert spent(project) == {"epsilon": "0.3", "delta": "0"}

@@ -9,14 +9,11 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.exceptions import Pause
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.task_runners import ThreadPoolTaskRunner
-from typer.testing import CliRunner
 
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
-from dpflow.cli import app
 from dpflow.costs import RunCosts
 from dpflow.exceptions import ConfigurationError
-from dpflow.guard.project import current_project, forget_projects
+from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import accounts, open_reservations
@@ -24,7 +21,7 @@ from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context
 from tests.prefect.conftest import POLICY
 from tests.prefect.matrix.support import execute, run_again, task_runs
-from tests.prefect.support import draws, kinds, spent
+from tests.prefect.support import kinds, spent
 
 TENTH = PureDP(epsilon="0.1")
 RAN: list[object] = []
@@ -80,25 +77,6 @@ def test_a_flow_holds_all_and_returns_the_rest(project):
         *(["reserve", "settle"] * 2),
         "seal",
     ]
-
-
-def test_steps_in_threads_draw_from_it(project):
-    """Submitted steps are waited for before the seal."""
-
-    @dp_flow(
-        name="report",
-        reserve_run={"shop": [TENTH] * 4},
-        task_runner=ThreadPoolTaskRunner(max_workers=4),
-    )
-    def report():
-        for part in range(4):
-            count.submit(part)
-
-    report()
-    assert sorted(RAN) == [0, 1, 2, 3]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.4")
-    assert draws(project) == 4
-    assert kinds(project)[-1] == "seal"
 
 
 def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
@@ -206,38 +184,6 @@ def test_a_refused_run_publishes_no_half(project):
     assert kinds(project).count("reserve") == 0
 
 
-def test_a_refused_run_is_halted_where_a_refused_step_is_skipped(make_project):
-    """`flow: skip` is for a step; of a run that holds nothing, no half is kept."""
-    make_project(POLICY + "on_exhausted: {flow: skip}\n")
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
-    def report(week: int):
-        futures = [kept.submit(6 * week + part) for part in range(6)]
-        for future in futures:
-            future.wait()
-        return len(futures)
-
-    assert report(0) == 6
-    assert report(1, return_state=True).name == "BudgetExhausted"
-    assert report(0) == 6
-
-
-def test_a_schedule_stays_paused_while_the_whole_run_does_not_fit(project):
-    """The refused step would fit alone: it is its run that `resume` asks for."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
-    def report(week: int):
-        return [kept(6 * week + part) for part in range(6)]
-
-    report(0)
-    report(1, return_state=True)
-    forget_projects()
-    answer = CliRunner().invoke(app, ["resume", "report/nightly"])
-    assert answer.exit_code == 1
-    assert "report/nightly stays paused" in answer.stderr
-    assert "It needs epsilon 0.6" in answer.stderr
-
-
 def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     """After a new budget the same run is held, drawn and sealed."""
 
@@ -262,18 +208,6 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     assert open_reservations(project.ledger) == []
 
 
-def test_a_step_beyond_it_is_told_and_runs_if_it_fits(project, caplog):
-    """The log says that the run reservation did not cover it."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH]})
-    def report():
-        return [count(1), count(2)]
-
-    assert report() == [1, 2]
-    assert "beyond what the reservation of its run has left" in caplog.text
-    assert spent(project)["epsilon"] == "0.2"
-
-
 def test_a_retry_goes_on_with_what_is_held(project):
     """Between two attempts nobody gets it; what was released is replayed for free."""
     seen = []
@@ -291,17 +225,6 @@ def test_a_retry_goes_on_with_what_is_held(project):
     assert RAN == [1, 2]
     assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
     assert kinds(project).count("seal") == 1
-
-
-def test_the_last_attempt_seals(project):
-    """A flow that used up its retries is at its end."""
-
-    @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 4})
-    def report():
-        raise ValueError("always")
-
-    assert report(return_state=True).is_failed()
-    assert (held(project), kinds(project).count("seal")) == ("0", 1)
 
 
 @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
@@ -404,10 +327,3 @@ def test_the_last_completed_run_tells_what_to_hold(project, caplog):
     assert seen == ["0", "0.3", "0.3", "0"]
     assert spent(project)["epsilon"] == "0.9"
     assert open_reservations(project.ledger) == []
-
-
-@pytest.mark.parametrize("wrong", [{}, {"shop": []}, {"shop": ["0.1"]}, 4, "first"])
-def test_what_cannot_be_held_is_refused_when_the_flow_is_defined(wrong):
-    """A run reservation is costs by dataset."""
-    with pytest.raises(ConfigurationError, match="reserve_run"):
-        dp_flow(reserve_run=wrong)(lambda: None)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 from prefect import flow
 from prefect.assets import Asset
-from prefect.client.orchestration import get_client
 from prefect.context import AssetContext
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
 
 import dpflow.prefect.events
-from dpflow import dp_flow, dp_task
+from dpflow import dp_task
 from dpflow.config import settings
-from dpflow.exceptions import BudgetRefused
 from dpflow.prefect import DpflowLedger
 from dpflow.prefect.delivery import flush
 from tests.prefect.support import charges
@@ -61,31 +59,6 @@ def test_a_step_sends_reserved_then_settled(project, sent) -> None:
     assert payload["outcome"] == "completed"
     assert payload["digest"] == sent[3]["payload"]["digest"]
     assert CANARY not in str(sent)
-
-
-def test_a_refusal_sends_what_was_asked_and_left(project, sent) -> None:
-    """Refused where nothing so large was granted, exhausted where it was."""
-
-    @dp_task(dataset="shop", cost=lambda epsilon: type(TENTH)(epsilon=epsilon))
-    def count(epsilon: str, turn: int) -> int:
-        return 1
-
-    @dp_flow(name="report")
-    def report():
-        with pytest.raises(BudgetRefused):
-            count("2", 0)
-        for turn in range(11):
-            count("0.1", turn)
-
-    report(return_state=True)
-    refused = [e for e in sent if e["event"].endswith(("refused", "exhausted"))]
-    assert [event["event"] for event in refused] == [
-        "dpflow.budget.refused",
-        "dpflow.budget.exhausted",
-    ]
-    assert refused[0]["payload"]["asked"]["epsilon"] == "2"
-    assert refused[1]["payload"]["left"]["epsilon"] == "0"
-    assert "message" in refused[1]["payload"]
 
 
 def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) -> None:
@@ -175,10 +148,3 @@ def test_a_block_holds_the_ledgers_url_as_a_secret(project, monkeypatch) -> None
 
     assert report() == 1
     assert charges(project) == 1
-
-
-def test_the_block_type_registers(project) -> None:
-    """As Prefect does for every collection when its server starts."""
-    DpflowLedger.register_type_and_schema(_sync=True)
-    with get_client(sync_client=True) as client:
-        assert client.read_block_type_by_slug("dpflow-ledger").name == "dpflow ledger"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from typing import get_type_hints
 
 import pytest
@@ -18,7 +17,6 @@ from dpflow import (
     release,
 )
 from dpflow.exceptions import ConfigurationError
-from dpflow.prefect import DPTask
 from tests.prefect.support import charges, kinds, spent
 
 TENTH = PureDP(epsilon="0.1")
@@ -43,24 +41,6 @@ def test_a_step_that_is_called_is_charged_once_and_returns_its_value(project):
     assert ran == [7]
     assert kinds(project) == ["open", "reserve", "settle"]
     assert spent(project) == {"epsilon": "0.1", "delta": "0"}
-
-
-def test_a_release_key_replays_over_flow_runs(project):
-    """A named release is made once, however often the flow runs."""
-
-    @dp_task(
-        dataset="shop", cost=TENTH, release_key="customers/{week}", ignore=("verbose",)
-    )
-    def customers(week: int, verbose: bool = False) -> float:
-        return time.time()
-
-    @flow(name="report")
-    def report(week, *, verbose=False):
-        return customers(week, verbose)
-
-    assert report(1) == report(1, verbose=True)
-    assert report(2) != report(1)
-    assert charges(project) == 2
 
 
 def test_a_step_keeps_what_makes_it_a_task():
@@ -108,26 +88,6 @@ def test_retries_default_to_none_even_where_prefect_is_told_otherwise(monkeypatc
             return 1
 
     assert (customers.retries, plain.retries) == (0, 3)
-
-
-def test_with_options_keeps_guard_and_declaration(project):
-    """A renamed step is still a DP step, and is still charged."""
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers() -> int:
-        return 1
-
-    renamed = customers.with_options(name="renamed", retries=1)
-
-    @flow(name="report")
-    def report():
-        return renamed()
-
-    assert type(renamed) is DPTask
-    assert renamed.step is customers.step
-    assert (renamed.name, renamed.retries, customers.retries) == ("renamed", 1, 0)
-    assert report() == 1
-    assert charges(project) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import tomllib
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +14,11 @@ from dpflow import (
     Laplace,
     guarded,
     release,
-    reserve_run,
     spend,
 )
-from dpflow.config import settings
-from dpflow.exceptions import ConfigurationError, UnknownDataset
+from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.storage.memory import forget_memory
 from dpflow.mechanisms.gradients import poisson_sample
 from dpflow.noise.sources import (
@@ -35,11 +31,9 @@ from dpflow.noise.sources import (
     restore_noise,
     stream_for,
 )
-from dpflow.policy import parse_policy
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
 from tests.projects import (
     NOISY,
-    POLICY,
     ROOT,
     journal,
     make_project,
@@ -91,16 +85,6 @@ def test_noise_is_the_same_in_every_run():
             drawn.append([average(), average(), visitors("a"), visitors("b")])
     assert drawn[0] == drawn[1]
     assert len({*drawn[0]}) == 4
-
-
-def test_noise_does_not_depend_on_other_steps():
-    """Steps that run in another order draw what they drew before."""
-    with ledger_for_tests() as ledger:
-        ledger.use(VISITS)
-        before = visitors("a"), average()
-    with ledger_for_tests() as ledger:
-        ledger.use(VISITS)
-        assert (average(), visitors("a")) == before[::-1]
 
 
 def test_silent_noise_is_none(ledger):
@@ -206,26 +190,6 @@ def test_the_next_charge_is_refused_once(ledger):
     visitors("b")
 
 
-def test_ordered_refusals_charge_nothing_and_leave_a_whole_ledger(ledger):
-    """They are journaled as any refusal, and the sums agree."""
-    average()
-    before = ledger.spent("visits")
-    ledger.exhaust("visits")
-    ledger.refuse_next()
-    with pytest.raises(BudgetExhausted):
-        average()
-    assert ledger.spent("visits") == before == {"mu_squared": "0.0025"}
-    assert verify(ledger.ledger).bad == []
-
-
-def test_what_nobody_knows_cannot_be_exhausted(ledger):
-    """A typing error in a test is no quiet success."""
-    with pytest.raises(UnknownDataset):
-        ledger.exhaust("vists")
-    with pytest.raises(ConfigurationError, match="1 or more"):
-        ledger.refuse_next(times=0)
-
-
 # What was charged and released
 
 
@@ -259,35 +223,12 @@ def test_charges_and_releases_tell_what_happened(ledger):
 # Policies
 
 
-def test_policies_are_texts_paths_or_models(ledger, tmp_path):
-    """All three give the same policy."""
-    path = tmp_path / "visits.yaml"
-    path.write_text(VISITS, "utf-8")
-    for source in (VISITS, path, str(path), tmp_path, parse_policy(VISITS)):
-        ledger.use(source)
-        found = current_project().policies["visits"]
-        assert found.declared() == parse_policy(VISITS).declared()
-
-
 def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
     """A pipeline is tested under the budget that it will meet."""
     make_project(tmp_path, monkeypatch)
     with ledger_for_tests() as ledger:
         guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
         assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
-
-
-def test_a_run_reservation_is_no_execution(ledger):
-    """Its steps are, and each is told once, however the run ends."""
-    ledger.use(POLICY)
-    step = guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))
-    with reserve_run(costs={"shop": [NOISY] * 3}):
-        step()
-        (charge,) = ledger.charges()
-        assert (charge.step, charge.state) == ("count", "settled")
-        step()
-    assert [(c.step, c.state) for c in ledger.charges()] == [("count", "settled")] * 2
-    assert ledger.spent("shop") == {"epsilon": "0.2", "delta": "0"}
 
 
 # The fence
@@ -307,16 +248,6 @@ def test_the_projects_ledger_is_left_alone(tmp_path, monkeypatch):
     assert rows(tmp_path) == before
     assert current_project().ledger.id == real
     assert len(journal()) == 3
-
-
-def test_pyproject_and_its_block_are_not_asked(tmp_path, monkeypatch):
-    """A real URL or a Prefect block in the configuration is passed over."""
-    make_project(tmp_path, monkeypatch)
-    for url in ("postgresql://u:pw@nowhere/db", "prefect-block:production"):
-        text = f'[tool.dpflow]\nledger_url = "{url}"\n'
-        (tmp_path / "pyproject.toml").write_text(text, "utf-8")
-        with ledger_for_tests() as ledger:
-            assert settings().ledger_url == ledger.url
 
 
 def test_a_real_url_that_the_test_sets_is_refused(ledger, monkeypatch, tmp_path):
@@ -406,11 +337,3 @@ def test_no_pytest_is_needed():
         "print(json.dumps([*answers, os.environ == before]))"
     )
     assert run_python(script) == [3, 1, True]
-
-
-def test_the_ledger_lies_in_a_folder_that_is_removed():
-    """Nothing is left behind."""
-    with ledger_for_tests() as ledger:
-        folder = Path(ledger.folder)
-        assert folder.is_dir()
-    assert not folder.exists()

@@ -116,7 +116,6 @@ class Simulation:
     Args:
         seed: Decides everything.
         storage: The disk; controls bring a broken one.
-        operator: What the operator does to an open reservation.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class Simulation:
         seed: int,
         *,
         storage: type[SimulatedStorage] = SimulatedStorage,
-        operator: Callable[[Simulation, Ledger, str], None] | None = None,
         workers: int = 4,
         steps: int = 3,
     ) -> None:
@@ -133,7 +131,6 @@ class Simulation:
         self.counts: Counter[str] = Counter()
         self.names = count()
         self.hub = getcurrent()
-        self.operator = operator or forfeit
         self.storage = storage(self)
         self.steps = steps
         self.waiting: set[greenlet] = set()
@@ -281,7 +278,7 @@ class Simulation:
                 with ledger.storage.read() as reading:
                     names = reading.open_charges()
                 for name in names[:2]:
-                    self.operator(self, ledger, name)
+                    forfeit(self, ledger, name)
             except (Crash, LedgerUnavailable):
                 continue
 

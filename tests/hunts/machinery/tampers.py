@@ -100,7 +100,11 @@ TAMPERS = {
 @contextmanager
 def edited(raw: Any, table: str) -> Iterator[None]:
     """Put a table back after it was edited."""
-    rows = raw.execute(f"SELECT * FROM {table}").fetchall()
+    # Without generated columns.
+    names = ", ".join(
+        name for _, name, *_ in raw.execute(f"PRAGMA table_info({table})")
+    )
+    rows = raw.execute(f"SELECT {names} FROM {table}").fetchall()
     triggers = raw.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
     ).fetchall()
@@ -113,7 +117,7 @@ def edited(raw: Any, table: str) -> Iterator[None]:
         raw.execute(f"DELETE FROM {table}")
         for row in rows:
             marks = ", ".join("?" * len(row))
-            raw.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+            raw.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", row)
         raw.execute("PRAGMA ignore_check_constraints = OFF")
         for _, sql in triggers:
             raw.execute(sql)

@@ -52,6 +52,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_demo_shows_everything_and_again_spends_nothing(folder, demo):
     """Guarantee, typo, forfeit, values, halt; the second run charges nothing."""
     first = demo(folder)

@@ -48,6 +48,7 @@ def view(kind: str, flow: str):
     return found
 
 
+@pytest.mark.slow
 def test_noise_follows_progress_and_every_look_is_charged(digits):
     """The ledger has each round and each count, and what the meter says."""
     rounds = adaptive_noise.adaptive_noise(PEOPLE)
@@ -97,6 +98,7 @@ def test_a_strategy_follows_significant_progress_only():
     assert 1 / chance > 700
 
 
+@pytest.mark.slow
 def test_the_study_compares_all_strategies_and_draws(digits):
     """A run of each, the same for the same seed."""
     found = adaptive_noise.study(PEOPLE, runs=2)

@@ -1,7 +1,4 @@
-"""Experiments with other processes: each has a project of its own, one server serves.
-
-They run side by side while the tests that need only this process are going on.
-"""
+"""Experiments with other processes; each has a project of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -26,9 +21,6 @@ from tests.prefect.matrix.support import wait_until
 from tests.projects import ROOT, fill_project
 
 _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
-_AT_ONCE = 3
-#: Seconds that an experiment may take where other tests keep the machine busy.
-_PATIENCE = 3600
 
 Process = subprocess.Popen[bytes] | Forked
 
@@ -38,73 +30,57 @@ class Laboratory:
 
     Args:
         folder: An empty folder.
+        url: Address of the server; None starts one with all services.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.home = folder / "prefect"
+        self.home.mkdir()
         self._folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}/api"
+        self._processes: list[Process] = []
+        self._results: dict[Callable[..., Any], Any] = {}
+        self.url = url or self._start_server()
         # A client takes long to make; it is asked again and again.
         self._client = httpx.Client(base_url=self.url, timeout=120)
-        self._processes: list[Process] = []
-        self._forks: socket.socket | None = None
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE)
-        self._results: dict[Callable[..., Any], Future[Any]] = {}
-
-    def __enter__(self) -> Self:
-        self.home.mkdir()
-        copy_database(self.home / "prefect.db")
-        arguments = ["server", "start", "--host", "127.0.0.1", "--port", self._port]
-        # For how long a run waits that its deployment's `concurrency_limit` holds up.
-        own = {
-            "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
-            "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true",
-        }
-        command = ["-m", "prefect", *map(str, arguments)]
-        self._launch(command, self._folder, "server", **own)
         self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             loaded = "import tests.prefect.matrix.programs"
             serving = SERVING.format(descriptor=theirs.fileno(), loaded=loaded)
             kept = (theirs.fileno(),)
             self._launch(["-c", serving], self._folder, "forks", kept=kept)
+
+    def _start_server(self) -> str:
+        copy_database(self.home / "prefect.db")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/api"
+        words = ["-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+        own = {"PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true"}
+        self._launch([*words, "--port", str(port)], self._folder, "server", **own)
+
+        def healthy() -> bool:
+            with suppress(httpx.TransportError):
+                return httpx.get(f"{self.url}/health", timeout=5).is_success
+            return False
+
+        wait_until(healthy, "Prefect's server", 600)
+        return self.url
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
         for process in reversed(self._processes):
             stop(process)
-        if self._forks:
-            self._forks.close()
+        self._forks.close()
         self._client.close()
 
-    def wait_for_server(self) -> None:
-        """Wait until the server answers."""
-        wait_until(self._healthy, "Prefect's server", 600)
-
-    def begin(self, experiment: Callable[[Laboratory], Any]) -> None:
-        """Have an experiment made when there is room for it."""
-        if experiment not in self._results:
-            self._results[experiment] = self._pool.submit(self._made, experiment)
-
     def result(self, experiment: Callable[[Laboratory], Any]) -> Any:
-        """Return what an experiment found."""
-        self.begin(experiment)
-        return self._results[experiment].result(timeout=_PATIENCE)
-
-    def _made(self, experiment: Callable[[Laboratory], Any]) -> Any:
-        self.wait_for_server()
-        return experiment(self)
-
-    def _healthy(self) -> bool:
-        try:
-            return self._client.get("health", timeout=5).is_success
-        except httpx.TransportError:
-            return False
+        """Return what an experiment found; it is made once."""
+        if experiment not in self._results:
+            self._results[experiment] = experiment(self)
+        return self._results[experiment]
 
     def project(self, name: str, *policies: str) -> Path:
         """Return the folder of a new project."""
@@ -141,11 +117,9 @@ class Laboratory:
         return said
 
     @contextmanager
-    def serving(
-        self, folder: Path, *arguments: str, **variables: str
-    ) -> Iterator[None]:
-        """Run a Python module for the length of a block."""
-        process = self._launch(["-m", *arguments], folder, arguments[0], **variables)
+    def serving(self, folder: Path, *words: str, **variables: str) -> Iterator[None]:
+        """Run a new Python for the length of a block."""
+        process = self._launch([*words], folder, "serving", **variables)
         try:
             yield
         finally:
@@ -165,14 +139,12 @@ class Laboratory:
         code = process.wait(timeout=1200)
         name = program[0]
         assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
-        told = variables.get("TOLD", name)
-        return json.loads((folder / f"{told}.json").read_text("utf-8"))
+        return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
     def _fork(
         self, words: list[str], folder: Path, log: str, **variables: str
     ) -> Forked:
         """Run words in a fork of the process that has loaded Prefect."""
-        assert self._forks is not None
         program = {
             "folder": str(folder),
             "words": words,
@@ -180,9 +152,8 @@ class Laboratory:
         }
         with Path(os.devnull).open() as none, (folder / f"{log}.log").open("ab") as out:
             streams = (none.fileno(), out.fileno(), out.fileno())
-            with self._lock:
-                process = Forked(self._forks, program, streams)
-                self._processes.append(process)
+            process = Forked(self._forks, program, streams)
+        self._processes.append(process)
         return process
 
     def _environment(self, variables: dict[str, str]) -> dict[str, str]:
@@ -217,8 +188,7 @@ class Laboratory:
                 # What it starts is stopped with it.
                 start_new_session=True,
             )
-        with self._lock:
-            self._processes.append(process)
+        self._processes.append(process)
         return process
 
     def ask(self, path: str, **body: Any) -> Any:

@@ -294,8 +294,7 @@ def main() -> None:
     # (PrefectHQ/prefect#19641, #21276).
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         told = globals()[name](*arguments)
-    path = Path(f"{os.environ.get('TOLD', name)}.json")
-    path.write_text(json.dumps(told), "utf-8")
+    Path(f"{name}.json").write_text(json.dumps(told), "utf-8")
 
 
 if __name__ == "__main__":

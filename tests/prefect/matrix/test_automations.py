@@ -9,17 +9,16 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
-from tests.prefect.matrix.support import wait_until
+import pytest
 
-PATIENTS = """
-dataset: patients
-unit: patient
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-alerts: [0.5, 0.8]
-on_exhausted: {schedule: keep}
-"""
+from tests.prefect.matrix.laboratory import Laboratory
+from tests.prefect.matrix.support import wait_until
+from tests.projects import POLICY
+
+PATIENTS = (
+    POLICY.replace("shop", "patients")
+    + "alerts: [0.5, 0.8]\non_exhausted: {schedule: keep}\n"
+)
 
 
 def automated(laboratory):
@@ -82,15 +81,14 @@ def _save_webhook(laboratory, url):
     )
 
 
-def test_the_example_automations_notify_and_pause(found):
+@pytest.mark.slow
+def test_the_example_automations_notify_and_pause(tmp_path):
     """At 80 %, once; at exhaustion, where the policy itself pauses nothing."""
-    seen = found(automated)
+    with Laboratory(tmp_path) as laboratory:
+        seen = automated(laboratory)
     assert (seen.told["before"], seen.told["ended"]) == (False, "BudgetExhausted")
     at, gone = seen.notified
     assert at.startswith("Privacy budget of patients: 0.8 is used: 80% of the budget")
     assert "(flow until-refused, step tenth)" in at
     assert gone.startswith("Privacy budget of patients: exhausted: ")
     assert "It needs epsilon 0.1" in gone
-
-
-EXPERIMENTS = [automated]

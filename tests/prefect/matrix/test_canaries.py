@@ -9,9 +9,11 @@ import json
 import pickle
 import re
 import sqlite3
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prefect.settings import PREFECT_SERVER_DATABASE_CONNECTION_URL
 
 from tests.prefect.matrix.canaries import (
     LOGGED,
@@ -23,7 +25,7 @@ from tests.prefect.matrix.canaries import (
     TEXT,
 )
 from tests.prefect.matrix.support import wait_until
-from tests.projects import ledger_bytes
+from tests.projects import POLICY, ledger_bytes
 
 #: Everything that can be switched on.
 VARIABLES = {
@@ -34,25 +36,21 @@ VARIABLES = {
     "PREFECT_LOGGING_EXTRA_LOGGERS": "dpflow",
     "PREFECT_LOGGING_TO_API_ENABLED": "true",
 }
-ENOUGH = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 9}
-filter: basic
-"""
 
 
 def canaries(laboratory):
     """Run the canaries and read everything that Prefect and dpflow have kept."""
-    folder = laboratory.project("canaries", ENOUGH)
+    folder = laboratory.project(
+        "canaries", POLICY.replace("{epsilon: 1}", "{epsilon: 9}")
+    )
     told = laboratory.run(folder, "canaries", **VARIABLES)
-    database = laboratory.home / "prefect.db"
+    url = PREFECT_SERVER_DATABASE_CONNECTION_URL.value()
+    database = Path(url.removeprefix("sqlite+aiosqlite:///"))
     tables = wait_until(lambda: _delivered(_tables(database)), "the last log and event")
     return SimpleNamespace(
         told=told,
         tables=tables,
-        files=_files(laboratory.home),
+        files=_files(laboratory.home) | _files(database.parent),
         log=(folder / "canaries.log").read_bytes(),
         ledger=ledger_bytes(folder),
     )
@@ -173,6 +171,3 @@ def test_the_search_decodes_what_prefect_stores(private):
     for encoded in (base64.b64encode(data), base64.encodebytes(data)):
         file = json.dumps({"result": encoded.decode()}).encode()
         assert private[:5] in _decoded(file)
-
-
-EXPERIMENTS = [canaries]

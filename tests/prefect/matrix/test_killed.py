@@ -109,6 +109,3 @@ def test_a_submitted_step_runs_to_its_end_behind_the_crash(found):
     assert seen.books == settled(2, "0.2")
     assert seen.again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
     assert seen.at_last == settled(2, "0.2")
-
-
-EXPERIMENTS = [killed_script, terminated, interrupted]

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from prefect import allow_failure, flow, task, unmapped
 from prefect.cache_policies import DEFAULT, INPUTS, RUN_ID
-from prefect.exceptions import PrefectException
 from prefect.filesystems import LocalFileSystem
 from prefect.settings import PREFECT_TASKS_DEFAULT_PERSIST_RESULT, temporary_settings
 from prefect.task_runners import PrefectTaskRunner
@@ -106,26 +105,6 @@ def test_a_private_argument_is_found_in_the_flows_parameters(within, given, argu
             privacy.check_flow_parameters(count.step, {"frame": frame})
         assert "Ann" not in str(caught.value)
         assert "'frame' is in the parameter 'data'" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "argument"),
-    [
-        ("shop", FRAME),
-        ([FRAME], pd.DataFrame({"name": ["x"]})),
-        (None, None),
-        (True, True),
-        (7, 7),
-        ("", ""),
-        ([], []),
-        ([np.arange(3)], [np.arange(3)]),
-        ({"week": 1}, "week 1"),
-    ],
-)
-def test_what_only_happens_to_be_equal_is_not_refused(within, given, argument):
-    """Numbers that are everywhere, and data that is loaded, are no parameters."""
-    within(given)
-    privacy.check_flow_parameters(count.step, {"frame": argument})
 
 
 @pytest.mark.parametrize("how", ["call", "submit", "map", "fn"])
@@ -277,55 +256,3 @@ def test_a_loaders_error_is_told_by_its_type(project, caplog):
     assert "canary-31415" not in caplog.text
     with pytest.raises(ValueError, match="canary-31415"):
         report(keep=True)
-
-
-@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
-def test_a_call_that_does_not_fit_does_not_tell_its_arguments(project, load):
-    """Prefect's own error quotes all of them, and ends up in the flow's state."""
-    step = private_task()(count.fn.__wrapped__) if load else _plain
-    told = []
-
-    @flow(name="report")
-    def report():
-        for ask in (step.submit, step.map, *([] if load else [step.delay]), step):
-            try:
-                ask("canary-31415", 1, "canary-31415")
-            except TypeError as error:
-                told.append((str(error), error.__context__))
-                if ask is step:
-                    raise
-
-    state = report(return_state=True)
-    assert state.is_failed()
-    assert len(told) == (3 if load else 4)
-    assert all("too many positional arguments" in text for text, _ in told)
-    assert "canary" not in f"{told}{state.message}"
-    assert {context for _, context in told} == {None}
-    if load:
-        with pytest.raises(ConfigurationError, match="in the background"):
-            step.delay(FRAME)
-
-
-@dp_task(dataset="shop", cost=PRIVATE["cost"])
-def _plain(frame: Any, week: int = 1) -> int:
-    """Stand for a step whose arguments are public."""
-    return week
-
-
-@pytest.mark.parametrize("load", [True, False], ids=["loader", "step"])
-def test_a_map_that_cannot_be_does_not_tell_its_arguments(project, load):
-    """Prefect's own error quotes them, or tells how many rows there are."""
-    step = private_task()(count.fn.__wrapped__) if load else count
-
-    @flow(name="report")
-    def report():
-        with pytest.raises(PrefectException, match="at least one iterable") as caught:
-            step.map([314159], [1, 2])
-        assert "314159" not in str(caught.value)
-        step.map(314159, 1)
-
-    state = report(return_state=True)
-    with pytest.raises(PrefectException, match="at least one iterable") as caught:
-        state.result()
-    assert "314159" not in str(caught.value) + state.message
-    assert caught.value.__context__ is None

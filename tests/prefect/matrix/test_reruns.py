@@ -26,6 +26,7 @@ from tests.prefect.matrix.support import (
     task_runs,
     wait_until,
 )
+from tests.projects import POLICY
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -80,45 +81,11 @@ def test_a_flow_retry_replays_completed_steps(project, make_flow):
     assert len({each.id for each in task_runs(run, 2)}) == 2
 
 
-def test_a_retry_from_the_ui_completes_once_the_policy_has_room(make_project):
-    """Earlier refusals of the same flow run are no refusals of this execution."""
-    folder = make_project()
-
-    @dp_task(dataset="shop", cost=PureDP(epsilon=2))
-    def large() -> int:
-        return mark("large")
-
-    @dp_flow(name="report")
-    def report():
-        return large()
-
-    first = report(return_state=True)
-    assert first.name == "BudgetRefused"
-    path = folder / "policies" / "shop.yaml"
-    text = path.read_text("utf-8")
-    path.write_text(text.replace("{epsilon: 1}", "{epsilon: 3}"), "utf-8")
-    second = run_again(report, first.state_details.flow_run_id)
-    assert second.result() == 1
-    assert marks() == {"large": 1}
-    (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
-    assert charge.amount["epsilon"] == "2"
-
-
-LIFETIME = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-lifetime: {epsilon: 2}
-filter: basic
-"""
-
-
 def test_a_retry_from_the_ui_after_exhaustion_and_a_new_term_pays_for_the_rest(
     make_project,
 ):
     """What the old term paid for is replayed; only the refused step is charged anew."""
-    make_project(LIFETIME)
+    make_project(f"{POLICY}lifetime: {{epsilon: 2}}\n")
 
     @dp_flow(name="report")
     def report():

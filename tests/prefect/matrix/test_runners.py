@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from tests.prefect.matrix.support import books, marked, marks, settled
+from tests.projects import POLICY
 
 
 def process_pool(laboratory):
@@ -16,18 +19,10 @@ def process_pool(laboratory):
 
 def dask(laboratory):
     """Lose workers of a Dask cluster, and exhaust the budget there."""
-    folder = laboratory.project("dask", EPSILON_2)
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 1.4}")
+    folder = laboratory.project("dask", policy)
     told = laboratory.run(folder, "dask")
     return SimpleNamespace(told=told, books=books(folder), marks=marks(folder))
-
-
-EPSILON_2 = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: "1.4"}
-filter: basic
-"""
 
 
 def test_a_process_pool_is_charged_and_refused_as_a_thread_is(found):
@@ -42,28 +37,18 @@ def test_a_process_pool_is_charged_and_refused_as_a_thread_is(found):
     assert seen.books == settled(3, "0.9", refused=1)
 
 
-def test_a_dask_worker_that_dies_in_a_body_costs_one_charge_more(found):
-    """Dask runs it again by itself, under the same task run and run count."""
-    seen = found(dask)
-    assert seen.told["mid_task"] == "suicide 2"
-    assert seen.marks["suicide"] == 2
-
-
-def test_what_dask_computes_again_is_replayed(found):
-    """Completed steps whose worker died cost nothing a second time."""
-    seen = found(dask)
-    assert seen.told["recomputed"] == ["first 1", "first 2", "first 3"]
-    assert seen.marks["first"] == 3
-
-
+@pytest.mark.slow
 def test_dask_is_charged_and_refused_as_a_thread_is(found):
-    """Every charge of the three flows: four tenths, three thirds, one orphan."""
+    """A body whose worker died is charged again; a completed step is replayed."""
     seen = found(dask)
-    assert seen.told["ended"] == "BudgetExhausted"
+    assert seen.told == {
+        "mid_task": "suicide 2",
+        "recomputed": ["first 1", "first 2", "first 3"],
+        "ended": "BudgetExhausted",
+    }
+    assert (seen.marks["suicide"], seen.marks["first"]) == (2, 3)
     assert (seen.marks["third"], seen.marks["after"]) == (3, 3)
+    # Four tenths, three thirds and one orphan.
     lost = {"orphans": 1, "forfeited": "0.1"}
     done = ("completed",) * 7
     assert seen.books == settled(8, "1.3", outcomes=done, refused=1, **lost)
-
-
-EXPERIMENTS = [dask, process_pool]

@@ -85,9 +85,6 @@ def killed(laboratory):
     )
 
 
-EXPERIMENTS = [killed]
-
-
 def test_a_killed_server_delays_no_settlement_and_no_end(found):
     """Three charges are settled, and dpflow's own part of the end is short."""
     run = found(killed)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.cli import app
 from tests.prefect.matrix.support import books, execute, flow_run, mark, marks, settled
+from tests.projects import POLICY
 
 #: What a refused task could do, and what Prefect makes of it: its state; what is
 #: behind it by data, by `wait_for`, through `allow_failure`; executions of its body
@@ -27,15 +28,9 @@ def after(value):
 # How `dpflow` refuses comes first; the others are why it is the one.
 
 
-EXHAUSTED = """
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-flows: {report: {}, parent: {}}
-on_exhausted: {flow: halt, schedule: pause}
-"""
+EXHAUSTED = (
+    f"{POLICY}flows: {{report: {{}}}}\non_exhausted: {{flow: halt, schedule: pause}}\n"
+)
 
 
 @dp_task(dataset="shop", cost=lambda epsilon: PureDP(epsilon=epsilon), retries=2)

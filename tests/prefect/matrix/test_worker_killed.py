@@ -7,13 +7,15 @@ import os
 import signal
 from types import SimpleNamespace
 
+import pytest
+
 from tests.prefect.matrix.support import books, marked, marks, settled, wait_until
 
 DEPLOY = (
     "prefect", "--no-prompt", "deploy", "flows.py:keyed_week",
     "--name", "worker", "--pool", "killed",
 )  # fmt: skip
-WORKER = ("prefect", "worker", "start", "--type", "process", "--pool", "killed")
+WORKER = ["-m", "prefect", "worker", "start", "--type", "process", "--pool", "killed"]
 POOL = ("prefect", "work-pool", "create", "--type", "process", "killed")
 RETRY = {"type": "SCHEDULED", "name": "AwaitingRetry"}
 
@@ -72,34 +74,20 @@ def _reservations(laboratory, folder):
 LOST = {"orphans": 1, "forfeited": "0.1"}
 
 
+@pytest.mark.slow
 def test_a_run_that_a_worker_lost_is_charged_in_full(found):
-    """The worker marks the flow as crashed; nothing is given back, and it is shown."""
-    seen = found(killed)
-    running = settled(2, "0.1", outcomes=("completed",), open=1)
+    """The next run pays for its release; a retry of the lost one replays all."""
+    seen, done = found(killed), ("completed",)
+    running = settled(2, "0.1", outcomes=done, open=1)
     assert seen.before == (running, [("endless_week", "running")])
-    dead = settled(2, "0.1", outcomes=("completed",), **LOST)
+    dead = settled(2, "0.1", outcomes=done, **LOST)
     assert seen.after == (dead, [("endless_week", "forfeited")])
     assert seen.tasks == {"kept_week": "COMPLETED", "endless_week": "RUNNING"}
     assert "forfeited" in seen.said
     assert "dpflow ledger reservations --close" in seen.said
-
-
-def test_the_next_run_replays_and_pays_for_what_was_lost(found):
-    """The dead claim frees its key; its charge stays beside the new one."""
-    seen = found(killed)
-    done = ("completed",)
     assert seen.following == settled(1, "0.1", outcomes=done)
     assert seen.anew == settled(3, "0.2", outcomes=done * 2, **LOST)
-
-
-def test_a_retry_of_the_lost_run_replays_all_and_pays_nothing(found):
-    """By then the next run has made the release that it lacked."""
-    seen = found(killed)
-    done = ("completed",)
     assert seen.retried == settled(2, "0.1", outcomes=done, **LOST)
     dead = settled(3, "0.2", outcomes=done * 2, **LOST)
     assert seen.at_last == (dead, [("endless_week", "forfeited")])
     assert seen.marks == {"kept": 1, "endless": 2}
-
-
-EXPERIMENTS = [killed]

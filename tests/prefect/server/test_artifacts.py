@@ -7,10 +7,7 @@ import re
 from prefect.artifacts import Artifact
 
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
-from dpflow.guard.project import current_project
-from dpflow.ledger.office import apply_policy
 from dpflow.prefect import artifacts
-from tests.prefect.conftest import POLICY
 from tests.prefect.support import charges
 
 
@@ -37,35 +34,6 @@ def test_the_budget_artifact_says_asked_left_and_guarantee(project):
     assert "| spent | epsilon 1 |" in artifact.data
     used = Artifact.get("dpflow-budget-shop-used")
     assert float(used.data) == 100
-
-
-def test_the_budget_artifact_promises_what_the_ledger_does(make_project):
-    """A tightened term is bound by what it was opened with, and an edit by nobody."""
-    folder = make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 3}"))
-
-    @dp_flow(name="report")
-    def report(week):
-        return customers(week)
-
-    def promised():
-        (line,) = [
-            line
-            for line in Artifact.get("dpflow-budget-shop").data.splitlines()
-            if "differentially private" in line
-        ]
-        return re.findall(r"epsilon = [0-9.]+", line)
-
-    report(1)
-    assert promised() == ["epsilon = 3"]
-    path = folder / "policies" / "shop.yaml"
-    path.write_text(path.read_text("utf-8").replace("epsilon: 3", "epsilon: 2.9"))
-    project = current_project()
-    artifacts.publish_budget(project)
-    assert promised() == ["epsilon = 3"]
-    policy = project.policies["shop"]
-    apply_policy(project.ledger, policy)
-    report(2)
-    assert promised() == ["epsilon = 3"]
 
 
 def test_no_name_in_a_refusal_is_markup(project, monkeypatch):

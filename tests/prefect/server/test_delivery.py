@@ -83,36 +83,12 @@ def test_a_queue_that_stays_full_drops_and_says_so(caplog):
     assert prefect.got[-1] == 104
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_died_is_replaced():
-    """As after an error that is no Exception."""
-    got = []
-
-    def deliver(told, _occurred):
-        got.append(told.number)
-        if told.number == 1:
-            raise SystemExit
-
-    others = set(threading.enumerate())
-    made = Delivery(deliver, pause=0.2)
-    made.put(notice(1))
-    (thread,) = set(threading.enumerate()) - others
-    thread.join(60)
-    assert not thread.is_alive()
-    made.put(notice(2))
-    assert made.flush(60)
-    assert got == [1, 2]
-
-
 ENDING = """
-import sys
 from prefect import flow
 from dpflow import PureDP, dp_task
 from dpflow.prefect import delivery
 
 delivery._delivery._pause = 3600.0
-if sys.argv[1] == "forgets":
-    delivery._exit.register = lambda: None
 
 @dp_task(dataset="shop", cost=PureDP(epsilon="0.1"))
 def count(number):
@@ -141,21 +117,16 @@ def _events(folder):
     return sorted((each["occurred"], each["event"]) for each in page["events"])
 
 
-@pytest.mark.parametrize(("how", "expected"), [("flushes", 7), ("forgets", 0)])
-def test_a_process_that_ends_sends_what_waits(make_project, forked, how, expected):
-    """Before Prefect's own thread ends; without the flush at exit nothing would be."""
-    name = f"shop-{how}-{os.getpid()}"
+def test_a_process_that_ends_sends_what_waits(make_project, forked):
+    """Before Prefect's own thread ends: without the flush at exit nothing would be."""
+    name = f"shop-{os.getpid()}"
     folder = make_project(POLICY.replace("dataset: shop", f"dataset: {name}"))
-    script = ENDING.replace('"shop"', repr(name))
-    done = run_forked(forked, folder, "-c", script, how)
+    done = run_forked(forked, folder, "-c", ENDING.replace('"shop"', repr(name)))
     assert done.returncode == 0, done.stderr
-    if expected:
-        wait_until(lambda: len(_events(name)) >= expected, "the events")
-    else:
-        time.sleep(3)
+    wait_until(lambda: len(_events(name)) >= 7, "the events")
     found = [event.removeprefix("dpflow.budget.") for _, event in _events(name)]
     first = ["reserved", "term-opened", "settled"]
-    assert found == ([*first, *["reserved", "settled"] * 2] if expected else [])
+    assert found == [*first, *["reserved", "settled"] * 2]
 
 
 @pytest.mark.parametrize("ending", ["value", "error"])

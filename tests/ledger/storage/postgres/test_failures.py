@@ -143,11 +143,11 @@ def test_a_killed_server_keeps_what_it_acknowledged(
             say(reserved(ledger))
 
     children = [Child(work) for _ in range(4)]
-    for _ in range(scaled(3, 2)):
-        time.sleep(0.5)
+    for number in range(scaled(3, 2)):
+        while len(read(url, "SELECT id FROM charge")) < 8 * number + 8:
+            time.sleep(0.02)
         own_server.stop(signal.SIGKILL)
         own_server.start()
-    time.sleep(0.2)
     said = set[str]()
     for child in children:
         os.kill(child.pid, signal.SIGKILL)
@@ -168,16 +168,20 @@ def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> N
     url = own_server.new_database()
     ledger = create_ledger(url)
     granted(ledger, "0.1")
+
+    def configure(statement: str, setting: str, value: str) -> None:
+        own_server.run(statement, "SELECT pg_reload_conf()")
+        while read(url, f"SHOW {setting}") != [(value,)]:
+            time.sleep(0.02)
+
     for number, setting in enumerate(("fsync", "full_page_writes"), 1):
-        own_server.run(f"ALTER SYSTEM SET {setting} = off", "SELECT pg_reload_conf()")
-        time.sleep(0.3)
+        configure(f"ALTER SYSTEM SET {setting} = off", setting, "off")
         for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
             match = f"{setting} = off.*set it to on"
             with pytest.raises(LedgerUnavailable, match=match):
                 call()
         assert sums(url) == (0, Fraction(number, 10))
-        own_server.run(f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
-        time.sleep(0.3)
+        configure(f"ALTER SYSTEM RESET {setting}", setting, "on")
         granted(ledger, "0.1")
     ledger.close()
 
