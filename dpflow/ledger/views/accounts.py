@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.settlement import gate_of
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Keys, State, rule_of
 from dpflow.ledger.records import AccountView
@@ -60,26 +60,57 @@ def book_accounts(
     """
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
-        dead = _held_by_the_dead(ledger, reading)
+        # What processes hold that have ended.
+        dead = _sums(
+            held
+            for each in waiting(ledger, reading)
+            if not each.alive
+            for held in each.charge.held.items()
+        )
         return {book: _of_book(reading, book, part, dead) for book in books}
 
 
 def _of_book(
-    reading: Reading, book: str, part: str | None, dead: Mapping[str, list[Amounts]]
+    reading: Reading, book: str, part: str | None, dead: Mapping[str, Tally]
 ) -> BookAccounts:
     state, parts = load_parts(reading, book, part)
-    gates = gates_of_book(state, book)
-    facts = _Facts(
-        state=state,
-        dead=dead,
-        closed=_closed(reading, book),
-        opened={
-            number: entry.body["term"]["gates"]
-            for number, entry in openings(reading, book).items()
-        },
+    forfeits = reading.rare(book, "forfeit")
+    closed = _sums(
+        (name, posting.amount)
+        for entry in forfeits
+        for name, posting in entry.postings.items()
     )
-    views = sorted((facts.view(gate) for gate in gates), key=lambda view: view.id)
+    opened, ran = openings(reading, book), state.book(book).ran
+    views = [
+        account_view(
+            gate,
+            dead=dead.get(gate.id),
+            closed=closed.get(gate.id),
+            charged=any(gate.used.amounts) or ran.get(str(term_of(gate.id)), 0) > 0,
+            opened=_opened(gate, opened.get(term_of(gate.id))),
+        )
+        for gate in gates_of_book(state, book)
+    ]
     return BookAccounts(state=state, accounts=tuple(views), parts=parts)
+
+
+def _sums(found: Iterable[tuple[str, Amounts]]) -> dict[str, Tally]:
+    """Add amounts up by account."""
+    sums: dict[str, Tally] = {}
+    for name, amount in found:
+        sums[name] = sums.get(name, Tally((0,) * len(amount))) + Tally(amount)
+    return sums
+
+
+def _opened(gate: Gate, opening: Entry | None) -> dict[str, str] | None:
+    """Return the budget that a filter was opened with, as the journal tells."""
+    if not isinstance(gate.rule, Filter):
+        return None
+    gates = {} if opening is None else opening.body["term"]["gates"]
+    first = gates.get(f"flow/{gate.name}" if gate.kind == "flow" else gate.kind)
+    rule = gate.rule if first is None else rule_of(first["rule"])
+    assert isinstance(rule, Filter)
+    return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
 
 
 def gates_of_book(state: State, book: str) -> list[Gate]:
@@ -194,65 +225,3 @@ def account_view(
         opened=opened,
         gate=gate,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """All that is said of accounts.
-
-    Attributes:
-        dead: What processes hold on each account that have ended.
-        closed: What was forfeited on each account.
-        opened: By term, the gates that it was opened with.
-    """
-
-    state: State
-    dead: Mapping[str, list[Amounts]]
-    closed: Mapping[str, list[Amounts]]
-    opened: Mapping[int, Mapping[str, Any]]
-
-    def view(self, gate: Gate) -> AccountView:
-        """Return an account as people read it."""
-        zero = gate.rule.zero()
-        ran = self.state.book(gate.dataset).ran.get(str(term_of(gate.id)), 0)
-        return account_view(
-            gate,
-            dead=_total(zero, self.dead.get(gate.id, ())),
-            closed=_total(zero, self.closed.get(gate.id, ())),
-            charged=any(gate.used.amounts) or ran > 0,
-            opened=self._opened(gate),
-        )
-
-    def _opened(self, gate: Gate) -> dict[str, str] | None:
-        """Return the budget that a filter was opened with, as the journal tells."""
-        if not isinstance(gate.rule, Filter):
-            return None
-        gates = self.opened.get(term_of(gate.id), {})
-        place = f"flow/{gate.name}" if gate.kind == "flow" else gate.kind
-        first = gates.get(place)
-        rule = gate.rule if first is None else rule_of(first["rule"])
-        assert isinstance(rule, Filter)
-        return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
-
-
-def _held_by_the_dead(ledger: Ledger, reading: Reading) -> dict[str, list[Amounts]]:
-    """Return the amounts on each account whose process has ended without settling."""
-    found: dict[str, list[Amounts]] = {}
-    for each in waiting(ledger, reading):
-        for name, amount in each.charge.held.items() if not each.alive else ():
-            found.setdefault(name, []).append(amount)
-    return found
-
-
-def _closed(reading: Reading, book: str) -> dict[str, list[Amounts]]:
-    found: dict[str, list[Amounts]] = {}
-    for entry in reading.rare(book, "forfeit"):
-        for name, posting in entry.postings.items():
-            found.setdefault(name, []).append(posting.amount)
-    return found
-
-
-def _total(zero: Tally, amounts: Iterable[Amounts]) -> Tally:
-    for amount in amounts:
-        zero = zero + Tally(amount)
-    return zero

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice, takewhile
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.entry import Entry
@@ -114,49 +114,35 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
         books = (dataset, *{each.dataset for each in last.values()} - {dataset})
         state = reading.load(Keys(books=tuple(sorted(books))))
         for flow, each in last.items():
-            if _granted_since(reading, dataset, flow, each):
-                continue
             term = state.newest(each.dataset)
             current = term is not None and term.number == each.term
-            if not current and _resumed_since(reading, flow, each):
-                continue
-            found[flow] = Halt(flow=flow, refusal=each, current=current)
+            if not _answered(reading, dataset, each, resumed=not current):
+                found[flow] = Halt(flow=flow, refusal=each, current=current)
     return found
 
 
-def _resumed_since(reading: Reading, flow: str | None, refusal: RefusalView) -> bool:
-    """Say whether a flow's schedule was resumed after it was refused a step."""
-    return any(
-        entry.number > refusal.position and entry.body.get("flow") == flow
-        for entry in reading.rare(refusal.book, "resume")
-    )
-
-
-def _granted_since(
-    reading: Reading, dataset: str, flow: str | None, refusal: RefusalView
+def _answered(
+    reading: Reading, dataset: str, refusal: RefusalView, *, resumed: bool
 ) -> bool:
     """Say whether a flow was granted a step on a dataset after it was refused one.
 
     What follows in the journal that has the refusal is known to be later; in another
     one, what bears a later time.
+
+    Args:
+        reading: The ledger.
+        dataset: The dataset.
+        refusal: Of the flow's step.
+        resumed: Also say so if its schedule was resumed since.
     """
-    for entry in reading.after(refusal.book, refusal.position):
-        if _grants(entry, dataset, flow):
-            return True
-    if refusal.book == dataset:
-        return False
-    for entry in reading.newest(dataset):
-        if entry.at <= refusal.at:
-            return False
-        if _grants(entry, dataset, flow):
-            return True
-    return False
-
-
-def _grants(entry: Entry, dataset: str, flow: str | None) -> bool:
-    body = entry.body
-    return (
-        entry.kind == "reserve"
-        and body.get("flow") == flow
-        and dataset in body["datasets"]
+    flow, other = refusal.body.get("flow"), refusal.book != dataset
+    elsewhere = reading.newest(dataset) if other else iter(())
+    later = takewhile(lambda entry: entry.at > refusal.at, elsewhere)
+    return any(
+        entry.body.get("flow") == flow
+        and (
+            (resumed and entry.kind == "resume" and entry.book == refusal.book)
+            or (entry.kind == "reserve" and dataset in entry.body["datasets"])
+        )
+        for entry in chain(reading.after(refusal.book, refusal.position), later)
     )
