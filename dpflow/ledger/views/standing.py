@@ -15,10 +15,9 @@ from dpflow.exceptions import UnknownDataset
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Term
 from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
 from dpflow.ledger.views.terms import differences, is_replaceable
-from dpflow.policy import Policy, PolicySet
+from dpflow.policy import PolicySet
 from dpflow.policy.types import did_you_mean
 
 #: States of an account that the first step of its flow will open, and of an open one
@@ -99,17 +98,11 @@ def standings(
                     sorted([*current, *_announced(fields, current)], key=_order)
                 ),
                 parts=book.parts,
-                differences=_differences(term, policy),
+                differences=tuple(differences(term, policy)) if term and policy else (),
                 replaceable=is_replaceable(book.state, name),
             )
         )
     return found
-
-
-def _differences(term: Term | None, policy: Policy | None) -> tuple[str, ...]:
-    if term is None or policy is None:
-        return ()
-    return tuple(differences(term, policy))
 
 
 def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool:

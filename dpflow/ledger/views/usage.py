@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
@@ -35,51 +33,35 @@ def usage(
         if opening is None:
             return {}
         gates = current_gates(state, dataset)
-        found = {
-            name: _Thinned(most)
+        numbers: dict[str, list[int]] = {
+            name: []
             for name, gate in gates.items()
             if gate.used_share(gate.rule.zero()) is not None
         }
+        refused: dict[str, list[int]] = {name: [] for name in numbers}
         for entry in reading.after(dataset, opening.number):
-            for name in found.keys() & entry.postings.keys():
-                found[name].add(entry)
-        return {
-            name: [_usage(gates[name], *each) for each in told(reading, kept.entries())]
-            for name, kept in found.items()
-            if kept.count
-        }
+            for name in numbers.keys() & entry.postings.keys():
+                numbers[name].append(entry.number)
+                if entry.kind == "refuse":
+                    refused[name].append(entry.number)
+        found = {}
+        for name in filter(numbers.get, numbers):
+            kept = _thinned(numbers[name], refused[name], most)
+            entries = reading.entries((dataset, number) for number in kept)
+            several = [entries[dataset, number] for number in kept]
+            points = told(reading, several)
+            found[name] = [_usage(gates[name], *each) for each in points]
+        return found
 
 
-class _Thinned:
-    """Every n-th entry of an account, the newest, and its newest refusals.
-
-    Args:
-        most: From twice so many on, every second one is dropped; None keeps all.
-    """
-
-    def __init__(self, most: int | None) -> None:
-        self.count = 0
-        self._most = most
-        self._stride = 1
-        self._even: list[Entry] = []
-        self._also: deque[Entry] = deque(maxlen=most)
-        self._last: list[Entry] = []
-
-    def add(self, entry: Entry) -> None:
-        """Take the next entry."""
-        self.count += 1
-        self._last = [entry]
-        if entry.kind == "refuse":
-            self._also.append(entry)
-        if self.count % self._stride == 0:
-            self._even.append(entry)
-        if self._most is not None and len(self._even) > 2 * self._most:
-            self._even, self._stride = self._even[1::2], 2 * self._stride
-
-    def entries(self) -> list[Entry]:
-        """Return what is kept, oldest first."""
-        kept = {each.number: each for each in (*self._even, *self._also, *self._last)}
-        return [kept[number] for number in sorted(kept)]
+def _thinned(numbers: list[int], refused: list[int], most: int | None) -> list[int]:
+    """Return every n-th number, the newest, and as many of the newest refusals."""
+    stride = 1
+    while most is not None and len(numbers) // stride > 2 * most:
+        stride *= 2
+    return sorted(
+        {*numbers[stride - 1 :: stride], numbers[-1], *refused[-(most or 1) :]}
+    )
 
 
 def _usage(gate: Gate, entry: Entry, body: dict[str, object]) -> Usage:

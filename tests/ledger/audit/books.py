@@ -58,14 +58,6 @@ def fill(ledger: Ledger) -> None:
     granted(ledger, "0.02")
 
 
-# Edits that leave the hashes as they were
-
-
-def sql(*statements: str) -> Callable[[Place], None]:
-    """Return an edit of a ledger."""
-    return lambda path: edit(path, *statements)
-
-
 # Edits by someone who fits the hashes
 
 

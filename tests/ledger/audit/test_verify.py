@@ -15,7 +15,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.newest_entries import TAIL
-from tests.ledger.audit.books import SHOP, fill, quoted, rewrite, sql
+from tests.ledger.audit.books import SHOP, fill, quoted, rewrite
 from tests.ledger.support import (
     COLUMNS,
     Place,
@@ -224,7 +224,7 @@ def test_a_grant_while_frozen_is_named(ledger, path):
 
 def test_an_edited_tail_refuses_the_first_decision(ledger, path):
     """A process does not decide on sums that do not follow."""
-    sql("UPDATE entry SET at = '' WHERE book = 'a' AND number = 6")(path)
+    edit(path, "UPDATE entry SET at = '' WHERE book = 'a' AND number = 6")
     opened = open_ledger(url(path))
     with pytest.raises(LedgerCorrupt, match="entry 6"):
         granted(opened, "0.001")
@@ -236,7 +236,7 @@ def test_the_tail_is_short(path):
     policy = make_policy(budget="{epsilon: 100}")
     requests = [request(ledger, "0.01", policies=[policy]) for _ in range(TAIL + 20)]
     ledger.reserve_many(requests)
-    sql("UPDATE entry SET at = '' WHERE book = 'a' AND number = 5")(path)
+    edit(path, "UPDATE entry SET at = '' WHERE book = 'a' AND number = 5")
     opened = open_ledger(url(path), witness="none")
     assert granted(opened, "0.01", policies=[policy])
     assert [finding.entry for finding in verify(opened).bad] == [5]
