@@ -173,19 +173,6 @@ def _inverse(composition: ComposedMasses, room: float, least: float) -> float:
     return float(falling_root(excess, next(starts, least), high, _ROOT_AGREES))
 
 
-def grid_delta(parts: Parts, epsilon: Fraction) -> Fraction:
-    """Return a delta of a fixed sequence at epsilon, rounded up.
-
-    As `grid_epsilon`; never below 1e-41.
-    """
-    results = []
-    for direction in range(_directions(parts)):
-        composition, lost = _prepared(parts, _SMALLEST_DELTA, direction, float(epsilon))
-        inner = composition.delta(float_down(epsilon))
-        results.append((lost + (1 - lost) * inner) * (1 + 1e-12))
-    return min(Fraction(max(results)), Fraction(1))
-
-
 def _directions(parts: Parts) -> int:
     return max(
         [len(curves(cost)) for cost, _ in without_substeps(parts) if has_curve(cost)],
@@ -194,10 +181,7 @@ def _directions(parts: Parts) -> int:
 
 
 def _prepared(
-    parts: Parts,
-    target: float,
-    direction: int,
-    epsilon: float | None = None,
+    parts: Parts, target: float, direction: int
 ) -> tuple[ComposedMasses, float]:
     """Choose a grid; return the composition on it and the mass of the deltas."""
     steps = without_substeps(parts)
@@ -219,7 +203,7 @@ def _prepared(
     # The tilt says how fine a grid has to be, and a fine grid what the tilt is.
     for _ in range(_REFINEMENTS):
         composition = _on_grid(named, reaches, responses, step, tiny)
-        finer = _needed_step(composition, target, runs, epsilon)
+        finer = _needed_step(composition, target, runs)
         finer = max(finer, _power(max([*spans, *map(sum, reaches)]) / _MOST_CELLS))
         if finer >= step:
             break
@@ -228,14 +212,12 @@ def _prepared(
     return composition, lost * (1 + 1e-9)
 
 
-def _needed_step(
-    composition: ComposedMasses, target: float, runs: int, epsilon: float | None
-) -> float:
+def _needed_step(composition: ComposedMasses, target: float, runs: int) -> float:
     """Return a grid step that loses little.
 
     Of log delta a run loses (1 + tilt)^2 step^2 / 8, of the largest loss one step.
     """
-    at = _rough(composition, target) if epsilon is None else epsilon
+    at = _rough(composition, target)
     if at >= composition.top:
         largest = composition.top
         return _power(max(largest * _RELATIVE / runs, largest / _MOST_POINTS))

@@ -36,6 +36,7 @@ from dpflow.accounting.rules.rdp import (
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
+from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
     UNITS,
@@ -52,9 +53,6 @@ from dpflow.rounding import (
 )
 
 MOST_ORDERS = 256
-
-#: Digits of a share used, and the powers of two searched, in powers of two.
-_SHARE_STEPS, _SHARE_POWERS = 20, 10
 
 
 class RdpMixtureFilter(SettlesCells, Filter):
@@ -245,46 +243,18 @@ def scaled_share(rule: Filter, tally: Tally) -> float:
     """Return, up, the smallest f such that the rule admits the tally divided by f.
 
     For a rule with thresholds that is the largest share used of any. Found by search,
-    to six digits.
+    to six digits, and not below 2^-64.
     """
     if not any(tally.amounts):
         return 0.0
-
-    def fits(share: Fraction) -> bool:
-        return rule.admits(_divided(tally, share))
-
-    low, high = _doubling(fits)
-    if high is None:
-        return math.inf
-    for _ in range(_SHARE_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return float_up(high)
-
-
-def _doubling(
-    fits: Callable[[Fraction], bool],
-) -> tuple[Fraction, Fraction | None]:
-    """Return f and 2 f such that 2 f fits and f does not; None if nothing fits."""
-    fits_at_one = fits(Fraction(1))
-    reach = 0
-    for power in range(_SHARE_POWERS):
-        step = 2**power
-        ahead = reach - step if fits_at_one else reach + step
-        if fits(_power_of_two(ahead)) != fits_at_one:
-            break
-        reach = ahead
-    else:
-        return Fraction(0), (_power_of_two(reach) if fits_at_one else None)
-    low, high = min(reach, ahead), max(reach, ahead)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(_power_of_two(middle)) else (middle, high)
-    return _power_of_two(low), _power_of_two(high)
-
-
-def _power_of_two(exponent: int) -> Fraction:
-    return Fraction(2) ** exponent
+    share = least_noise(
+        lambda share: rule.admits(_divided(tally, share)),
+        low=Fraction(1, 2**64),
+        high=1,
+        most=2**1000,
+        close=1 + Fraction(1, 10**6),
+    )
+    return math.inf if share is None else float_up(share)
 
 
 def _divided(tally: Tally, share: Fraction) -> Tally:
