@@ -12,9 +12,6 @@ from unicodedata import normalize
 
 from dpflow.exceptions import DpflowError
 
-#: Lines of a table; who wants all of them takes the record.
-_MOST_ROWS = 100
-
 
 class Record:
     """Base of the record behind a command."""
@@ -95,7 +92,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
     lines = [
         "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
-        for row in rows[:_MOST_ROWS]
+        for row in rows
     ]
-    more = f"<p>{len(rows) - _MOST_ROWS} more</p>" if len(rows) > _MOST_ROWS else ""
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>{more}"
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"

@@ -96,9 +96,8 @@ class Forecast(Record):
 def _cells(row: NoiseRow) -> tuple[str, ...]:
     widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
     left = "no end" if row.runs_left is None else str(row.runs_left)
-    runs = "-" if row.problem else left
-    ends = "-" if row.ends is None else row.ends.isoformat()
-    return f"x {float(row.factor):g}", runs, ends, row.problem or widths
+    cells = ("-" if row.problem else left, str(row.ends or "-"), row.problem or widths)
+    return (f"x {float(row.factor):g}", *cells)
 
 
 def forecast(

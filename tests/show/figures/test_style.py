@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.show.figures import picture, style
+from dpflow.show.figures import style
 from tests.projects import run_python
 
 pytestmark = pytest.mark.quick
-
-
-def figure():
-    """Return a small figure with a sentence."""
-    made = style.new_figure((2, 1))
-    style.new_axes(made, title="a title", x="steps", y="epsilon")
-    return style.describe(made, "Nothing is shown.")
-
-
-def test_the_same_figure_is_the_same_picture():
-    """No date and no chance is in it."""
-    for kind in ("png", "svg"):
-        assert picture(figure(), kind) == picture(figure(), kind)
 
 
 @pytest.mark.parametrize(
