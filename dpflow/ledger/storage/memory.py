@@ -20,8 +20,8 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, damaged
-from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
+from dpflow.ledger.storage.transaction import Storage
 from dpflow.locks import TurnQueue
 
 #: How long a transaction waits for those of other threads.
@@ -50,7 +50,7 @@ _ledgers: dict[str, Kept] = {}
 _owners: set[str] = set()
 
 
-class Memory(ExclusiveStorage):
+class Memory(Storage):
     """A ledger in this process's memory; every object that names it shares it.
 
     Args:

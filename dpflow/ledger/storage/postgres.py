@@ -7,10 +7,8 @@ across a fork, and never again after an error.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from weakref import WeakSet
 
 import psycopg
 
@@ -24,13 +22,7 @@ from dpflow.ledger.storage.base import (
     another_version,
     identity_of,
 )
-from dpflow.ledger.storage.exclusive import ExclusiveStorage
-from dpflow.ledger.storage.postgres_connection import (
-    Connection,
-    Server,
-    abandon,
-    is_stale,
-)
+from dpflow.ledger.storage.postgres_connection import Connection, Server, Session
 from dpflow.ledger.storage.postgres_transaction import (
     READING,
     WRITING,
@@ -38,11 +30,12 @@ from dpflow.ledger.storage.postgres_transaction import (
     Seen,
     sql_of,
 )
+from dpflow.ledger.storage.transaction import Storage
 
 _LOCK_SECONDS = 30.0
 
 
-class PostgresStorage(ExclusiveStorage):
+class PostgresStorage(Storage):
     """A ledger in a schema `dpflow` of a PostgreSQL database.
 
     Args:
@@ -64,8 +57,7 @@ class PostgresStorage(ExclusiveStorage):
         self.server = Server(url, lock_seconds=lock_seconds)
         super().__init__(self.server.place, lock_seconds, read_only=read_only)
         self._seen: Seen = {}
-        self._connection: Connection | None = None
-        _storages.add(self)
+        self._session = Session(self.server)
 
     @classmethod
     def create(cls, url: str, identity: Identity, secret: bytes) -> PostgresStorage:
@@ -110,7 +102,7 @@ class PostgresStorage(ExclusiveStorage):
             LedgerUnavailable: If another thread was in a transaction for too long.
         """
         with self._alone():
-            self._drop()
+            self._session.drop()
 
     @contextmanager
     def _transaction(self, begin: tuple[str, str]) -> Iterator[PostgresTables]:
@@ -141,10 +133,7 @@ class PostgresStorage(ExclusiveStorage):
 
     def _open(self) -> Connection:
         """Return the connection to a database that has a ledger."""
-        connection = self._connection
-        if connection is None or is_stale(connection):
-            self._drop()
-            connection = self._connection = self.server.connect()
+        connection = self._session.open()
         if not connection.has_ledger:
             msg = (
                 f"there is no ledger at {self.place}. For a new project, make one "
@@ -160,26 +149,3 @@ class PostgresStorage(ExclusiveStorage):
             raise another_version(self.place)
         sql = sql_of(shows_values=False)["whole_identity"]
         return identity_of(connection.execute(sql).fetchall(), self.place)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _after_fork_in_child(self) -> None:
-        super()._after_fork_in_child()
-        inherited, self._connection = self._connection, None
-        if inherited is not None:
-            abandon(inherited)
-
-
-#: All that may be open when this process forks.
-_storages: WeakSet[PostgresStorage] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for storage in list(_storages):
-        storage._after_fork_in_child()  # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -12,6 +12,7 @@ import select
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -299,7 +300,56 @@ def _shown(options: Mapping[str, Any]) -> str:
     return f"postgresql://{user}{where}/{database}"
 
 
-def is_stale(connection: Connection) -> bool:
+class Session:
+    """A connection that one thread at a time uses, and never across a fork.
+
+    Args:
+        server: Where it leads.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection: Connection | None = None
+        self._pid = os.getpid()
+        _sessions.add(self)
+
+    def open(self) -> Connection:
+        """Return the connection; a new one if it was not left idle, or has ended."""
+        self.leave_to_parent()
+        if self._connection is None or _is_stale(self._connection):
+            self.drop()
+            self._connection = self._server.connect()
+        return self._connection
+
+    def drop(self) -> None:
+        """Close the connection, if there is one."""
+        self.leave_to_parent()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, give up the parent's connection."""
+        if self._pid != os.getpid():
+            connection, self._connection = self._connection, None
+            self._pid = os.getpid()
+            if connection is not None:
+                _abandon(connection)
+
+
+#: All that may be open when this process forks.
+_sessions: WeakSet[Session] = WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for session in list(_sessions):
+        session.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+
+def _is_stale(connection: Connection) -> bool:
     """Say whether a connection is not idle, or something came on it meanwhile."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
         return True
@@ -310,7 +360,7 @@ def is_stale(connection: Connection) -> bool:
     return True
 
 
-def abandon(connection: Connection) -> None:
+def _abandon(connection: Connection) -> None:
     """Drop an inherited connection in a forked child without telling the server."""
     try:
         silence = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

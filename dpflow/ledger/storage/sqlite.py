@@ -25,7 +25,6 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.exclusive import ExclusiveStorage
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
@@ -49,6 +48,7 @@ from dpflow.ledger.storage.sqlite_transaction import (
     make_tables,
     newest_identity,
 )
+from dpflow.ledger.storage.transaction import Storage
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -59,7 +59,7 @@ BUSY_SECONDS = 5.0
 _LESS_PATIENT = 20
 
 
-class SqliteStorage(ExclusiveStorage):
+class SqliteStorage(Storage):
     """A ledger file.
 
     One connection per object, used by one thread at a time and never across a fork.

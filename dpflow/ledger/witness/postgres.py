@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,8 +19,7 @@ from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Durable,
     Server,
-    abandon,
-    is_stale,
+    Session,
 )
 from dpflow.ledger.witness.lines import Found, LogError, NotBegun
 from dpflow.locks import Lock
@@ -69,8 +67,7 @@ class PostgresLog:
         if ledger_url is not None:
             self._ledger = Server(ledger_url, lock_seconds=_LOCK_SECONDS)
         self.place = self._server.place
-        self._connection: Connection | None = None
-        self._pid = os.getpid()
+        self._session = Session(self._server)
         self._apart = self._ledger is None
 
     def read(self, ledger: str, header: str, end: LogEnd | None) -> Found:
@@ -170,31 +167,23 @@ class PostgresLog:
     @contextmanager
     def _open(self) -> Iterator[Connection]:
         """Lend the connection; after an error it is never used again."""
-        if self._pid != os.getpid():
-            inherited, self._pid = self._connection, os.getpid()
-            self._connection = None
-            if inherited is not None:
-                abandon(inherited)
         try:
-            if self._connection is None or is_stale(self._connection):
-                self._drop()
-                self._connection = self._connected()
-            yield self._connection
+            yield self._connected()
         except psycopg.errors.UndefinedTable:
-            self._drop()
+            self._session.drop()
             raise NotBegun from None
         except psycopg.Error as error:
-            self._drop()
+            self._session.drop()
             raise LogError(self._server.clean(error) or "no answer") from None
         except LedgerUnavailable as error:
-            self._drop()
+            self._session.drop()
             raise LogError(error.message) from None
         except BaseException:
-            self._drop()
+            self._session.drop()
             raise
 
     def _connected(self) -> Connection:
-        connection = self._server.connect()
+        connection = self._session.open()
         if not self._apart:
             self._check_apart(connection)
         return connection
@@ -215,11 +204,6 @@ class PostgresLog:
             )
             raise ConfigurationError(msg)
         self._apart = True
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
 
 
 def _run(connection: Connection, statement: str, **values: object) -> Any:

@@ -151,7 +151,7 @@ def test_a_session_that_the_server_ended_is_made_anew(
     """At the next step; a restart of the server is no accident of the ledger's."""
     ledger = made_at(database, tmp_path)
     granted(ledger)
-    connection = log_of(ledger)._connection
+    connection = log_of(ledger)._session._connection
     server().run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
     granted(ledger)
 
@@ -163,7 +163,7 @@ def test_a_child_has_a_session_of_its_own(tmp_path: Path, database: str) -> None
 
     def session() -> int:
         granted(ledger)
-        pid: int = log_of(ledger)._connection.info.backend_pid
+        pid: int = log_of(ledger)._session._connection.info.backend_pid
         return pid
 
     mine = session()
@@ -240,7 +240,7 @@ def test_a_server_that_stops_to_keep_commits_is_refused(
     """Its settings are read back with each line, not with the connection only."""
     ledger = made_at(database, tmp_path)
     granted(ledger)
-    connection = log_of(ledger)._connection
+    connection = log_of(ledger)._session._connection
     for call in (
         lambda: granted(ledger),
         lambda: ledger.watch.witness.claim("shop"),
@@ -250,6 +250,6 @@ def test_a_server_that_stops_to_keep_commits_is_refused(
         with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
             call()
         log_of(ledger).read(ledger.id, "", None)
-        connection = log_of(ledger)._connection
+        connection = log_of(ledger)._session._connection
     sql = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
     assert read(database, sql) == [(1,)]
