@@ -164,15 +164,6 @@ def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
     assert seen_from_outside(owners, name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "0" * 31, "0" * 32, "../../etc/passwd", "x" * 32, "0" * 32 + "\n"]
-)
-def test_an_unknown_name_is_dead(owners: Owners, name: str) -> None:
-    """No path can be smuggled in as one either."""
-    owners.mine()
-    assert not owners.alive(name)
-
-
 def test_a_name_that_cannot_be_asked_about_lives(owners: Owners) -> None:
     """Another user's file, say: the answer that frees nothing."""
     owners.mine()
