@@ -122,25 +122,15 @@ def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
         All that belong to no part of a divided dataset, and of the parts the fullest
         and the newest ones; in the order of `views`.
     """
-    parts = [view for view in views if _part(view)]
+    parts = [view for view in views if partition_of(view.id)]
     if len(views) <= most or not parts:
         return list(views)
     room = max(most - (len(views) - len(parts)), 2)
-    fullest = sorted(parts, key=lambda view: -_fullness(view))[: room // 2]
-    newest = sorted(parts, key=_part, reverse=True)[: room - room // 2]
-    kept = {view.id for view in (*fullest, *newest)}
-    return [view for view in views if not _part(view) or view.id in kept]
-
-
-def _part(view: AccountView) -> str:
-    """Return which part an account is of; an announced one is of none yet."""
-    if not view.id:
-        return ""
-    return view.name if view.kind == "partition" else partition_of(view.id)
-
-
-def _fullness(view: AccountView) -> float:
-    return view.used_fraction or 0.0
+    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[: room // 2]
+    newest = sorted(parts, key=lambda view: partition_of(view.id), reverse=True)
+    kept = {view.id for view in (*fullest, *newest[: room - room // 2])}
+    kept |= {view.id for view in views if not partition_of(view.id)}
+    return [view for view in views if view.id in kept]
 
 
 def percent_text(fraction: float | None) -> str:

@@ -39,21 +39,28 @@ def ledger(path: Place) -> Iterator[Ledger]:
     found.close()
 
 
-def test_a_raised_gate_is_noticed_after_a_checkpoint(ledger, path):
-    """Also where the term's copy, its hash and all later hashes were edited to fit."""
-    assert verify(ledger, key=KEY, sign=True).fine
+def raised(path, *, hashed=True, gates=False):
+    """Raise a term's budget in its pinned copy, with a hash or gates that fit."""
 
-    def higher(row):
+    def change(row):
         if row["kind"] == "open":
             body = json.loads(row["body"])
             term = body["term"]
             term["pinned"]["filter"]["epsilon"] = "100"
-            term["policy_hash"] = digest(canonical(term["pinned"]))
-            gate = term["gates"]["dataset"]
-            gate["rule"] = gate["rule"].replace('"epsilon":"1"', '"epsilon":"100"')
+            if hashed:
+                term["policy_hash"] = digest(canonical(term["pinned"]))
+            if gates:
+                gate = term["gates"]["dataset"]
+                gate["rule"] = gate["rule"].replace('"epsilon":"1"', '"epsilon":"100"')
             row["body"] = canonical(body)
 
-    rewrite(path, higher, "b")
+    rewrite(path, change, "b")
+
+
+def test_a_raised_gate_is_noticed_after_a_checkpoint(ledger, path):
+    """Also where the term's copy, its hash and all later hashes were edited to fit."""
+    assert verify(ledger, key=KEY, sign=True).fine
+    raised(path, gates=True)
     assert "b" in {each.book for each in verify(ledger, key=KEY).bad}
 
 
@@ -75,20 +82,10 @@ def test_an_overdraft_that_no_entry_tells_of_is_noticed(ledger, path):
 
 def test_a_pinned_copy_that_was_edited_is_not_the_one_that_was_applied(ledger, path):
     """Its hash tells, and with a hash that fits its gates."""
-
-    def raised(row, *, hashed):
-        if row["kind"] == "open":
-            body = json.loads(row["body"])
-            term = body["term"]
-            term["pinned"]["filter"]["epsilon"] = "100"
-            if hashed:
-                term["policy_hash"] = digest(canonical(term["pinned"]))
-            row["body"] = canonical(body)
-
-    rewrite(path, lambda row: raised(row, hashed=False), "b")
+    raised(path, hashed=False)
     (found, *_) = verify(ledger).bad
     assert "the pinned policy of term 1 was edited" in found.problem
-    rewrite(path, lambda row: raised(row, hashed=True), "b")
+    raised(path)
     (found, *_) = verify(ledger).bad
     assert "a gate is not the one that term 1 pinned" in found.problem
 
@@ -104,10 +101,8 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(ledger, path):
     ((opened,),) = read(path, "SELECT body FROM entry WHERE book = 'b' AND number = 1")
 
     def swapped(row):
-        bodies = {"open": json.loads(row["body"]), "tighten": json.loads(opened)}
         if row["kind"] == "tighten":
-            body = json.loads(row["body"])
-            term = bodies["tighten"]["term"]
+            body, term = json.loads(row["body"]), json.loads(opened)["term"]
             high = term["pinned"] | {"filter": {**term["pinned"]["filter"]}}
             high["filter"]["epsilon"] = "2"
             gates = json.loads(canonical(term["gates"]))
