@@ -91,11 +91,6 @@ class Outlook:
         return "" if self.schedule is None else self.schedule.source
 
     @property
-    def points(self) -> tuple[tuple[date, float], ...]:
-        """Days of runs, and the share of the budget used after each of them."""
-        return tuple((day, used) for day, used, _ in self.ahead)
-
-    @property
     def left_text(self) -> str:
         """The number of runs left, or of steps."""
         if self.runs_left is None:

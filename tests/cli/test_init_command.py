@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ast
-import fcntl
-import os
-import pty
-import select
 import shutil
-import struct
-import subprocess
-import sys
-import termios
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from tests.cli.support import ADULT, Shop, _environment, run, run_fine, run_json
+from dpflow.cli import app
+from tests.cli.support import ADULT, Shop, run, run_fine, run_json
 from tests.cli.support import without_colour as plain
 
 pytestmark = pytest.mark.quick
@@ -131,11 +125,17 @@ def test_a_folder_that_cannot_be_written_is_an_error(empty: Shop) -> None:
     assert "a folder that you may write to" in said
 
 
-def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
-    """Nobody answers everything twice for one typing error."""
+def test_a_bad_answer_is_asked_for_again(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer lands in the policy; an answer that is refused is asked for again."""
+    terminal = SimpleNamespace(isatty=lambda: True)
+    streams = SimpleNamespace(stdin=terminal, stdout=terminal)
+    monkeypatch.setattr("dpflow.cli.init.sys", streams)
     names = ["sales data", "sales", "buyer", "0"]
     answers = [*names, "abc", "2", "5", "1e-7", "", "", "", "weekly report"]
-    text = plain(_typed(answers, empty.root)).replace("\n", " ")
+    result = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")
+    text = result.output.replace("\n", " ")
     assert "dataset 'sales data' is not a usable name" in text
     assert "budget.epsilon must be a finite number, got 'abc'" in text
     assert "budget.delta must lie in [0, 1], got '5'" in text
@@ -144,39 +144,6 @@ def test_a_bad_answer_is_asked_for_again(empty: Shop) -> None:
     assert policy["flows"] == {"weekly report": {}}
     comment = "filter: gdp  # Gaussian, Laplace and pure steps; `auto` for"
     assert comment in (empty.policies / "sales.yaml").read_text()
-
-
-def _typed(answers: list[str], folder: Path) -> str:
-    """Run `dpflow init` in a terminal and answer each question when it stands."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dpflow", "init"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=folder,
-        env=_environment() | {"TERM": "xterm-256color"},
-    )
-    os.close(theirs)
-    shown, waiting, deadline = b"", list(answers), time.monotonic() + 120
-    try:
-        while time.monotonic() < deadline:
-            if select.select([ours], [], [], 0.2)[0]:
-                try:
-                    part = os.read(ours, 65536)
-                except OSError:
-                    break
-                if not part:
-                    break
-                shown += part
-            elif waiting and shown.rstrip(b" ").endswith(b":"):
-                os.write(ours, (waiting.pop(0) + "\n").encode())
-        process.wait(timeout=60)
-    finally:
-        process.kill()
-        os.close(ours)
-    return shown.decode().replace("\r\n", "\n")
 
 
 def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:

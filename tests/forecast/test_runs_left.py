@@ -350,8 +350,8 @@ def test_points_are_a_line_from_here_to_the_end(ledger):
     for day in range(1, 6):
         run_once(ledger, policy, [(TENTH, None)], key=f"n/2026-01-0{day}")
     (outlook,) = outlooks(ledger)
-    days = [str(day) for day, _ in outlook.points]
-    shares = [share for _, share in outlook.points]
+    days = [str(day) for day, _, _ in outlook.ahead]
+    shares = [share for _, share, _ in outlook.ahead]
     assert days == [f"2026-01-{day:02}" for day in range(6, 11)]
     assert shares == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
     assert str(outlook.exhausted_on) == "2026-01-11"
@@ -365,8 +365,8 @@ def test_a_long_line_is_thinned_out(ledger):
         run_once(ledger, policy, [(cost, None)], key=f"n/2026-01-0{day}")
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 9995
-    assert len(outlook.points) <= 202
-    assert outlook.points[-1][1] == pytest.approx(1)
+    assert len(outlook.ahead) <= 202
+    assert outlook.ahead[-1][1] == pytest.approx(1)
 
 
 def test_pricing_anew_agrees_with_the_journal(ledger):
