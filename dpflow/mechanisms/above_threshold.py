@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence, Sized
 from fractions import Fraction
+from functools import cache
 from typing import SupportsFloat
 
 from dpflow.accounting.costs.sparse_vector import SparseVector
@@ -73,7 +74,11 @@ def sparse_vector(
         ... def busy_weeks(weeks):
         ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)
     """
-    return answers(cost, queries, thresholds, noise=_drawn, grid=GRID)
+    # All noise of a scale at once: calls of OpenDP are slow.
+    drawn = cache(lambda scale: iter(integer_laplace(scale, 1 + len(queries))))
+    return answers(
+        cost, queries, thresholds, noise=lambda scale: next(drawn(scale)), grid=GRID
+    )
 
 
 def answers(
@@ -129,7 +134,3 @@ def _steps(cost: SparseVector, value: object, grid: int) -> int:
         )
         raise PublicError(msg)
     return in_steps(number, cost.sensitivity, grid)
-
-
-def _drawn(scale: Fraction) -> int:
-    return integer_laplace(scale, 1)[0]

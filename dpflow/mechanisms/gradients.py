@@ -22,8 +22,6 @@ from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
 from dpflow.people.state import PrivateMask, PrivateTally
 from dpflow.rounding import Number, exact
 
-_WORD = 2**64
-
 #: Returns the gradient of each person's loss at a model: number[people, ...], or the
 #: products of `dpflow.mechanisms.rows.Factors`, for each layer of a network if need be.
 Gradients = Callable[[Floats], Gradient]
@@ -136,7 +134,7 @@ def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
     if rate == 1:
         return np.ones(people, np.bool_)
     words = np.frombuffer(random_bytes(8 * people), "<u8")
-    return np.asarray(words < np.uint64(int(rate * _WORD)), np.bool_)
+    return np.asarray(words < np.uint64(int(rate * 2**64)), np.bool_)
 
 
 def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:

@@ -25,8 +25,6 @@ from dpflow.ledger.rows import split
 from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
 
-_NEVER_RAN = "void"
-
 
 @contextmanager
 def store_errors_shown() -> Iterator[None]:
@@ -81,7 +79,7 @@ def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None
     with ledger.storage.read() as reading:
         state = reading.load(Keys(charges=(reservation,), reach=Reach.TERMS))
     charge = state.charge(reservation)
-    if charge is None or charge.state == _NEVER_RAN:
+    if charge is None or charge.state == "void":
         msg = f"the ledger {ledger.place} knows no charge {reservation} that ran"
         raise LedgerCorrupt(msg, ledger=ledger.place)
     entry = state.made(charge, next(iter(charge.places)))

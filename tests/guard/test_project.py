@@ -21,7 +21,6 @@ from dpflow.ledger import create_ledger
 from tests.ledger.processes import Child
 from tests.projects import (
     POLICY,
-    fill_project,
     ledger_away,
     ledger_file,
     make_project,
@@ -53,19 +52,6 @@ def test_the_ledger_is_opened_once(shop):
         thread.join()
     assert [first.ledger] * 4 == found
     assert str(ledger_file(shop)) == first.ledger.place
-
-
-def test_every_project_has_its_own_ledger(shop, tmp_path, monkeypatch):
-    """The working directory decides, until the first step."""
-    other = tmp_path / "two"
-    other.mkdir()
-    fill_project(other)
-    first = current_project().ledger
-    monkeypatch.chdir(other)
-    second = current_project().ledger
-    monkeypatch.chdir(shop / "policies")
-    assert first.id != second.id
-    assert current_project().ledger is first
 
 
 def test_a_ledger_that_the_policies_do_not_pin_is_refused(shop, tmp_path, monkeypatch):

@@ -127,13 +127,6 @@ def test_the_instance_of_a_method_is_no_public_argument():
 # Costs
 
 
-def test_a_cost_may_depend_on_public_arguments():
-    """The function gets those that it names, by name."""
-    declared = step(cost=lambda week: PureDP(epsilon=week), private=("frame",))
-    assert declared.price({"week": 3, "city": "Bonn"}) == PureDP(epsilon=3)
-    assert step(cost=TENTH).price({}) == TENTH
-
-
 @pytest.mark.parametrize(
     ("cost", "told"),
     [

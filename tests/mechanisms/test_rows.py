@@ -139,19 +139,6 @@ def test_the_largest_sum_is_a_float_without_rounding() -> None:
         )
 
 
-def test_the_order_of_people_does_not_move_the_sum() -> None:
-    """As it does with products of floats."""
-    rng = np.random.default_rng(1)
-    left, right = rng.normal(size=(3000, 4)), rng.normal(size=(3000, 2)) / 3
-    orders = [rng.permutation(3000) for _ in range(6)]
-    sums = {
-        NormClip.to(1).apply(Factors(left[o]).outer(right[o])).total().tobytes()
-        for o in orders
-    }
-    floats = {(left[o].T @ right[o]).tobytes() for o in orders}
-    assert len(sums) == 1 < len(floats)
-
-
 def test_a_person_moves_the_sum_by_their_own_row_alone() -> None:
     """Nobody else's features or errors change what a row is cut to."""
     rng = np.random.default_rng(3)

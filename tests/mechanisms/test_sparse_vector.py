@@ -163,18 +163,6 @@ def test_sums_of_floats_may_be_off_by_what_is_said() -> None:
     assert off_by(2.1) > 0.05
 
 
-@pytest.mark.parametrize("positives", [0, 1, 2])
-def test_the_bound_is_nearly_met_in_every_cell(positives: int) -> None:
-    """Beyond the step that rounding may cost, nothing is wasted."""
-    cost = SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers=4)
-    one = (10.0, 10.0) + (-15.0,) * positives
-    other = (11.0, 11.0) + (-16.0,) * positives
-    output = ((False, False) + (True,) * positives, positives)
-    loss = math.log(law(answers, cost, one)[output] / law(answers, cost, other)[output])
-    epsilon = float(dict(cost.output_dp().cells)[str(positives)])
-    assert 0.9 * SMALL_GRID / (SMALL_GRID + ADDED) < loss / epsilon <= 1
-
-
 def test_the_law_sums_to_one() -> None:
     """So no output was missed."""
     found = law(answers, COSTS[0], (0.0, 1.0, -2.0))
@@ -266,13 +254,6 @@ def test_it_ends_after_the_last_positive_and_evaluates_nothing_more() -> None:
     drawn = sparse_vector(SURE, [query(value) for value in values])
     assert drawn == Drawn((True, False, True), 2)
     assert called == values[:3]
-
-
-def test_thresholds_may_differ() -> None:
-    """One for each query, as a list or an array."""
-    for thresholds in ([10, 20.5, 30], np.array([10, 20.5, 30])):
-        drawn = sparse_vector(SURE, [15, 15, 35], thresholds)
-        assert drawn == Drawn((True, False, True), 2)
 
 
 def test_noise_has_the_declared_scales() -> None:
