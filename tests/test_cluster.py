@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from typing import Any
@@ -49,18 +48,3 @@ def test_the_image_installs_extras_that_exist() -> None:
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-
-
-def test_the_job_has_the_ledgers_url_from_a_secret() -> None:
-    """And runs once."""
-    template = json.loads((CLUSTER / "job-template.json").read_text("utf-8"))
-    job = template["job_configuration"]["job_manifest"]["spec"]
-    (container,) = job["template"]["spec"]["containers"]
-    told = {each["name"]: each for each in container["env"]}
-    for name in ("DPFLOW_LEDGER_URL", "DPFLOW_WITNESS"):
-        assert set(told[name]) == {"name", "valueFrom"}
-        assert told[name]["valueFrom"]["secretKeyRef"]["name"] == "dpflow-ledger"
-    assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (
-        0,
-        "Never",
-    )

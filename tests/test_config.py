@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from dpflow import config
@@ -14,7 +12,6 @@ from dpflow.config import (
     WITNESS_VARIABLE,
     Settings,
     settings,
-    short_path,
 )
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import sqlite_path
@@ -79,17 +76,6 @@ def test_the_test_of_changed_files_finds_stale_settings(folder, monkeypatch):
     assert changes_missed(folder, monkeypatch) > 0
 
 
-def test_a_removed_working_directory_is_an_error_of_dpflow(folder, monkeypatch):
-    """It says what to do; paths are written in full."""
-    gone = folder / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(ConfigurationError, match=r"removed.*Change to a folder"):
-        settings()
-    assert short_path(folder) == str(folder)
-
-
 def test_the_root_is_the_nearest_project_above(folder):
     """Without any, the folder itself."""
     inner = folder / "inner"
@@ -121,23 +107,6 @@ def test_the_environment_comes_before_pyproject(folder, monkeypatch):
     assert str(found.policies) == "/var/policies"
     monkeypatch.setenv(LEDGER_VARIABLE, "postgresql://host/db")
     assert settings(folder).ledger_url == "postgresql://host/db"
-
-
-def test_the_environment_may_be_named(folder, monkeypatch):
-    """There is none by default; the variable comes first."""
-    assert settings(folder).environment is None
-    write(folder, '[tool.dpflow]\nenvironment = "test"\n')
-    assert settings(folder).environment == "test"
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "production")
-    assert settings(folder).environment == "production"
-
-
-@pytest.mark.parametrize("name", ["a\u00a0b", "a\nb", "a\tb", "a" * 201])
-def test_a_name_that_reads_like_another_is_refused(folder, monkeypatch, name):
-    """The journal takes it by the letter."""
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, name)
-    with pytest.raises(ConfigurationError, match=ENVIRONMENT_VARIABLE):
-        settings(folder)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " "])
@@ -207,11 +176,3 @@ def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
     assert settings(folder).witness == "/mnt/other"
     monkeypatch.setenv(WITNESS_VARIABLE, "none")
     assert settings(folder).witness == "none"
-
-
-def test_a_pyproject_that_is_a_pipe_is_refused(folder):
-    """Reading it would wait for whoever writes into it."""
-    (folder / "pyproject.toml").unlink()
-    os.mkfifo(folder / "pyproject.toml")
-    with pytest.raises(ConfigurationError, match="is no regular file"):
-        settings(folder)

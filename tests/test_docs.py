@@ -15,9 +15,8 @@ import yaml
 from typer.main import get_command
 
 import dpflow
-from dpflow import PoissonSampledGaussian, Repeated
 from dpflow.cli import app
-from dpflow.exceptions import UnsupportedCost, how_to_install
+from dpflow.exceptions import how_to_install
 from dpflow.policy import parse_policy
 
 pytestmark = pytest.mark.quick
@@ -43,18 +42,6 @@ def test_a_block_can_be_read(language: str, text: str) -> None:
             parse_policy(text)
     else:
         assert language in {"toml", "sh", "sql", "text", "console"}
-
-
-def test_a_body_that_trains_many_steps_is_one_step_of_a_sequence() -> None:
-    """The last policy of the page admits it once, and no other number of steps."""
-    page = (ROOT / "docs" / "how-to" / "dp-sgd.md").read_text("utf-8")
-    rule = parse_policy(_BLOCK.findall(page)[-1][1]).dataset_filter()
-    step = PoissonSampledGaussian(sampling_rate="0.0345", noise_multiplier="1.1")
-    training = rule.price(Repeated(step, 87))
-    assert rule.admits(training)
-    assert not rule.admits(training.times(2))
-    with pytest.raises(UnsupportedCost, match="not in the sequence"):
-        rule.price(Repeated(step, 88))
 
 
 def test_the_documents_show_policies_and_code() -> None:

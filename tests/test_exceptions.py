@@ -6,7 +6,6 @@ import copy
 import inspect
 import multiprocessing
 import pickle
-import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
@@ -57,27 +56,6 @@ ROUTES = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
 }
-
-
-def tree_in_docstring() -> dict[str, str]:
-    """Return parent by name, as drawn in the docstring of the module."""
-    parents = {"DpflowError": "Exception"}
-    branch = ["DpflowError"]
-    for line in inspect.getdoc(exceptions).splitlines():
-        drawn = re.fullmatch(
-            r"((?:│   |    )*)[├└]── (\w+)\b.*", line.removeprefix("    ")
-        )
-        if drawn is not None:
-            depth = 1 + len(drawn[1]) // 4
-            branch = [*branch[:depth], drawn[2]]
-            parents[drawn[2]] = branch[-2]
-    return parents
-
-
-def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
-    """The drawing names every class of the module under its real parent."""
-    real = {kind.__name__: kind.__bases__[0].__name__ for kind in CLASSES}
-    assert real == tree_in_docstring()
 
 
 def test_every_class_is_public_documented_and_caught_by_the_root():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import gc
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,19 +144,3 @@ def test_who_shares_a_lock_keeps_away_who_does_not(lock: FileLock) -> None:
     finally:
         for each in readers:
             each.close()
-
-
-def test_a_copy_of_a_lock_that_fails_leaves_no_error_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy is refused; what was made of it by then ends without a word."""
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
-    lock = FileLock(tmp_path / "lock")
-    lock.take(time.monotonic())
-    with pytest.raises(TypeError):
-        copy.deepcopy(lock)
-    gc.collect()
-    assert told == []
-    lock.free()
-    lock.close()

@@ -7,8 +7,8 @@ What is not understood tells nothing, for a date that is wrong is worse than non
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,14 @@ _DAYS_AHEAD = timedelta(days=800)
 #: The start of an rrule without a DTSTART (`prefect.client.schemas.schedules`).
 _RRULE_START = datetime(2020, 1, 1)  # noqa: DTZ001 (the schedule's own zone)
 _BY_TIME = ("HOURLY", "MINUTELY", "SECONDLY")
-_UNREADABLE = (CronSimError, ArithmeticError, KeyError, TypeError, ValueError)
+_UNREADABLE = (
+    CronSimError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
@@ -35,71 +42,32 @@ def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
 
     Args:
         root: The project's folder.
-        flow: The flow's name.
+        flow: The flow's name: that of its function, as an entrypoint has it.
         since: The next run is on this day or later.
     """
-    found = [
-        schedule
-        for deployment in _deployments(root / "prefect.yaml")
-        if _flow_name(root, deployment.get("entrypoint")) == flow
-        for schedule in _active(deployment)
-    ]
+    try:
+        with (root / "prefect.yaml").open("rb") as stream:
+            deployments = yaml.safe_load(stream.read(_MOST_BYTES))["deployments"]
+        found = [
+            schedule
+            for deployment in deployments
+            if _flow_name(deployment.get("entrypoint")) == flow
+            if deployment.get("paused") is not True
+            for schedule in (deployment.get("schedule"), *_listed(deployment))
+            if schedule is not None and schedule.get("active", True) is True
+        ]
+    except (OSError, yaml.YAMLError, RecursionError, *_UNREADABLE):
+        return None
     return schedule_from(found[0], since) if len(found) == 1 else None
 
 
-def _deployments(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open("rb") as stream:
-            data = yaml.safe_load(stream.read(_MOST_BYTES))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError):
-        return
-    listed = data.get("deployments") if isinstance(data, dict) else None
-    yield from _mappings(listed)
+def _listed(deployment: Mapping[str, Any]) -> Iterable[Any]:
+    return deployment.get("schedules") or ()
 
 
-def _mappings(listed: object) -> Iterator[Mapping[str, Any]]:
-    """Yield the mappings of a list; nothing of what is no list."""
-    if isinstance(listed, list):
-        yield from (each for each in listed if isinstance(each, dict))
-
-
-def _flow_name(root: Path, entrypoint: object) -> str | None:
-    """Return the name of the flow at an entrypoint, by its code.
-
-    Entrypoints are `path/to/file.py:function`, `package.module:function`, and
-    `:Class.method` for a method.
-    """
-    module, _, function = str(entrypoint).rpartition(":")
-    file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    try:
-        nodes = ast.parse((root / file).read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    for name in function.split("."):
-        named = [n for n in nodes if isinstance(n, kinds) and n.name == name]
-        if not named:
-            return None
-        node, nodes = named[-1], named[-1].body
-    if isinstance(node, ast.ClassDef):
-        return None
-    return next(_said(node), node.name.replace("_", "-"))
-
-
-def _said(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """Yield the name that a decorator gives a flow."""
-    for decorator in node.decorator_list:
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
-                yield str(keyword.value.value)
-
-
-def _active(deployment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if deployment.get("paused") is True:
-        return
-    listed = deployment.get("schedules")
-    for each in _mappings([deployment.get("schedule")]), _mappings(listed):
-        yield from (one for one in each if one.get("active", True) is True)
+def _flow_name(entrypoint: object) -> str:
+    """Return the name that Prefect gives the flow of `path.py:function` by default."""
+    return re.split(r"[:.]", str(entrypoint))[-1].replace("_", "-")
 
 
 def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
@@ -111,8 +79,6 @@ def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
         since: The next run is on this day or later.
     """
     try:
-        if schedule.get("interval") is not None:
-            return _from_anchor(schedule, since)
         days = _days(schedule, since)
     except _UNREADABLE:
         return None
@@ -125,21 +91,10 @@ def schedule_from(schedule: Mapping[str, Any], since: date) -> Schedule | None:
     return None
 
 
-def _from_anchor(schedule: Mapping[str, Any], since: date) -> Schedule | None:
-    """Return an interval of whole days; without its anchor its days are unknown."""
-    days, rest = divmod(schedule["interval"], 86_400)
-    anchor = datetime.fromisoformat(str(schedule.get("anchor_date")))
-    if schedule.get("timezone"):
-        zone = ZoneInfo(schedule["timezone"])
-        anchor = anchor.replace(tzinfo=anchor.tzinfo or UTC).astimezone(zone)
-    if rest or days < 1:
-        return None
-    wait = timedelta(days=(anchor.date() - since).days % days)
-    return Schedule(Every(seconds=int(86_400 * days)), since + wait, "schedule")
-
-
 def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
     """Return the next days of what runs once on each of its days; else none."""
+    if schedule.get("interval") is not None:
+        return _from_anchor(schedule, since)
     start, cron = datetime.combine(since, time()), schedule.get("cron")
     runs: Iterator[datetime]
     if cron is None:
@@ -163,3 +118,16 @@ def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
             return []
         found.append(run.date())
     return found
+
+
+def _from_anchor(schedule: Mapping[str, Any], since: date) -> list[date]:
+    """Return days of an interval of whole days; without its anchor there are none."""
+    days, rest = divmod(schedule["interval"], 86_400)
+    anchor = datetime.fromisoformat(str(schedule.get("anchor_date")))
+    if schedule.get("timezone"):
+        zone = ZoneInfo(schedule["timezone"])
+        anchor = anchor.replace(tzinfo=anchor.tzinfo or UTC).astimezone(zone)
+    if rest or days < 1:
+        return []
+    wait = (anchor.date() - since).days % days
+    return [since + timedelta(days=wait + number * days) for number in range(2)]

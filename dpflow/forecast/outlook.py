@@ -138,12 +138,13 @@ def outlooks(
     day = today or datetime.now(UTC).date()
     with ledger.storage.read() as reading:
         names = reading.books() if dataset is None else [dataset]
-    found: list[Outlook] = []
-    for name in names:
-        runs = dataset_runs(ledger, name)
-        if runs is not None:
-            found += _of_dataset(ledger, runs, day)
-    return found
+    read = (dataset_runs(ledger, name) for name in names)
+    return [
+        outlook
+        for runs in read
+        if runs is not None
+        for outlook in _of_dataset(ledger, runs, day)
+    ]
 
 
 def flow_outlooks(found: Iterable[Outlook]) -> list[Outlook]:
@@ -250,22 +251,14 @@ def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
     # The first of equal ones is taken.
     newest_first = completed[::-1] or own[-1:]
 
-    def room(run: FlowRun) -> tuple[float, float]:
-        return _room(runs, run_charges(ledger, runs.dataset, run))
+    def room(run: FlowRun) -> list[float]:
+        """Return how many more such runs fit: now, and with budgets that are whole."""
+        now = loads_of_run(runs, run_charges(ledger, runs.dataset, run))
+        whole = [replace(load, account=_empty(load.account)) for load in now]
+        counts = (runs_left(loads)[0] for loads in (now, whole))
+        return [float("inf") if count is None else count for count in counts]
 
     return min(newest_first, key=room)
-
-
-def _room(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> tuple[float, float]:
-    """Return how many more such runs fit: now, and with budgets that are whole."""
-    now = loads_of_run(runs, charges)
-    whole = [replace(load, account=_empty(load.account)) for load in now]
-    return _count(now), _count(whole)
-
-
-def _count(loads: Sequence[Load]) -> float:
-    left = runs_left(loads)[0]
-    return float("inf") if left is None else left
 
 
 def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
@@ -292,25 +285,17 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
 
 def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
     """Return what another such run asks of each account."""
-    parts = runs.term.facts["pinned"].get("partition")
-    renews = parts is not None and parts["by"] in TIMES
+    by = runs.term.facts["pinned"].get("partition", {}).get("by")
     return [
-        _load(
-            charge.gate,
-            charge,
-            renewed=renews and bool(charge.gate.partition),
+        Load(
+            account=_empty(charge.gate) if renewed else charge.gate,
+            spent=charge.spent,
+            peaks=charge.peaks,
+            renewed=renewed,
         )
         for charge in charges.values()
+        for renewed in (by in TIMES and bool(charge.gate.partition),)
     ]
-
-
-def _load(gate: Gate, charge: RunCharge, *, renewed: bool) -> Load:
-    return Load(
-        account=_empty(gate) if renewed else gate,
-        spent=charge.spent,
-        peaks=charge.peaks,
-        renewed=renewed,
-    )
 
 
 def _empty(gate: Gate) -> Gate:
@@ -323,15 +308,12 @@ def _empty(gate: Gate) -> Gate:
 def budget_load(loads: Iterable[Load]) -> Load | None:
     """Return the load on the budget that people look at: the dataset's, if any."""
     filters = [load for load in loads if isinstance(load.account.rule, Filter)]
-    filters.sort(
-        key=lambda load: (not any(load.spent.amounts), _place(load), load.renewed)
-    )
-    return filters[0] if filters else None
 
+    def order(load: Load) -> tuple[bool, int, bool]:
+        place = _BUDGETS.index(load.account.kind)
+        return not any(load.spent.amounts), place, load.renewed
 
-def _place(load: Load) -> int:
-    kind = load.account.kind
-    return _BUDGETS.index(kind) if kind in _BUDGETS else len(_BUDGETS)
+    return min(filters, key=order, default=None)
 
 
 def _per_run(load: Load | None, steps: int) -> str:

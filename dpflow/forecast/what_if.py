@@ -32,7 +32,6 @@ from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook
 from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
-from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
 from dpflow.notebook import Record
@@ -144,7 +143,9 @@ def forecast(
         name = source.chosen(dataset, among=ran)
         found = source.governed(name, fresh=from_full_budget and like is None)
         text = _starts_from(source, found, fresh=from_full_budget)
-        example = None if like is None else _example(source.needed(), found, like)
+        example = None
+        if like is not None and found.runs is not None:
+            example = example_run(source.needed(), found.runs, like)
     flow = _checked_flow(flow or like, like, found.pinned)
     if example is None:
         workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
@@ -237,43 +238,23 @@ def _starts_from(source: ProjectSource, found: Governed, *, fresh: bool) -> str:
     return f"From what the ledger has charged in term {found.runs.term.number}."
 
 
-def _that_ran(
-    source: ProjectSource, flow: str, dataset: str | None
-) -> list[str] | None:
-    """Return the datasets that a flow has charged; None if one was named."""
+def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str]:
+    """Return the datasets that a flow has charged, of all or of one."""
     ledger = source.needed()
-    if dataset is not None:
-        return None
-    flows = {name: _flows(ledger, name) for name in source.datasets}
+    flows: dict[str, set[str]] = {}
+    for name in source.datasets if dataset is None else [dataset]:
+        runs = getattr(dataset_runs(ledger, name), "runs", ())
+        flows[name] = {run.flow for run in runs if run.flow}
     found = [name for name, own in flows.items() if flow in own]
+    known = set().union(*flows.values())
     if not found:
-        raise _unknown_flow(flow, set().union(*flows.values()))
+        hint = f"{did_you_mean(flow, known)} Or" if known else "Run it once, or"
+        msg = (
+            f"no run of the flow {flow!r} was charged in a newest term, so nothing is "
+            f"known of it. {hint} describe it with --cost."
+        )
+        raise ConfigurationError(msg)
     return found
-
-
-def _flows(ledger: Ledger, dataset: str) -> set[str]:
-    found = dataset_runs(ledger, dataset)
-    return set() if found is None else {run.flow for run in found.runs if run.flow}
-
-
-def _unknown_flow(flow: str, known: set[str]) -> ConfigurationError:
-    msg = (
-        f"no run of the flow {flow!r} was charged in a newest term, so nothing is "
-        "known of it. "
-    )
-    if known:
-        msg += f"{did_you_mean(flow, known)} Or describe it with --cost."
-    else:
-        msg += "Run it once, or describe it with --cost."
-    return ConfigurationError(msg)
-
-
-def _example(ledger: Ledger, found: Governed, flow: str) -> FlowRun:
-    runs = found.runs
-    known = set() if runs is None else {run.flow for run in runs.runs if run.flow}
-    if runs is None or flow not in known:
-        raise _unknown_flow(flow, known)
-    return example_run(ledger, runs, flow)
 
 
 def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:

@@ -18,7 +18,7 @@ import pytest
 from scipy import signal
 
 from dpflow import Gaussian, Laplace, Refined
-from dpflow.accuracy.critical import _gaussian_integral, factor, missed
+from dpflow.accuracy.critical import _gaussian_integral, missed
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.noise.refining import (
@@ -32,8 +32,6 @@ from tests.sizes import scaled
 RUNS = scaled(10_000, push=2_000)
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = Refined(Laplace(sensitivity=1, scale=5), coarsest=80)
-#: True numbers, from none to one that an early draw is good enough for.
-TRUTHS = (0, 60, 528)
 
 
 def gaussian(truth: float, random: Random) -> Iterator[float]:
@@ -169,34 +167,6 @@ def test_the_interval_of_a_single_draw_does_not() -> None:
     assert covered(COST, rule, 20) < 0.935 * RUNS
 
 
-def test_a_distance_is_met_at_a_draw_that_is_known_before() -> None:
-    """So its factor is that of one draw, and the share is what it says."""
-    rule = rule_for(COST, Target.read(25))
-    draws = {rule.refine(gaussian(truth, Random(1)))[0] for truth in TRUTHS}
-    (draw,) = draws
-    assert rule.half_widths[draw - 1] <= 25 < rule.half_widths[draw - 2]
-    assert rule.half_widths[0] == pytest.approx(80 * 1.959964, rel=1e-5)
-    assert 0.945 * RUNS < covered(COST, rule, 528) < 0.96 * RUNS
-
-
-def test_the_factor_is_not_much_larger_than_it_must_be() -> None:
-    """At 10 % it is near that of one draw; more certainty and larger shares cost."""
-    spreads = tuple(map(float, COST.spreads))
-    at = {
-        share: factor(spreads, Fraction(share), Fraction(1, 20))
-        for share in ("0.1", "0.5", "1")
-    }
-    assert 1.97 < at["0.1"] < 2.12 < at["0.5"] < at["1"] < 3
-    surer = factor(spreads, Fraction(1, 10), Fraction(1, 100))
-    assert 2.58 < surer < 2.75
-    laplace = {
-        share: factor(spreads, Fraction(share), Fraction(1, 20), 2**-20)
-        for share in ("0.1", "0.5", "1")
-    }
-    assert math.log(20) < laplace["0.1"] < 3.2 < laplace["0.5"] < 3.8
-    assert laplace["0.5"] < laplace["1"] < math.log(len(spreads) * 20)
-
-
 def exactly(
     share: float, times: float, spreads: tuple[float, ...], truth: float, step: float
 ) -> float:
@@ -296,15 +266,3 @@ def test_events_of_draws_that_forget_the_one_before_are_more() -> None:
     spreads = tuple(map(float, COST.spreads))
     alone = len(spreads) * 0.05
     assert missed(1.959964, 0.1, spreads).max() < 0.1 < alone
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_finer_cells_do_not_find_more(
-    share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cell is as bad as its worst number: smaller ones are at most as bad."""
-    spreads = tuple(map(float, COST.spreads))
-    rough = missed(2.1, share, spreads).max()
-    monkeypatch.setattr("dpflow.accuracy.critical._CELL", 0.02)
-    fine = missed(2.1, share, spreads).max()
-    assert 0.93 * rough < fine <= rough * (1 + 1e-9)

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import Estimate
 from dpflow.accuracy.target import StoppingRule, Target
 from dpflow.exceptions import InvalidCost
 
@@ -57,13 +56,3 @@ def test_refining_ends_at_the_first_number_that_shows_it() -> None:
     assert found.interval == pytest.approx((190, 230))
     draws, found = rule.refine(numbers(-50.0, 60.0, -70.0))
     assert (draws, float(found)) == (3, -70.0)
-
-
-def test_an_estimate_is_a_float_in_its_interval() -> None:
-    """Arithmetic gives plain floats; text is that of the number."""
-    found = Estimate(528.0, interval=(480, 576), confidence=0.95)
-    assert (found + 1, type(found + 1), f"{found:.0f}") == (529.0, float, "528")
-    assert (str(found), repr(found)) == ("528.0", "528 (480 to 576 at 0.95)")
-    for interval in ((529, 600), (0, 527), (float("nan"), 600)):
-        with pytest.raises(InvalidCost):
-            Estimate(528.0, interval=interval, confidence=0.95)

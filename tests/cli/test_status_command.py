@@ -53,7 +53,7 @@ def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
 
 MONDAYS = """\
 deployments:
-  - entrypoint: report.py:report
+  - entrypoint: report.py:weekly_report
     schedules: [{cron: "0 6 * * 1", timezone: UTC}]
 """
 
@@ -63,9 +63,6 @@ def test_a_deployment_says_the_days_before_release_keys_do(shop: Shop) -> None:
     text = run_fine("status", "cdnow", "--next", "2")
     assert "No day is known of weekly-report: schedule it in prefect.yaml." in text
     (shop.root / "prefect.yaml").write_text(MONDAYS)
-    (shop.root / "report.py").write_text(
-        "@dp_flow(name='weekly-report')\ndef report(): ...\n"
-    )
     for week in (None, *range(13, 18)):
         if week is not None:
             shop.charge(key=f"revenue/1997-W{week}")

@@ -12,7 +12,6 @@ import math
 import operator
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -94,19 +93,6 @@ def test_the_file_has_the_published_customers_and_rows() -> None:
     assert frame["date"].max() == pd.Timestamp(data.LAST_DAY)
 
 
-def test_a_moment_stands_for_one_week_of_the_study() -> None:
-    """The next one is a week later, and after the last one the first comes round."""
-    monday = datetime(2026, 11, 16, 6, tzinfo=UTC)
-    known = data.weeks()
-    told = [data.week_at(monday + number * timedelta(days=7)) for number in range(80)]
-    assert set(told) == set(known)
-    assert told[-1] == told[0]
-    start = known.index(told[0])
-    assert told[:79] == known[start:] + known[:start]
-    sunday = datetime(2026, 11, 22, 23, 59, 59, tzinfo=UTC)
-    assert data.week_at(sunday) == told[0]
-
-
 def test_cents_are_exact() -> None:
     """Dollars become the cents that their text says, where floats would lose one."""
     lines = data.purchases_file().read_text(encoding="ascii").splitlines()
@@ -115,17 +101,6 @@ def test_cents_are_exact() -> None:
     assert digits == data.all_purchases()["cents"].to_list()
     truncated = [int(float(text) * 100) for text in dollars]
     assert sum(map(operator.ne, digits, truncated)) == 3_884
-
-
-def test_the_folder_of_the_environment_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DPFLOW_DATA names the folder, and its content is what is loaded."""
-    copy = tmp_path / data.FILE_NAME
-    copy.write_bytes(data.purchases_file().read_bytes())
-    monkeypatch.setenv("DPFLOW_DATA", str(tmp_path))
-    assert copy == data.purchases_file()
-    assert data.active_customers(data.purchases(SMALLEST)) == 108
 
 
 def test_an_altered_file_is_refused(
@@ -155,23 +130,6 @@ def test_missing_data_says_how_to_install_it(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(FileNotFoundError, match=r"pip install lifetimes=="):
         data.purchases_file()
-
-
-def test_statistics_of_a_small_frame() -> None:
-    """Each statistic of a frame that is easy to add up by hand."""
-    rows = [(1, 1, 500), (1, 1, 700), (2, 5, 25_000), (3, 1, -300), (4, 9, 0)]
-    rows += [(5, 10, 9_999), (6, 0, 0), (7, -2, 100), (7, 1, 100), (8, 4, 1)]
-    frame = table(rows)
-    assert data.active_customers(frame) == 8
-    assert data.revenue_cents(frame) == 1_200 + 10_000 + 0 + 0 + 9_999 + 0 + 200 + 1
-    assert data.revenue_cents(frame, clip_cents=1_000) == 1_000 * 3 + 200 + 1
-    assert data.basket_sizes(frame).tolist() == [3, 1, 0, 1, 2, 1]
-
-
-def test_revenue_does_not_wrap_around() -> None:
-    """Two fortunes under a huge clip add up beyond 64 bits."""
-    rich = table([(1, 1, LARGEST_INT), (2, 1, LARGEST_INT)])
-    assert data.revenue_cents(rich, clip_cents=LARGEST_INT) == 2 * LARGEST_INT
 
 
 @pytest.mark.parametrize(("statistic", "sensitivity"), STATED)

@@ -45,23 +45,3 @@ def test_edges_tell_direction_and_place() -> None:
     )
     assert turned[3, 3].argmax() == mnist.DIRECTIONS // 2
     assert found.sum() == pytest.approx(turned.sum(), rel=1e-6)
-
-
-def test_edges_look_at_no_other_image() -> None:
-    """An image among others has the row that it has alone."""
-    points = np.random.default_rng(5).integers(0, 255, (7, 28, 28)).astype(np.float32)
-    assert np.array_equal(mnist.edges(points)[3:4], mnist.edges(points[3:4]))
-
-
-def test_a_blank_image_is_a_row_of_zeros(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no division by zero."""
-    blank = np.zeros((mnist_images.TRAIN, 28, 28), np.uint8)
-    digits = np.zeros(mnist_images.TRAIN, np.uint8)
-    monkeypatch.setattr(
-        mnist_images, "images", lambda count, _: (blank[:count], digits[:count])
-    )
-    mnist_images.write(files, monkeypatch)
-    features, _ = mnist.train()
-    assert (features == 0).all()

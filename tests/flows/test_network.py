@@ -12,9 +12,8 @@ from dpflow import PoissonSampledGaussian, Repeated
 from dpflow.accounting import make_filter
 from dpflow.mechanisms.rows import NormClip
 from flows import adaptive_network, fine_tuning, mnist
-from flows.adaptive_network import SCHEDULES, SHARE, Setting, noisier, smaller
+from flows.adaptive_network import SCHEDULES, SHARE, noisier, smaller
 from flows.network import Network, Rehearsal, with_ones
-from flows.rounds import Course, Strategy, train
 from tests import mnist_images
 
 NETWORK = Network(5, 3, 4)
@@ -82,39 +81,6 @@ def test_the_budget_is_that_of_100_epochs() -> None:
     assert [smaller(notch).batch for notch in range(4)] == [512, 384, 256, 256]
 
 
-def test_a_count_every_ten_rounds_and_no_round_beyond_the_budget() -> None:
-    """Rounds that count pay for it; a strategy that needs none has none."""
-    setting = Setting(Fraction(1), 512, 60_000)
-    count = adaptive_network.COUNT
-    course = Course(60_000, SHARE, lambda _: setting.cost, count, room=50, every=10)
-    idle = Strategy("idle", saves=True, spends=True)
-    rounds = train(idle, course, 0, lambda *_: 0, lambda *_: 0)
-    counted = [number for number, each in enumerate(rounds, 1) if each.counted == 0]
-    assert counted == list(range(10, len(rounds) + 1, 10))
-    fixed = train(Strategy("fixed"), course, 0, lambda *_: 0, lambda *_: 1 // 0)
-    assert len(fixed) == 100
-    assert rounds[9].used > fixed[9].used
-    assert rounds[8].used == fixed[8].used
-
-
-def adapted(people: int, most: int) -> list[int]:
-    """Return the notches of both adaptive schedules after steady progress."""
-    notches = []
-    for schedule in SCHEDULES[1:3]:
-        planned = adaptive_network.course(schedule, people, most)
-        rounds = train(
-            schedule.strategy, planned, 0, lambda *_: 0, lambda n, _: 1000 * n
-        )
-        notches.append(rounds[-1].notch)
-    return notches
-
-
-def test_a_quick_run_shows_what_two_counts_decide() -> None:
-    """With fewer images no 50 epochs fit beside the next one, and nothing adapts."""
-    assert adapted(adaptive_network.PEOPLE, adaptive_network.QUICK) == [2, 2]
-    assert adapted(10_000, adaptive_network.QUICK) == [0, 0]
-
-
 @pytest.fixture
 def clothes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a folder with made-up clothes."""
@@ -135,21 +101,3 @@ def test_the_study_trains_by_every_schedule(
     again = list(adaptive_network.study(mnist_images.TRAIN, [0], most=12))
     assert [run[3] for run in again] == [run[3] for run in runs]
     assert adaptive_network.told(*runs[0]).startswith("0 | fixed 1")
-
-
-def test_fine_tuning_stops_at_the_goal(
-    clothes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was learnt of the public half stays; a goal below every count ends it."""
-    monkeypatch.setattr(fine_tuning, "HIDDEN", 8)
-    at_once = Strategy("at once", goal=-1e6)
-    monkeypatch.setattr(fine_tuning, "FIXED", at_once)
-    monkeypatch.setattr(fine_tuning, "ADAPTIVE", Strategy("never", 10, goal=1e6))
-    runs = list(fine_tuning.study(300, [0], most=2))
-    assert [len(rounds) for _, _, rounds, _ in runs] == [1, 2, 1, 2]
-    network, before = fine_tuning.pretrained(8)
-    (_, _, last, _), _, (_, _, whole, _), _ = runs
-    first = slice(network.first)
-    assert (last[-1].weights[first] == before[first]).all()
-    assert (whole[-1].weights[first] != before[first]).any()
-    assert not before[network.first :].any()

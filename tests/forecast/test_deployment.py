@@ -7,7 +7,6 @@ from datetime import date
 import pytest
 
 from dpflow.forecast.deployment import deployed_schedule
-from tests.projects import ROOT
 
 pytestmark = pytest.mark.quick
 
@@ -16,24 +15,10 @@ TODAY = date(2026, 1, 1)
 MONDAY = "anchor_date: 2026-01-05"
 #: Intervals that are not whole days.
 NO_DAYS = ("3600", "129600", "0", "-86400", "true", "often", ".inf", ".nan", "1.0e+300")
-CODE = """\
-from dpflow import dp_flow
-
-@dp_flow(name="weekly")
-def report(): ...
-
-@dp_flow
-async def by_its_name(): ...
-
-class Reports:
-    @dp_flow(name="monthly")
-    def of_a_class(self): ...
-"""
 
 
-def told(folder, *schedules, flow="weekly", function="report"):
+def told(folder, *schedules, flow="weekly", function="weekly"):
     """Return what a deployment with these schedules tells."""
-    (folder / "flows.py").write_text(CODE, "utf-8")
     listed = "".join(f"\n      - {each}" for each in schedules)
     (folder / "prefect.yaml").write_text(
         f"deployments:\n  - name: a\n    entrypoint: flows.py:{function}\n"
@@ -108,42 +93,16 @@ def test_what_is_not_understood_tells_nothing(tmp_path, schedules):
     assert told(tmp_path, *schedules) is None
 
 
-def test_a_flow_is_known_by_its_code(tmp_path):
-    """By the name that its decorator gives, else by the function's."""
+def test_a_flow_is_known_by_its_function(tmp_path):
+    """Of a file or a module, and a method of a class."""
     daily = '{cron: "0 6 * * *"}'
-    assert told(tmp_path, daily, flow="report") is None
-    by_name = {"flow": "by-its-name", "function": "by_its_name"}
-    assert told(tmp_path, daily, **by_name) is not None
-    (tmp_path / "flows.py").write_text("def (", "utf-8")
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+    for function in ("by_its_name", "Reports.by_its_name"):
+        assert told(tmp_path, daily, flow="by-its-name", function=function)
+        assert told(tmp_path, daily, flow="weekly", function=function) is None
     (tmp_path / "prefect.yaml").write_text("{", "utf-8")
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
     (tmp_path / "prefect.yaml").unlink()
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
-
-
-@pytest.mark.parametrize(
-    ("entrypoint", "flow"),
-    [
-        ("package.flows.report:report", "weekly"),
-        ("package/flows/report.py:Reports.of_a_class", "monthly"),
-        ("package.flows.report:Reports", None),
-        ("package.flows.report:Reports.other", None),
-        ("package.flows.other:report", None),
-        ("report", None),
-    ],
-)
-def test_an_entrypoint_is_a_file_or_a_module(tmp_path, entrypoint, flow):
-    """A function or a method of a class."""
-    (tmp_path / "package" / "flows").mkdir(parents=True)
-    (tmp_path / "package" / "flows" / "report.py").write_text(CODE, "utf-8")
-    (tmp_path / "prefect.yaml").write_text(
-        f'deployments: [{{entrypoint: "{entrypoint}", schedule: {{cron: 0 6 * * *}}}}]',
-        "utf-8",
-    )
-    names = ("weekly", "monthly", "reports", "report")
-    found = [n for n in names if deployed_schedule(tmp_path, n, since=TODAY)]
-    assert found == ([flow] if flow else [])
 
 
 @pytest.mark.parametrize(
@@ -152,19 +111,12 @@ def test_an_entrypoint_is_a_file_or_a_module(tmp_path, entrypoint, flow):
         "deployments: true",
         "deployments: {a: 1}",
         *(
-            f"deployments: [{{entrypoint: flows.py:report, schedules: {each}}}]"
+            f"deployments: [{{entrypoint: flows.py:weekly, schedules: {each}}}]"
             for each in ("true", "86400", "{cron: 0 6 * * *}")
         ),
     ],
 )
 def test_a_file_of_another_shape_tells_nothing(tmp_path, text):
     """Prefect refuses such a file, too."""
-    (tmp_path / "flows.py").write_text(CODE, "utf-8")
     (tmp_path / "prefect.yaml").write_text(text, "utf-8")
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
-
-
-def test_the_example_is_read():
-    """The deployment that is off counts for nothing."""
-    found = deployed_schedule(ROOT, "weekly-report", since=TODAY)
-    assert (found.every.text, str(found.first)) == ("7 days", "2026-01-05")

@@ -18,8 +18,6 @@ from dpflow.accounting.costs.noise import (
     PoissonSampledGaussian,
 )
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
-from dpflow.accounting.costs.outcomes import OutputDP
-from dpflow.exceptions import InvalidCost
 from dpflow.forecast.noise import noise_of, scaled
 
 pytestmark = pytest.mark.quick
@@ -91,9 +89,3 @@ def test_less_noise_is_more_noise_backwards(cost):
     assert quieter != cost
     assert quieter.noisier(1 / factor) == cost
     assert scaled(cost, Fraction(3)) == cost.noisier(3)
-
-
-def test_a_step_of_which_nothing_is_known_is_refused():
-    """Cells could change in any way."""
-    with pytest.raises(InvalidCost, match="nothing is known"):
-        scaled(OutputDP({"a": "0.1", "b": "0.5"}), Fraction(1, 2))

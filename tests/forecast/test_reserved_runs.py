@@ -13,12 +13,9 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, outlooks, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.records import Granted
-from dpflow.ledger.views import accounts, alerts, usage
+from dpflow.ledger.views import accounts
 from dpflow.ledger.views.runs import dataset_runs, run_charges
-from dpflow.ledger.views.spending import spending
-from dpflow.show.figures.burndown import BurnDown
 from tests.ledger.run_reservations import whole
 from tests.ledger.support import make_policy, request
 
@@ -120,49 +117,3 @@ def test_a_run_that_did_not_come_to_its_end_is_no_example(ledger, end):
     assert (first.complete, second.complete) == (True, False)
     (outlook,) = outlooks(ledger)
     assert outlook.run == "one"
-
-
-def test_a_run_within_a_run_is_charged_to_itself_alone(ledger):
-    """What a subflow draws leaves the run around it."""
-    hold(ledger, "outer", 4)
-    inner = whole(
-        ledger,
-        ["0.1"] * 2,
-        run="inner",
-        policies=(POLICY,),
-        flow="monthly",
-        flow_run="inner",
-        preflights=("outer",),
-    )
-    assert isinstance(ledger.reserve(inner), Granted)
-    step(ledger, "inner", flow="monthly", preflights=("inner", "outer"))
-    step(ledger, "outer")
-    told = {run.run: epsilon(ledger, run) for run in dataset_runs(ledger, "a").runs}
-    assert told == {"inner": "0.2", "outer": "0.2"}
-    ledger.seal("inner", outcome="completed")
-    ledger.seal("outer", outcome="completed")
-    told = {run.run: epsilon(ledger, run) for run in dataset_runs(ledger, "a").runs}
-    assert told == {"inner": "0.1", "outer": "0.1"}
-    assert [view.spent["epsilon"] for view in accounts(ledger)] == ["0.2"]
-
-
-def test_pictures_do_not_count_draws(ledger):
-    """The burn-down counts steps, and the composition is what was spent."""
-    ledger.ask(Prior(policy=POLICY, cost=TENTH, reason="before", evidence="e" * 64))
-    run_once(ledger, "one", held=4, steps=2)
-    hold(ledger, "two", 3)
-    step(ledger, "two")
-    data = BurnDown.read(ledger, "a")
-    assert "filter): 4 charges on" in data.sentence()
-    assert [p.used_fraction for p in usage(ledger, "a")["a#1"]] == pytest.approx(
-        [0.1, *[0.5] * 5, 0.3, *[0.6] * 3]
-    )
-    told = {
-        each.group[0]: each.amount["epsilon"]
-        for each in spending(ledger, "a", ("step",))
-    }
-    # The prior, three steps, and what the open run reservation has left.
-    assert told == {"spent before dpflow": "0.1", "count": "0.3", "preflight": "0.2"}
-    (view,) = accounts(ledger)
-    assert (view.spent["epsilon"], view.reserved["epsilon"]) == ("0.4", "0.2")
-    assert [alert.threshold for alert in alerts(ledger, "a")] == ["0.3"]

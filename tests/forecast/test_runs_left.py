@@ -11,14 +11,12 @@ import pytest
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
 from dpflow.forecast.counting import WorkloadStep, loads_of
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.accounts import standing_gates
@@ -180,13 +178,6 @@ def test_a_region_has_its_budget_once(ledger):
     assert runs_left(loads_of(pinned, "f", step))[0] == 10
 
 
-def test_many_runs_are_counted_at_once():
-    """By doubling and halving: a million take no longer than ten."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    loads = loads_of(policy.pinned(), None, (WorkloadStep(PureDP(epsilon="1e-9")),))
-    assert runs_left(loads)[0] == 10**9
-
-
 def test_the_last_completed_run_is_the_example(ledger):
     """One that was refused half way would promise too many."""
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
@@ -223,9 +214,8 @@ def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
 def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch):
     """Its runs are on the calendar; runs by hand are on none, whatever their times."""
     (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "flows.py").write_text("@dp_flow(name='f')\ndef run(): ...\n", "utf-8")
     (tmp_path / "prefect.yaml").write_text(
-        "deployments:\n  - entrypoint: flows.py:run\n    schedules:\n"
+        "deployments:\n  - entrypoint: flows.py:f\n    schedules:\n"
         "      - {cron: '0 6 * * 1'}\n",
         "utf-8",
     )
@@ -296,44 +286,6 @@ def test_a_run_that_may_have_begun_before_what_was_read_is_no_example(ledger):
     assert dataset_runs(ledger, "d", most=6).runs[-1].complete
 
 
-def test_what_was_amended_counts(ledger):
-    """An operator's charge for a step is part of what the run cost."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    run_once(ledger, policy, [(TENTH, None)])
-    (step,) = dataset_runs(ledger, "d").runs[0].steps
-    ledger.ask(
-        Amend(
-            charge=step.reservation, cost=PureDP(epsilon="0.2"), reason="a wrong sigma"
-        )
-    )
-    (outlook,) = outlooks(ledger)
-    assert outlook.per_run == "1 step, epsilon 0.2"
-    assert outlook.runs_left == 4
-
-
-def test_a_busy_population_hides_no_charge(ledger):
-    """What a run did to it is found by the charge, however much came after."""
-    whole = Policy(
-        dataset="population/all",
-        unit="person",
-        relation="add-or-remove",
-        budget={"epsilon": "0.5"},
-        filter="basic",
-        other_flows="allow",
-    )
-    text = "budget: {epsilon: 3}\nfilter: basic\npopulation: all\n"
-    one, two = (
-        parse_policy(BASE.replace("dataset: d", f"dataset: {name}") + text)
-        for name in "de"
-    )
-    run_once(ledger, one, [(TENTH, None)], population=whole)
-    for _ in range(10):
-        cost = PureDP(epsilon="0.001")
-        run_once(ledger, two, [(cost, None)], population=whole)
-    (run,) = dataset_runs(ledger, "d", most=2).runs
-    assert len(run_charges(ledger, "d", run)) == 2
-
-
 def test_a_frozen_dataset_has_no_runs_left(ledger):
     """And says why."""
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
@@ -355,31 +307,3 @@ def test_points_are_a_line_from_here_to_the_end(ledger):
     assert days == [f"2026-01-{day:02}" for day in range(6, 11)]
     assert shares == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
     assert str(outlook.exhausted_on) == "2026-01-11"
-
-
-def test_a_long_line_is_thinned_out(ledger):
-    """At most some hundred points, the last run among them."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    for day in range(1, 6):
-        cost = PureDP(epsilon="0.0001")
-        run_once(ledger, policy, [(cost, None)], key=f"n/2026-01-0{day}")
-    (outlook,) = outlooks(ledger)
-    assert outlook.runs_left == 9995
-    assert len(outlook.ahead) <= 202
-    assert outlook.ahead[-1][1] == pytest.approx(1)
-
-
-def test_pricing_anew_agrees_with_the_journal(ledger):
-    """A forecast from costs and one from tallies are the same."""
-    text = BASE + POLICIES["odometer"]
-    policy, cost = parse_policy(text), Gaussian(sensitivity=1, sigma=20)
-    run_once(ledger, policy, [(cost, None), (STOPPING, 10)])
-    (outlook,) = outlooks(ledger)
-    runs = dataset_runs(ledger, "d")
-    loads = loads_of(
-        runs.term.facts["pinned"],
-        "f",
-        (WorkloadStep(cost), WorkloadStep(STOPPING, 1, 10)),
-        accounts=standing_gates(ledger, "d"),
-    )
-    assert runs_left(loads)[0] == outlook.runs_left

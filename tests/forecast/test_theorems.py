@@ -159,12 +159,6 @@ def _admits(constants, own):
         return False
 
 
-def test_nothing_used_no_epsilon():
-    """Before the first charge."""
-    rule = make_filter("gdp", epsilon=EPSILON, delta=DELTA)
-    assert epsilon_used(rule, rule.zero()) == 0
-
-
 def test_a_sequence_used_what_its_last_stop_says():
     """A sequence has a reading of its own."""
     steps = [{"cost": PureDP(epsilon="0.1"), "times": 10}]

@@ -68,32 +68,12 @@ def test_short_odometer_takes_the_delta_of_the_budget() -> None:
     assert parse_policy(EXAMPLE).pinned() == short.pinned()
 
 
-@pytest.mark.parametrize("word", ["no", "yes", "on", "2026-11-21", "0x10", "1_000"])
-def test_words_that_older_yaml_converts_stay_text(word: str) -> None:
-    """Only true, false and plain numbers are more than text."""
-    assert word == parse_policy(edited("cdnow", word, SHORT)).dataset
-
-
-def test_a_byte_order_mark_is_no_obstacle() -> None:
-    """Some editors write one."""
-    assert parse_policy(SHORT) == parse_policy("\ufeff" + SHORT)
-
-
 def test_policies_from_python_read_floats_as_their_decimals() -> None:
     """0.1 means one tenth from Python too."""
     data = yaml.safe_load(SHORT) | {"budget": {"epsilon": 0.1, "delta": 1e-6}}
     policy = Policy.model_validate(data)
     assert Decimal("0.1") == policy.budget.epsilon
     assert Decimal("0.000001") == policy.budget.delta
-
-
-def test_python_option_floats_become_decimals() -> None:
-    """Options from Python are as exact as those from a file."""
-    data = yaml.safe_load(EXAMPLE) | {"flows": {}}
-    data["odometer"] = {"theorem": "rdp", "delta": 1e-6, "order": 8.5}
-    policy = Policy.model_validate(data)
-    assert policy.odometer is not None
-    assert {"order": Decimal("8.5")} == policy.odometer.options
 
 
 def test_policies_dump_copy_and_pickle() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dpflow.exceptions import PolicyError
 from dpflow.policy import (
-    Policy,
     load_policies,
     load_policy,
     parse_policy,
@@ -42,13 +41,6 @@ def test_decimals_are_read_exactly(number: Decimal) -> None:
             policy = parse_policy(edited("epsilon: 3", f"epsilon: {text}", SHORT))
             assert number == policy.budget.epsilon
             assert Fraction(number) == policy.dataset_filter().epsilon
-
-
-@given(st.floats(min_value=1e-12, max_value=1e4))
-def test_floats_from_python_round_trip(number: float) -> None:
-    """A float enters as the shortest decimal that names it."""
-    data = yaml.safe_load(SHORT) | {"budget": {"epsilon": number, "delta": "1e-6"}}
-    assert Decimal(repr(number)) == Policy.model_validate(data).budget.epsilon
 
 
 @given(st.text(max_size=40))
@@ -132,12 +124,6 @@ def test_numbers_without_a_reasonable_size_are_refused(number: str) -> None:
     assert "budget.epsilon" in str(error)
 
 
-def test_options_must_be_finite_too() -> None:
-    """A number in an option is read like any other."""
-    error = refused(edited("gdp", "{theorem: gdp, x: [1, .inf]}", SHORT))
-    assert "cdnow.yaml:5: filter.x[1] must be a finite number" in str(error)
-
-
 # Refusals of files
 
 
@@ -162,33 +148,6 @@ def test_files_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
         load_policy(path)
     assert (str(path), 2) == (caught.value.file, caught.value.line)
     assert caught.value.hint == "Save the file as UTF-8."
-
-
-def test_utf16_is_refused(tmp_path: Path) -> None:
-    """PyYAML would guess the encoding; a policy is UTF-8."""
-    path = tmp_path / "cdnow.yaml"
-    path.write_bytes(SHORT.encode("utf-16"))
-    with pytest.raises(PolicyError, match="is not UTF-8"):
-        load_policy(path)
-
-
-def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    """A missing file says so, and names the file."""
-    path = tmp_path / "none.yaml"
-    with pytest.raises(PolicyError, match="cannot be read: No such file") as caught:
-        load_policy(path)
-    assert (str(path), None) == (caught.value.file, caught.value.line)
-    assert "Check the path" in caught.value.hint
-
-
-def test_folders_are_no_policy_files(tmp_path: Path) -> None:
-    """A folder with the name of a policy is refused, not skipped."""
-    folder = tmp_path / "cdnow.yaml"
-    folder.mkdir()
-    with pytest.raises(PolicyError, match="not a regular file") as caught:
-        load_policies(tmp_path)
-    assert (str(folder), None) == (caught.value.file, caught.value.line)
-    assert "path of a YAML file" in caught.value.hint
 
 
 # Signs that hide what a file says

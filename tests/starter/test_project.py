@@ -98,16 +98,3 @@ def test_a_ledger_made_anew_does_not_forget(folder: Path) -> None:
     (folder / "policies" / "ledger.lock").unlink()
     make_project(Wishes())
     assert "governs the data source" in charged("visits")
-
-
-def test_projects_with_one_dataset_name_are_not_one_source(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each that is made has a source of its own, until somebody says otherwise."""
-    for name in ("one", "two"):
-        own = folder / name
-        own.mkdir()
-        (own / "pyproject.toml").touch()
-        monkeypatch.chdir(own)
-        make_project(Wishes())
-        assert charged("visits") == ""

@@ -87,13 +87,6 @@ def test_noise_is_the_same_in_every_run():
     assert len({*drawn[0]}) == 4
 
 
-def test_silent_noise_is_none(ledger):
-    """A test may compare with the true numbers, and the journal says so."""
-    ledger.silence_noise()
-    assert (visitors("a"), average()) == (1000, 0.5)
-    assert {charge.noise for charge in ledger.charges()} == {TEST_NOISE}
-
-
 @pytest.mark.parametrize(
     ("cost", "scale"), [(GAUSSIAN, 20), (Laplace(sensitivity=1, scale=10), 14.14)]
 )
@@ -152,16 +145,6 @@ def test_a_lie_about_the_environment_helps_nobody(tmp_path, monkeypatch, environ
         assert drawn != 1.0
     finally:
         restore_noise(ledger.id)
-
-
-def test_noise_is_opendps_again_after_the_test(tmp_path, monkeypatch):
-    """The next test, on a ledger of its own, draws real noise."""
-    with ledger_for_tests() as ledger:
-        ledger.use(VISITS)
-        average()
-    make_project(tmp_path, monkeypatch)
-    guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
-    assert outcome()["noise"] == "opendp"
 
 
 # Refusals
@@ -223,14 +206,6 @@ def test_charges_and_releases_tell_what_happened(ledger):
 # Policies
 
 
-def test_the_projects_own_policies_are_the_default(tmp_path, monkeypatch):
-    """A pipeline is tested under the budget that it will meet."""
-    make_project(tmp_path, monkeypatch)
-    with ledger_for_tests() as ledger:
-        guarded(dataset="shop", cost=NOISY, name="count")(lambda: release(1.0))()
-        assert ledger.spent("shop") == {"epsilon": "0.1", "delta": "0"}
-
-
 # The fence
 
 
@@ -258,15 +233,6 @@ def test_a_real_url_that_the_test_sets_is_refused(ledger, monkeypatch, tmp_path)
     assert "secret-word" not in str(caught.value)
 
 
-def test_a_block_that_the_test_names_is_refused(ledger, monkeypatch):
-    """Where a block leads to a real ledger, the fence is behind it."""
-    real = "postgresql://me:secret-word@real/db"
-    monkeypatch.setattr("dpflow.config._block_url", lambda _: real)
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", "prefect-block:production")
-    with pytest.raises(ConfigurationError, match="keeps every ledger"):
-        average()
-
-
 @pytest.mark.parametrize("act", [open_ledger, create_ledger])
 @pytest.mark.parametrize(
     "url", ["sqlite:///real.db", "postgresql://real/db", "memory://real"]
@@ -291,17 +257,6 @@ def test_without_the_fixture_the_same_calls_work(tmp_path):
         open_ledger("memory://real", witness="none").close()
     finally:
         forget_memory("memory://real")
-
-
-def test_a_ledger_in_memory_that_was_there_before_stays_closed(tmp_path):
-    """It is no file that could be looked for, and is refused as any other."""
-    real = create_ledger("memory://before", witness="none")
-    try:
-        with ledger_for_tests(), pytest.raises(ConfigurationError, match="a memory le"):
-            open_ledger("memory://before", witness="none")
-        assert open_ledger("memory://before", witness="none").id == real.id
-    finally:
-        forget_memory("memory://before")
 
 
 # As pytest loads it
