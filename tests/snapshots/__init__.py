@@ -1,4 +1,4 @@
-"""Output of the commands in files, which `make snapshots` writes anew."""
+"""Commands with their output in files; `make snapshots` writes the output anew."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 #: Where it is set, files are written instead of compared.
 WRITE = "WRITE_SNAPSHOTS"
+_PROMPT = "$ dpflow "
 _DIGITS = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})\b")
 
 
@@ -25,6 +26,14 @@ def settled(text: str, *folders: Path | str) -> str:
     return _DIGITS.sub(name, text)
 
 
+def commands(name: str) -> list[str]:
+    """Return the commands of a file, in its order: lines after `$ dpflow`."""
+    lines = _on_file(name).splitlines()
+    found = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
+    assert found, name
+    return found
+
+
 def differences(found: dict[str, str]) -> list[str]:
     """Return the names of texts that differ from their files, or write the files."""
     if WRITE in os.environ:
@@ -34,5 +43,4 @@ def differences(found: dict[str, str]) -> list[str]:
 
 
 def _on_file(name: str) -> str:
-    path = FOLDER / f"{name}.txt"
-    return path.read_text("utf-8") if path.exists() else ""
+    return (FOLDER / f"{name}.txt").read_text("utf-8")
