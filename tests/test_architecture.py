@@ -32,6 +32,8 @@ ROOMS = [
     "accuracy",
     "accounting.costs",
     "accounting.curves",
+    "accounting.rules.tally",
+    "accounting.searches",
     "accounting.rules",
     "accounting.fixed",
     "accounting.published",

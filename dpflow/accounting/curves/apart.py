@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import singledispatch
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
@@ -17,7 +16,6 @@ from dpflow.accounting.costs.notions import (
 from dpflow.accounting.costs.outcomes import OutcomeCost
 
 
-@singledispatch
 def apart(cost: Cost) -> tuple[Cost, Fraction]:
     """Return a step without a delta, and the delta beside it.
 
@@ -33,41 +31,19 @@ def apart(cost: Cost) -> tuple[Cost, Fraction]:
 
     Checked by: tests/accounting/rules/test_delta_loss.py.
     """
-    return cost, Fraction(0)
-
-
-@apart.register
-def _(cost: ApproxDP) -> tuple[Cost, Fraction]:
-    return PureDP(epsilon=cost.epsilon), cost.delta
-
-
-@apart.register
-def _(cost: ProbabilisticDP) -> tuple[Cost, Fraction]:
-    return PureDP(epsilon=cost.epsilon), cost.delta
-
-
-@apart.register
-def _(cost: ApproxZCDP) -> tuple[Cost, Fraction]:
-    return ZCDP(rho=cost.rho), cost.delta
-
-
-@apart.register
-def _(cost: OutcomeCost) -> tuple[Cost, Fraction]:
-    """Cells are for mechanisms without a delta; others are as their worst one."""
-    worst = cost.worst_case()
-    return apart(worst) if isinstance(worst, ApproxDP) else (cost, Fraction(0))
-
-
-@apart.register
-def _(cost: Composed) -> tuple[Cost, Fraction]:
-    parts = [apart(part) for part in cost.costs]
-    return Composed(*(rest for rest, _ in parts)), sum((d for _, d in parts), _NONE)
-
-
-@apart.register
-def _(cost: Repeated) -> tuple[Cost, Fraction]:
-    rest, delta = apart(cost.cost)
-    return Repeated(rest, cost.times), delta * cost.times
-
-
-_NONE = Fraction(0)
+    none = Fraction(0)
+    if isinstance(cost, ApproxDP | ProbabilisticDP):
+        return PureDP(epsilon=cost.epsilon), cost.delta
+    if isinstance(cost, ApproxZCDP):
+        return ZCDP(rho=cost.rho), cost.delta
+    if isinstance(cost, OutcomeCost):
+        # Cells are for mechanisms without a delta; others are as their worst one.
+        worst = cost.worst_case()
+        return apart(worst) if isinstance(worst, ApproxDP) else (cost, none)
+    if isinstance(cost, Composed):
+        parts = [apart(part) for part in cost.costs]
+        return Composed(*(rest for rest, _ in parts)), sum((d for _, d in parts), none)
+    if isinstance(cost, Repeated):
+        rest, delta = apart(cost.cost)
+        return Repeated(rest, cost.times), delta * cost.times
+    return cost, none

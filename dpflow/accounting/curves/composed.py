@@ -61,16 +61,9 @@ def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
     return cost.highest()
 
 
-@approx_zcdp.register
-def _(cost: OutcomeCost) -> tuple[Fraction, Fraction]:
-    return approx_zcdp(cost.worst_case())
+for _notion in (approx_zcdp, gdp_mu_squared, renyi_divergence):
 
+    def _worst(cost: OutcomeCost, *order: Fraction, of: Any = _notion) -> Any:
+        return of(cost.worst_case(), *order)
 
-@gdp_mu_squared.register
-def _(cost: OutcomeCost) -> Fraction:
-    return gdp_mu_squared(cost.worst_case())
-
-
-@renyi_divergence.register
-def _(cost: OutcomeCost, order: Fraction) -> Fraction:
-    return renyi_divergence(cost.worst_case(), order)
+    _notion.register(OutcomeCost, _worst)
