@@ -168,9 +168,7 @@ def _posted(
             holding = tuple(map(sub, holding, held.get(name, ())))
         if settles:
             done = tuple(map(add, done, amount))
-        # A named tuple's own way of making one takes twice as long.
-        fields = (name, book, number, done, holding, above, told)
-        moved[key] = tuple.__new__(Account, fields)
+        moved[key] = Account(name, book, number, done, holding, above, told)
     return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
 
 
@@ -232,9 +230,8 @@ def _reserve(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
     if not isinstance(before, Charge):
         covers, key = body.get("covers"), body.get("key")
         epoch, places = int(body.get("epoch", 0)), {book: place}
-        owner = body["owner"]
-        fields = (name, "open", owner, places, amounts, _NONE, covers, key, epoch)
-        charge = tuple.__new__(Charge, fields)
+        held = (amounts, _NONE)
+        charge = Charge(name, "open", body["owner"], places, *held, covers, key, epoch)
     elif before.state != "open" or book in before.places:
         what = f"charge {name} was made before"
         raise JournalError(what)
@@ -341,8 +338,7 @@ def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
         return
     if entry.kind == "settle" and entry.body["outcome"] == "completed":
         digest = entry.body.get("digest")
-        fields = (key, kept.charge, kept.book, "settled", digest)
-        changes[place] = tuple.__new__(Release, fields)
+        changes[place] = kept._replace(state="settled", digest=digest)
     elif kept.state == "claimed":
         changes[place] = None
 
@@ -408,12 +404,11 @@ def _claim(rows: Rows, entry: Entry, changes: Changes) -> None:
 
 def _moved_book(entry: Entry, head: Book) -> Book:
     """Return a book with the end of its journal, and what holds for all of it."""
-    name, number, kind, _, postings, body, _, _, whole = entry
-    _, _, _, frozen, ran, terms = head
+    kind, body, (_, _, _, frozen, ran, terms) = entry.kind, entry.body, head
     more = KINDS[kind].ran
     if more:
         ran = dict(ran)
-        for term in {*map(name_of_term, postings)}:
+        for term in {*map(name_of_term, entry.postings)}:
             ran[term] = ran.get(term, 0) + more
         if kind == "reserve" and body.get("flow") is not None:
             ran[flow_mark(terms, body["flow"])] = 1
@@ -423,7 +418,7 @@ def _moved_book(entry: Entry, head: Book) -> Book:
         frozen = None
     elif kind == "open":
         terms = int(body["term"]["number"])
-    return tuple.__new__(Book, (name, number, whole, frozen, ran, terms))
+    return Book(entry.book, entry.number, entry.hash, frozen, ran, terms)
 
 
 # The kinds

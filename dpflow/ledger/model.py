@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dpflow.accounting import make_filter, make_odometer
@@ -276,10 +276,7 @@ class Command(ABC):
 
 def keys_of(commands: Sequence[Command]) -> Keys:
     """Return the rows that several commands need."""
-    keys = commands[0].keys
-    for command in commands[1:]:
-        keys = keys.and_of(command.keys)
-    return keys
+    return reduce(Keys.and_of, [command.keys for command in commands])
 
 
 # What comes of it

@@ -122,7 +122,7 @@ class Reserve(Command):
         taken = None if request.covers is None else reopened(pen, request)
         if taken is not None:
             return taken
-        case = _case(pen, self)
+        case = _case(pen, request)
         body = _body(pen.state, case)
         return pen.answered(_refused(pen, case, body) or _held(pen, case, body))
 
@@ -253,13 +253,12 @@ def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any
         return error
 
 
-def _case(pen: Decision, command: Reserve) -> _Case:
+def _case(pen: Decision, request: Request) -> _Case:
     """Find every account that a request is charged to, and price it there."""
-    request = command.request
     steps = request.planned or (request,)
     for step in steps:
         check_relation(step)
-    terms = terms_of(pen, request, applies=command.applies)
+    terms = terms_of(pen, request)
     by_name = {term.book: term for term in terms}
     asked = [
         (gate, step.cost)

@@ -178,7 +178,7 @@ class Prior(ByHand):
         """
         pen, request = Decision(state, self), self.request
         check_relation(request)
-        terms = terms_of(pen, request, applies=self.applies)
+        terms = terms_of(pen, request)
         gates = gates_of(pen.state, request, terms)
         prices = [(gate, gate.price(request.cost)) for gate in gates]
         asked = [(gate, _posted(gate, price, late=True)) for gate, price in prices]

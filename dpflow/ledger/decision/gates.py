@@ -108,7 +108,7 @@ class Gate(NamedTuple):
         if self.halt is None:
             return True
         # An undefined reading is infinite, and above every halt.
-        return cast("Odometer", self.rule).read(total) <= _highest_reading(self.halt)
+        return cast("Odometer", self.rule).read(total) <= float_down(self.halt)
 
     def uses_at_least(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows, or perhaps so.
@@ -167,12 +167,6 @@ def remainder(whole: Tally, drawn: Tally) -> Tally:
 def _idle_reading(rule: Odometer) -> float:
     """Return what an odometer reads before any charge."""
     return rule.read(rule.zero())
-
-
-@by_identity
-def _highest_reading(halt: Fraction) -> float:
-    """Return the highest reading that is not above a halt."""
-    return float_down(halt)
 
 
 def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -138,14 +139,23 @@ class Seal(Command):
 
 
 def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
-    """Return what a report posts to each account: never more than it holds."""
-    found: dict[str, Amounts] = {}
-    for name, amount in charge.held.items():
+    """Return what a report posts to each account: never more than it holds.
+
+    It is all of that, unless the theorem gives back; where more than one unit was
+    reserved for, or an older solver priced the step, nothing is given back.
+    """
+    found = dict(charge.held)
+    for name, held in charge.held.items():
         made = state.made(charge, name.partition("#")[0])
         cost = cost_from_description(made.body["cost"])
         gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
         used = used_before(made, name)
-        found[name] = realised(gate, cost, amount, reported, used)
+        with suppress(UnsupportedCost):
+            if gate.size == 1 and gate.price(cost, used).amounts == held:
+                before = gate.rule.zero() if gate.rule.steady else used
+                posted = _posted(gate.rule, gate.halt, cost, reported, before)
+                if posted is not None and posted.fits_within(Tally(held)):
+                    found[name] = posted.amounts
     return found
 
 
@@ -312,26 +322,6 @@ def gate_of(state: State, account: str, size: int) -> Gate:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
     return gate
-
-
-def realised(
-    gate: Gate, cost: Cost, reserved: Amounts, reported: Outcome, used: Tally
-) -> Amounts:
-    """Return what a settled charge posts: all of it, unless the theorem gives back."""
-    if gate.size != 1:
-        # Reserved for more than one unit at once, where nothing is given back.
-        return reserved
-    whole, rule = Tally(reserved), gate.rule
-    try:
-        if gate.price(cost, used) != whole:
-            return reserved  # by an older solver
-    except UnsupportedCost:
-        return reserved
-    before = rule.zero() if rule.steady else used
-    posted = _posted(rule, gate.halt, cost, reported, before)
-    if posted is None or not posted.fits_within(whole):
-        return reserved
-    return posted.amounts
 
 
 @lru_cache(maxsize=1024)

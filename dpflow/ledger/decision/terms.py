@@ -84,7 +84,7 @@ def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
     return opened(pen, policy, reason=FIRST if term is None else UNCHARGED, facts={})
 
 
-def terms_of(pen: Decision, request: Request, *, applies: bool) -> list[Term]:
+def terms_of(pen: Decision, request: Request) -> list[Term]:
     """Return the term of each dataset that a request reads, and of its populations.
 
     Raises:
@@ -102,7 +102,7 @@ def terms_of(pen: Decision, request: Request, *, applies: bool) -> list[Term]:
         )
         raise ConfigurationError(msg)
     return [
-        governing(pen, policy, applies=applies)
+        governing(pen, policy, applies=pen.command.applies)
         for policy in (*policies, *request.populations)
     ]
 

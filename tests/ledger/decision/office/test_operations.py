@@ -97,16 +97,6 @@ def test_nothing_is_ever_lowered(ledger, epsilon):
     assert kinds(ledger) == ["open", "reserve"]
 
 
-def test_an_amendment_may_overdraw(ledger):
-    """It is recorded truthfully, and nothing is admitted any more."""
-    name = granted(ledger, "0.1", policies=[TWO], flow="report")
-    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.8"), reason=WHY))
-    assert [charge.state for charge in charges] == ["open", "overdrawn"]
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.01", policies=[TWO], flow="report")
-    audit(ledger)
-
-
 def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
     """Charge what was spent before."""
     cost = PureDP(epsilon=epsilon)
