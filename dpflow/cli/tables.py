@@ -33,21 +33,6 @@ _YELLOW, _RED = 0.8, 0.95
 _STEPS_SHOWN = 4
 #: So few runs left are shown in yellow.
 _FEW = 3
-_KIND_STYLES = {
-    "open": "bold",
-    "reserve": "cyan",
-    "settle": "green",
-    "void": "yellow",
-    "seal": "yellow",
-    "forfeit": "magenta",
-    "refuse": "bold red",
-    "amend": "bold magenta",
-    "prior": "bold magenta",
-    "repair": "bold magenta",
-    "tighten": "bold",
-    "freeze": "bold cyan",
-    "unfreeze": "bold",
-}
 STATE_STYLES = {
     "open": "green",
     "running": "green",
@@ -241,7 +226,7 @@ def history_table(
     entries = [item.entry for item in items]
     cells: dict[str, list[Text]] = {
         when: [cell(_moment(each.at, dates_apart=dates_apart)) for each in entries],
-        "entry": [cell(each.kind, _KIND_STYLES.get(each.kind, "")) for each in entries],
+        "entry": [cell(each.kind) for each in entries],
         **_places(items, all_accounts=all_accounts),
         "step": [_said(item, "step") for item in items],
         "flow": [_said(item, "flow") for item in items],

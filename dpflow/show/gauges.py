@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpflow.rounding import number_from_text
-from dpflow.show.status import DatasetStatus, Status
+from dpflow.show.status import Status
 
 Labels = Mapping[str, str]
 
@@ -28,41 +28,27 @@ def prometheus(found: Status) -> str:
 
 
 def gauges(found: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]]]]:
-    """Yield each gauge: its name, what it means, and its values by labels."""
-    for name, text in _GAUGES.items():
-        yield name, text, list(_values(name, found))
-
-
-def _values(name: str, found: Status) -> Iterator[tuple[Labels, float]]:
-    for each in found.datasets:
-        dataset = each.standing.dataset
-        if name == "dpflow_stopped":
-            yield {"dataset": dataset}, float(each.overview.state.stopped)
-        elif name == "dpflow_refusals":
-            yield {"dataset": dataset}, each.refused
-        elif name == "dpflow_runs_left":
-            for outlook in each.outlooks:
-                if outlook.runs_left is not None:
-                    yield (
-                        {"dataset": dataset, "flow": outlook.flow or ""},
-                        outlook.runs_left,
-                    )
-        else:
-            yield from _account_values(name, each)
-
-
-def _account_values(name: str, known: DatasetStatus) -> Iterator[tuple[Labels, float]]:
-    for view in known.standing.accounts:
-        label = {
-            "dataset": view.dataset,
-            "account": view.kind,
-            "name": view.name,
-            "term": str(view.term),
-        }
-        if name == "dpflow_budget_left_fraction" and view.used_fraction is not None:
-            yield label, max(1 - view.used_fraction, 0.0)
-        elif name == "dpflow_budget_forfeited_fraction" and view.budget:
-            yield label, _share(view.forfeited, view.budget)
+    """Yield each gauge: its name, its meaning, and its values by labels."""
+    left, runs, forfeited, refused, stopped = values = [
+        list[tuple[Labels, float]]() for _ in _GAUGES
+    ]
+    for known in found.datasets:
+        dataset = {"dataset": known.standing.dataset}
+        stopped.append((dataset, float(known.overview.state.stopped)))
+        refused.append((dataset, known.refused))
+        for outlook in known.outlooks:
+            if outlook.runs_left is not None:
+                label = {**dataset, "flow": outlook.flow or ""}
+                runs.append((label, outlook.runs_left))
+        for view in known.standing.accounts:
+            names = {"account": view.kind, "name": view.name, "term": str(view.term)}
+            label = {"dataset": view.dataset, **names}
+            if view.used_fraction is not None:
+                left.append((label, max(1 - view.used_fraction, 0.0)))
+            if view.budget:
+                forfeited.append((label, _share(view.forfeited, view.budget)))
+    for (name, text), own in zip(_GAUGES.items(), values, strict=True):
+        yield name, text, own
 
 
 def _share(part: Mapping[str, str], whole: Mapping[str, str]) -> float:
