@@ -135,13 +135,6 @@ def test_composition_of_named_mechanisms() -> None:
     assert reached == pytest.approx({"0.02": 0.995, "0.03": 0.99003333, "0.01": 1})
 
 
-def test_pure_budgets_are_kept_on_every_path() -> None:
-    """Without delta, the realised epsilons bound the loss itself."""
-    library = [response("0.3"), toy("0.6"), response("0.1"), toy("0.2")]
-    rule = OutputDpFilter(epsilon="0.7")
-    assert value(rule, library, 5) <= 1e-15
-
-
 @st.composite
 def mechanisms(draw: st.DrawFn) -> Finite:
     """Draw two distributions on a few outputs, a partition and epsilons for it."""

@@ -315,20 +315,6 @@ def test_a_key_that_leaves_out_what_the_output_may_depend_on_is_refused(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        {"release_key": "x/{day}", "ignore": ("minimun", "minimum")},
-        {"release_key": None, "ignore": ("minimum",)},
-        {"on_change": "redraw", "ignore": ("minimum",)},
-    ],
-)
-def test_words_that_mean_nothing_are_refused(shop, words):
-    """A misspelt name would leave the right one out."""
-    with pytest.raises(ConfigurationError, match=r"ignore=|on_change="):
-        of_region("EU", **words)
-
-
-@pytest.mark.parametrize(
     ("template", "made", "other", "differs"),
     [
         ("{day}/{minimum:.1f}", ("mon", 0.26), ("mon", 0.34), "minimum"),
@@ -363,12 +349,6 @@ def test_days_of_one_week_share_the_release(shop, made, other):
     count = of_region("EU", release_key="{region}/{day:%G-W%V}/{minimum}")
     assert count(*made) == count(*other)
     assert len(rows(shop)["release"]) == 1
-
-
-def test_what_is_ignored_may_differ(shop):
-    """Also where no text tells it."""
-    count = of_region("EU", ignore=("minimum",))
-    assert count("mon", 1) == count("mon", Plain()) == ["EU", "mon", 1]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_a_declaration_that_cannot_work_is_refused():
         ({"data_version": 2}, "data_version= takes a text"),
         ({"cost": 0.1}, "needs cost=: a cost such as Gaussian(sensitivity=1"),
         ({"release_key": "{week"}, "release_key '{week'"),
+        ({"on_change": "redraw"}, 'takes on_change="replay"'),
+        ({"ignore": ("week",)}, "ignore= as names that its release_key could read"),
         ({"release_key": ""}, "release_key= takes a text"),
         ({"release_key": 5}, "release_key= takes a text"),
     ]:
