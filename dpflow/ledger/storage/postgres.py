@@ -14,7 +14,6 @@ import psycopg
 
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerMissing,
 )
 from dpflow.ledger.storage.base import (
     SCHEMA_VERSION,
@@ -135,12 +134,7 @@ class PostgresStorage(Storage):
         """Return the connection to a database that has a ledger."""
         connection = self._session.open()
         if not connection.has_ledger:
-            msg = (
-                f"there is no ledger at {self.place}. For a new project, make one "
-                "with `dpflow ledger init`; if there was one, restore it: a new, "
-                "empty ledger would forget what has been spent."
-            )
-            raise LedgerMissing(msg, ledger=self.place)
+            raise self.server.no_ledger()
         return connection
 
     def _found(self, connection: Connection) -> Identity:

@@ -208,7 +208,8 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     pg_is_in_recovery() AS in_recovery,
     to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
     to_regclass('dpflow.row') IS NOT NULL AS has_books,
-    has_column_privilege(to_regclass('dpflow.row'), 'output', 'SELECT') AS shows_values
+    coalesce(has_column_privilege(to_regclass('dpflow.row'), 'output', 'SELECT'), false)
+        AS shows_values
 
 -- name: identity
 SELECT ledger_id, min_writer, current_setting('synchronous_commit'),

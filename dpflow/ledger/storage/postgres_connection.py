@@ -34,7 +34,11 @@ IDLE_SECONDS: Final = 60.0
 #: A server that stopped without closing its sockets answers nothing.
 _GRACE_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 10
-_SAFE_COMMITS: Final = ("on", "remote_apply")
+_SAFE: Final = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "remote_apply"),
+}
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
     r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password
@@ -145,33 +149,28 @@ class Server:
             LedgerUnavailable: If the server is out of reach or not durable.
             LedgerMissing: If there is no such database.
         """
+        connection: Connection | None = None
+        values = {
+            "lock_timeout": f"{round(self._lock_seconds * 1000)}ms",
+            "statement_timeout": f"{round(STATEMENT_SECONDS * 1000)}ms",
+            "idle_timeout": f"{round(IDLE_SECONDS * 1000)}ms",
+        }
         try:
             connection = Connection.connect(**self._options, autocommit=True)
-        except psycopg.Error as error:
-            raise self.translated(error) from None
-        try:
             with connection.cursor(row_factory=dict_row) as cursor:
                 # In a transaction of its own, should a pooler stand in between.
-                cursor.execute(
-                    statements("postgres")["prepare_connection"].encode(),
-                    {
-                        "lock_timeout": f"{round(self._lock_seconds * 1000)}ms",
-                        "statement_timeout": f"{round(STATEMENT_SECONDS * 1000)}ms",
-                        "idle_timeout": f"{round(IDLE_SECONDS * 1000)}ms",
-                    },
-                )
-                (row,) = cursor.fetchall()
+                sql = statements("postgres")["prepare_connection"]
+                (row,) = cursor.execute(sql.encode(), values).fetchall()
             self.check_durable(Durable(*(row[name] for name in Durable._fields)))
             self._check_session(row, connection.info.backend_pid)
         except BaseException as error:
-            connection.close()
+            if connection is not None:
+                connection.close()
             if isinstance(error, psycopg.Error):
                 raise self.translated(error) from None
             raise
-        connection.system_identifier = row["system_identifier"]
-        connection.has_ledger = row["has_ledger"]
-        connection.has_books = row["has_books"]
-        connection.shows_values = bool(row["shows_values"])
+        for name in ("system_identifier", "has_ledger", "has_books", "shows_values"):
+            setattr(connection, name, row[name])
         return connection
 
     def check_durable(self, told: Durable) -> None:
@@ -187,22 +186,15 @@ class Server:
                 "add `?target_session_attrs=read-write` to a URL of several hosts."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-        wanted = {
-            "fsync": (told.fsync, ("on",)),
-            "full_page_writes": (told.full_page_writes, ("on",)),
-            "synchronous_commit": (told.synchronous_commit, _SAFE_COMMITS),
-        }
-        for name, (found, safe) in wanted.items():
+        for name, safe in _SAFE.items():
+            found = getattr(told, name)
             if found not in safe:
-                raise self._loses(name, found, safe[0])
-
-    def _loses(self, name: str, found: str, safe: str) -> LedgerUnavailable:
-        msg = (
-            f"the server of the {self.keeps} {self.place} has {name} = {found}, so a "
-            f"crash may lose what it acknowledged; set it to {safe} (in "
-            "postgresql.conf, for the role and for the database)"
-        )
-        return LedgerUnavailable(msg, ledger=self.place)
+                msg = (
+                    f"the server of the {self.keeps} {self.place} has {name} = {found},"
+                    f" so a crash may lose what it acknowledged; set it to {safe[0]} "
+                    "(in postgresql.conf, for the role and for the database)"
+                )
+                raise LedgerUnavailable(msg, ledger=self.place)
 
     def _check_session(self, row: Mapping[str, Any], pid: int) -> None:
         if row["pid"] != pid:
@@ -229,17 +221,21 @@ class Server:
         )
         return LedgerUnavailable(msg, ledger=self.place, waited=waited)
 
+    def no_ledger(self, why: str = "") -> LedgerMissing:
+        """Return the error for a server without a ledger."""
+        msg = (
+            f"there is no ledger at {self.place}{why}. For a new project, make one "
+            "with `dpflow ledger init`; if there was one, restore it: a new, empty "
+            "ledger would forget what has been spent."
+        )
+        return LedgerMissing(msg, ledger=self.place)
+
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
         code, text = error.sqlstate or "", self.clean(error)
         unknown = re.search(r'database ".*" does not exist', str(error))
         if code in _NO_LEDGER or (unknown and not code):
-            msg = (
-                f"there is no ledger at {self.place} ({text}). For a new project, make "
-                "one with `dpflow ledger init`; if there was one, restore it: a new, "
-                "empty ledger would forget what has been spent."
-            )
-            return LedgerMissing(msg, ledger=self.place)
+            return self.no_ledger(f" ({text})")
         if code == "55P03":
             waited = self._lock_seconds
             msg = (

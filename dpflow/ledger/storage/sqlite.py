@@ -28,8 +28,9 @@ from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
-    check_before_opening,
+    check_left,
     check_one_name,
+    check_space,
     file_id,
     held_by_process,
     real_path,
@@ -262,7 +263,8 @@ class SqliteStorage(Storage):
         return LedgerMissing(msg, ledger=self.place)
 
     def _connect(self) -> sqlite3.Connection:
-        check_before_opening(self.path, self.place)
+        check_left(self.path, self.place)
+        check_space(self.path, self.place)
         if not self._read_only:
             sync_log(self.path)
         self._wal = None

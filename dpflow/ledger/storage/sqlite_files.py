@@ -87,19 +87,7 @@ def check_before_making(path: Path) -> None:
             )
             raise ConfigurationError(msg)
     check_place(real_path(path), str(path))
-    _check_space(path, str(path))
-
-
-def check_before_opening(path: Path, place: str) -> None:
-    """Check what SQLite would not, before it opens a file for writing.
-
-    Raises:
-        LedgerCorrupt: As `check_left`.
-        LedgerUnavailable: As `check_left`, or if too little space is left.
-        OSError: If the file cannot be looked at.
-    """
-    check_left(path, place)
-    _check_space(path, place)
+    check_space(path, str(path))
 
 
 def check_left(path: Path, place: str) -> None:
@@ -163,7 +151,12 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _check_space(path: Path, place: str) -> None:
+def check_space(path: Path, place: str) -> None:
+    """Refuse a ledger beside which too little space is left.
+
+    Raises:
+        LedgerUnavailable: If less than 16 MiB are free.
+    """
     if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
         msg = f"less than 16 MiB are free beside the ledger {path}; free some"
         raise LedgerUnavailable(msg, ledger=place)
