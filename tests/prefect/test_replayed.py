@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 import pytest
 from prefect import allow_failure, flow, task
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.futures import as_completed
-from prefect.task_worker import TaskWorker
 
 from dpflow import PureDP, dp_task
-from tests.prefect.matrix.support import task_runs, wait_until
+from tests.prefect.matrix.support import task_runs
 from tests.prefect.support import charges, kinds
-from tests.projects import POLICY
 
 TENTH = PureDP(epsilon="0.1")
 RAN: Counter[str] = Counter()
@@ -87,27 +83,3 @@ def test_every_way_to_ask_gets_the_value(project):
     assert {type(value) for value in values} == {int}
     assert name == "Replayed"
     assert (RAN["a"], charges(project)) == (1, 1)
-
-
-def test_a_background_step_is_replayed_as_its_value(make_project):
-    """A task worker stores it, and the caller reads it back."""
-    make_project(POLICY)
-    count("a")
-    future = count.delay("a")
-
-    async def work():
-        async with get_client() as client:
-            run = await client.read_task_run(future.task_run_id)
-        await TaskWorker(count).execute_task_run(run)
-
-    asyncio.run(work())
-
-    def ended():
-        with get_client(sync_client=True) as client:
-            state = client.read_task_run(future.task_run_id).state
-        # Its first state is told after the run itself.
-        return state if state is not None and state.is_final() else None
-
-    state = wait_until(ended, "the end of the task run")
-    assert (told(state), state.result()) == (("COMPLETED", "Replayed"), 1)
-    assert RAN["a"] == 1

@@ -57,8 +57,8 @@ def test_a_served_report_halts_pauses_and_pauses_again(tmp_path, monkeypatch):
         with laboratory.serving(folder, "served.py"):
             wait_until(lambda: "BudgetExhausted" in ended(), "the third tick")
             wait_until(paused, "the pause")
-        assert sorted({*ended()}) == ["BudgetExhausted", "Completed"]
-        assert ended().count("Completed") == books().reserved == 2
+            assert sorted({*ended()}) == ["BudgetExhausted", "Completed"]
+            assert ended().count("Completed") == books().reserved == 2
         before = ended().count("BudgetExhausted")
         refused = CliRunner().invoke(app, ["resume", NAME])
         assert refused.exit_code == 1
