@@ -379,11 +379,6 @@ def _power_of_ten(exponent: int) -> Fraction:
     return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
 
 
-def finite(number: float | None) -> float | None:
-    """Return a number that JSON can hold; None where it is undefined."""
-    return None if number == float("inf") else number
-
-
 def real_or_nan(value: object, kinds: tuple[type, ...]) -> float:
     """Return one entry of a column of objects as a float, whatever the others are.
 

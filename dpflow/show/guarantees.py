@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
@@ -14,7 +13,6 @@ from dpflow.ledger.records import (
 )
 from dpflow.ledger.views.words import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
-from dpflow.rounding import number_from_text, number_text
 
 #: What the shares of the flows leave over is not worth a word above this.
 _NEARLY_ALL = 0.99
@@ -52,21 +50,6 @@ def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
         and not any(view.overdrawn for view in charged)
         and (lifetime is None or Budgets.of(charged).fit(lifetime))
     )
-
-
-def sum_of_shares(copy: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what the shares of the flows add up to; None if no flow has one.
-
-    Args:
-        copy: What `Policy.pinned` or `Policy.declared` returned.
-    """
-    shares = [s for s in copy["flows"].values() if s.get("epsilon") is not None]
-    if not shares:
-        return None
-    return {
-        name: number_text(sum((number_from_text(s[name]) for s in shares), Fraction(0)))
-        for name in ("epsilon", "delta")
-    }
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
