@@ -56,7 +56,6 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         "dpflow",
         "dpflow.accounting",
         "dpflow.costs",
-        "dpflow.forecast",
         "dpflow.interop",
         "dpflow.mechanisms",
         "dpflow.people",
