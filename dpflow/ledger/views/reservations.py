@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.settlement import gate_of
@@ -15,8 +15,7 @@ from dpflow.ledger.rows import Charge
 from dpflow.ledger.storage.transaction import Reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnsettledCharge:
+class UnsettledCharge(NamedTuple):
     """A charge that nobody has settled.
 
     Attributes:
@@ -42,12 +41,12 @@ def waiting(
     names = reading.open_charges()
     state = state or reading.load(Keys(charges=tuple(names), reach=Reach.ENTRIES))
     alive = cache(ledger.owners.alive)
-    found = []
-    for charge in filter(None, map(state.charge, names)):
-        made = state.made(charge, next(iter(charge.places)))
-        found.append(
-            UnsettledCharge(charge=charge, made=made, alive=alive(charge.owner))
+    found = (
+        UnsettledCharge(
+            each, state.made(each, next(iter(each.places))), alive(each.owner)
         )
+        for each in filter(None, map(state.charge, names))
+    )
     return sorted(found, key=lambda each: (each.made.at, each.charge.id))
 
 
@@ -66,17 +65,11 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
             alive=each.alive,
             at=each.made.at,
             covers=each.charge.covers,
-            undrawn=_rest(state, each.charge),
+            undrawn={
+                name: gate_of(state, name, 1).rule.named(Tally(amount))
+                for name, amount in each.charge.held.items()
+                if each.charge.covers is not None
+            },
         )
         for each in found
     ]
-
-
-def _rest(state: State, charge: Charge) -> dict[str, dict[str, str]]:
-    """Return what a preflight holds, by account; nothing for a step's charge."""
-    if charge.covers is None:
-        return {}
-    return {
-        name: gate_of(state, name, 1).rule.named(Tally(amount))
-        for name, amount in charge.held.items()
-    }
