@@ -48,39 +48,11 @@ _PARTS = ("cost", "finest", "step")
 _SPREADS = "spreads"
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The noise of one released number.
-
-    Attributes:
-        spread: Its sigma or scale, in the units of the value.
-        half_width: Half of its 95 % interval, rounded up: the released number is
-            within it of the true one in 95 of 100 releases.
-    """
-
-    spread: Fraction
-    half_width: Fraction
-
-
-def noise_of(cost: Cost) -> Noise | None:
-    """Return the noise of a mechanism; None where a cost does not tell.
-
-    Of a step that is repeated, it is that of each time.
-    """
-    if isinstance(cost, Gaussian):
-        return Noise(cost.sigma, cost.sigma * _normal())
-    if isinstance(cost, Laplace):
-        return Noise(cost.scale, cost.scale * _exponential())
-    if isinstance(cost, DiscreteGaussian):
-        return Noise(cost.sigma, Fraction(_discrete_normal(cost.sigma)))
-    if isinstance(cost, DiscreteLaplace):
-        return Noise(cost.scale, Fraction(_geometric(cost.scale)))
-    step = getattr(cost, "substeps", None)
-    return None if step is None else noise_of(step[0])
-
-
 def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
-    """Return within what 95 of 100 releases are; None where a cost does not tell.
+    """Return half of a 95 % interval, rounded up; None where a cost does not tell.
+
+    The released number is within it of the true one in 95 of 100 releases. Of a step
+    that is repeated, it is that of each time.
 
     Args:
         cost: The cost that was declared.
@@ -89,8 +61,16 @@ def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
     if outcome is not None and isinstance(cost, Refined):
         normal = isinstance(cost, GaussianDraws)
         return cost.draw(outcome) * (_normal() if normal else _exponential())
-    noise = noise_of(cost)
-    return None if noise is None else noise.half_width
+    if isinstance(cost, Gaussian):
+        return cost.sigma * _normal()
+    if isinstance(cost, Laplace):
+        return cost.scale * _exponential()
+    if isinstance(cost, DiscreteGaussian):
+        return Fraction(_discrete_normal(cost.sigma))
+    if isinstance(cost, DiscreteLaplace):
+        return Fraction(_geometric(cost.scale))
+    step = getattr(cost, "substeps", None)
+    return None if step is None else half_width(step[0])
 
 
 def _normal() -> Fraction:

@@ -67,16 +67,12 @@ class ProjectSource:
     problem: str | None
 
     @property
-    def known(self) -> set[str]:
-        """The datasets and populations that the ledger or a policy knows."""
-        if self.ledger is None:
-            return set(self.policies)
-        return known_datasets(self.ledger, self.policies)
-
-    @property
     def datasets(self) -> list[str]:
-        """The datasets among them."""
-        return sorted(name for name in self.known if not name.startswith(PREFIX))
+        """The datasets that the ledger or a policy knows, without populations."""
+        names = set(self.policies)
+        if self.ledger is not None:
+            names = known_datasets(self.ledger, self.policies)
+        return sorted(name for name in names if not name.startswith(PREFIX))
 
     def needed(self) -> Ledger:
         """Return the ledger.

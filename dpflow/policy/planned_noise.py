@@ -148,15 +148,12 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
         most=RATIO_HIGH / 10**4,
         close=_CLOSE,
     )
-    if least is None:
-        msg = f"no noise lets {runs} runs fit the budget. Plan fewer, or raise it."
-        raise InvalidCost(msg, name="plan", value=runs)
-    if least <= _LOWEST * 2:
-        msg = f"the budget lasts for {runs} runs without any noise to speak of."
-        raise InvalidCost(msg, name="plan", value=runs)
-    found = noise(least)
-    if not admits(found, runs) or admits(found, runs + 1):
-        msg = f"no noise lets {runs} runs fit and the next one not."
+    found = {} if least is None else noise(least)
+    if least is None or not admits(found, runs) or admits(found, runs + 1):
+        msg = (
+            f"no noise lets {runs} runs fit the budget and the next one not. Plan "
+            "another number of runs, or change the budget."
+        )
         raise InvalidCost(msg, name="plan", value=runs)
     return tuple((name, number_text(found[name])) for name in sorted(found))
 

@@ -50,11 +50,9 @@ def problem(message: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError(PROBLEM, "{message} {hint}", context)
 
 
-def problem_at(
-    message: str, hint: str, *place: str | int, value: object = None
-) -> InitErrorDetails:
+def problem_at(message: str, hint: str, *place: str | int) -> InitErrorDetails:
     """Make a problem for a place below the model being validated."""
-    return InitErrorDetails(type=problem(message, hint), loc=place, input=value)
+    return InitErrorDetails(type=problem(message, hint), loc=place, input=None)
 
 
 def raise_all(title: str, problems: Iterable[InitErrorDetails]) -> None:

@@ -20,7 +20,7 @@ from dpflow import (
     guarded,
     release,
 )
-from dpflow.forecast.noise import noise_of
+from dpflow.forecast.noise import half_width
 from dpflow.guard.project import forget_projects
 from dpflow.rounding import float_up
 from tests.cli.support import run, run_fine, run_json
@@ -143,9 +143,9 @@ def test_a_list_says_what_was_published_with_which_error() -> None:
     for name, each in found.items():
         assert (each["flow"], each["who"]) == ("weekly-report", "ann@example.org")
         assert (each["noise"] == "opendp") == (name in DRAWN)
-        noise = noise_of(COSTS[name])
+        width = half_width(COSTS[name])
         # Nothing is said of an error that the cost does not tell.
-        expected = None if noise is None else float_up(noise.half_width)
+        expected = None if width is None else float_up(width)
         assert (each["known"] or [None])[0] == expected
     assert found["plain"]["known"][0] == pytest.approx(20 * 1.959964, rel=1e-6)
     assert found["guarantee"]["known"] is None

@@ -18,7 +18,7 @@ from dpflow.accounting.costs.noise import (
     PoissonSampledGaussian,
 )
 from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
-from dpflow.forecast.noise import noise_of, scaled
+from dpflow.forecast.noise import half_width, scaled
 
 pytestmark = pytest.mark.quick
 
@@ -41,8 +41,8 @@ SCALED = [
 def test_the_interval_holds_95_of_100_releases():
     """By simulation; 90 of 100 would be caught."""
     draws = np.random.default_rng(7)
-    gaussian = noise_of(Gaussian(sensitivity=1, sigma=40)).half_width
-    laplace = noise_of(Laplace(sensitivity=1, scale=10)).half_width
+    gaussian = half_width(Gaussian(sensitivity=1, sigma=40))
+    laplace = half_width(Laplace(sensitivity=1, scale=10))
     for drawn, width in (
         (draws.normal(0, 40, 200_000), gaussian),
         (draws.laplace(0, 10, 200_000), laplace),
@@ -58,7 +58,7 @@ def test_the_interval_holds_95_of_100_releases():
 def test_whole_numbers_are_covered_by_the_least_that_does(kind, spread):
     """One less covers less than 95 of 100."""
     field = "sigma" if kind is DiscreteGaussian else "scale"
-    width = noise_of(kind(sensitivity=1, **{field: spread})).half_width
+    width = half_width(kind(sensitivity=1, **{field: spread}))
     assert width.denominator == 1
     x = np.arange(-40_000, 40_001)
     scale = float(spread)
@@ -73,12 +73,12 @@ def test_whole_numbers_are_covered_by_the_least_that_does(kind, spread):
     assert width == 0 or covered(int(width) - 1) < 0.95
 
 
-def test_a_repeated_step_has_the_noise_of_each_time():
+def test_a_repeated_step_has_the_half_width_each_time():
     """And a step that only states its epsilon has none that is known."""
     once = Gaussian(sensitivity=1, sigma=40)
-    assert noise_of(Repeated(once, 5)) == noise_of(once)
-    assert noise_of(EarlyStopping(once, stops=(5,))) == noise_of(once)
-    assert noise_of(PureDP(epsilon=1)) is None
+    assert half_width(Repeated(once, 5)) == half_width(once)
+    assert half_width(EarlyStopping(once, stops=(5,))) == half_width(once)
+    assert half_width(PureDP(epsilon=1)) is None
 
 
 @pytest.mark.parametrize("cost", SCALED, ids=lambda cost: cost.mechanism)
