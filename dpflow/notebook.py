@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -22,9 +23,15 @@ class Record:
         """Return the record as its command prints it with `--json`."""
         return data_of(self)
 
+
+class TableRecord(Record, ABC):
+    """Base of a record that terminals and notebooks show as one table."""
+
+    __slots__ = ()
+
+    @abstractmethod
     def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return the heads and the rows of the record's table."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         return table(*self.sheet())

@@ -22,7 +22,7 @@ from dpflow.ledger.views.words import (
     shown_components,
     spent_and_budget,
 )
-from dpflow.notebook import Record, plain, shown_key
+from dpflow.notebook import TableRecord, plain, shown_key
 from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_from_text, reading_up, short_down, short_up
 from dpflow.show.overview import FlowOverview
@@ -68,7 +68,7 @@ def cell(value: object, style: str = "") -> Text:
     return Text(plain(str(value)).replace("\n", " "), style=style)
 
 
-def sheet_table(record: Record, *numbers: str) -> Table:
+def sheet_table(record: TableRecord, *numbers: str) -> Table:
     """Show the table of a record; the columns of numbers stay in one piece."""
     heads, rows = record.sheet()
     table = new_table(*heads, numbers=numbers)

@@ -34,7 +34,7 @@ from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import FlowRun, dataset_runs
-from dpflow.notebook import Record
+from dpflow.notebook import TableRecord
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
@@ -58,7 +58,7 @@ class NoiseRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast(Record):
+class Forecast(TableRecord):
     """How many runs of a flow fit, until when, and what other noise would change.
 
     Attributes:

@@ -14,7 +14,7 @@ from dpflow.ledger.views.entries import (
 )
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text
-from dpflow.notebook import Record
+from dpflow.notebook import TableRecord
 from dpflow.policy.files import policies_and_problem
 
 #: What is said of each kind of entry.
@@ -36,7 +36,7 @@ _ENTRY_HEADS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History(Record):
+class History(TableRecord):
     """The newest entries of the journal: what `dpflow history` shows.
 
     In a notebook it is a table.

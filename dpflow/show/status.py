@@ -16,7 +16,7 @@ from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
-from dpflow.notebook import Record
+from dpflow.notebook import TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -24,7 +24,7 @@ from dpflow.show.overview import Overview, overview, pauses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status(Record):
+class Status(TableRecord):
     """Where each dataset of a project stands: what `dpflow status` shows.
 
     In a notebook it is a table.

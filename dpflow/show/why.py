@@ -14,7 +14,7 @@ from dpflow.ledger.views.spending import GROUPS, Spending, spending
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.unusual import Unusual, unusual
 from dpflow.ledger.views.words import amounts_text, percent_text
-from dpflow.notebook import Record
+from dpflow.notebook import TableRecord
 from dpflow.policy.files import policies_and_problem
 
 #: So many refusals of the ledger are read, the newest.
@@ -22,7 +22,7 @@ _MOST_REFUSALS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why(Record):
+class Why(TableRecord):
     """Why a budget is gone: what `dpflow why` shows.
 
     In a notebook it is a table of who spent it.
