@@ -55,7 +55,7 @@ class RunState:
         return f"{self.word} by the {self.by}" if self.by else self.word
 
     def short(self, flow: str | None) -> str:
-        """Return the same beside the name of a flow, which is not said again."""
+        """Return the same next to the name of a flow, which is not said again."""
         own = f" of {flow}"
         if self.by and flow is not None and self.by.endswith(own):
             return f"{self.word} by its {self.by.removesuffix(own)}"

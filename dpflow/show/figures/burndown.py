@@ -131,7 +131,7 @@ def burn_down(
 ) -> Figure:
     """Draw the remaining budget of a dataset's gates: one falling line for each.
 
-    An odometer's line is what is left of its way from where it idles to its halt. The
+    An odometer's line is its remaining way from the idle reading to the halt. The
     dotted lines are the policy's alerts, crosses mark refusals. Only settled and
     reserved charges are drawn: no private value, and no released one.
 
