@@ -136,7 +136,7 @@ def test_growth_is_named(tmp_path):
         "dpflow/added.yaml": "a: 1\n\nb: 2\n",
         "dpflow/added.sql": "-- Comment.\nSELECT 1;\n",
         "tests/test_added.py": "x = (\n    1\n)\n",
-        "docs/added.md": "It was told `told` for\nnothing.\n\n```\ntold\n```\n",
+        "docs/index.md": "It was told `told` for\nnothing.\n\n```\ntold\n```\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -157,8 +158,21 @@ def _run_weeks(root: Path, say: Callable[[str], None]) -> Any:
         true = data.active_customers(data.purchases(week))
         say(f"{week}: {released} active customers, +- {spread:.0f} (true: {true})")
 
-    try:
+    with server_needed():
         season = asyncio.run(weekly_report.run_weeks(data.weeks(), show))
+    weekly_report.draw_burn_down()
+    return season
+
+
+@contextmanager
+def server_needed() -> Iterator[None]:
+    """Say in one error that Prefect's server did not answer.
+
+    Raises:
+        DpflowError: In place of an error of its client.
+    """
+    try:
+        yield
     except Exception as error:
         # Prefect's client fails so, and with a RuntimeError if the server is late.
         if not any(comes_from(error, name) for name in ("httpx", "prefect")) and (
@@ -172,5 +186,3 @@ def _run_weeks(root: Path, say: Callable[[str], None]) -> Any:
             "for it."
         )
         raise DpflowError(msg) from error
-    weekly_report.draw_burn_down()
-    return season

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from dpflow.exceptions import DpflowError
-from dpflow.starter.demo import _run_weeks
+from dpflow.starter.demo import server_needed
 from tests.cli.support import Shop, run_process
 
 #: The command, as if some libraries were not installed.
@@ -43,18 +43,10 @@ def test_without_its_libraries_the_demo_says_what_to_install(
     ],
 )
 def test_a_server_that_does_not_answer_is_one_plain_error(
-    error, kind, tmp_path, monkeypatch
-):
+    error: Exception, kind: type[Exception]
+) -> None:
     """The demo says what happened and what to do; other errors are not renamed."""
-
-    async def fail(*_):
+    with pytest.raises(kind) as caught, server_needed():
         raise error
-
-    for name in ("PREFECT_API_URL", "PREFECT_LOGGING_LEVEL"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr("flows.data.weeks", list)
-    monkeypatch.setattr("flows.weekly_report.run_weeks", fail)
-    with pytest.raises(kind) as caught:
-        _run_weeks(tmp_path, print)
     assert type(caught.value) is kind
     assert ("dpflow demo` again" in str(caught.value)) == (kind is DpflowError)
