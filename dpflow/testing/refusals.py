@@ -36,24 +36,35 @@ class Orders:
     Attributes:
         exhausted: Datasets that have nothing left.
         next: Of each of the next charges that are refused, whether as exhausted.
+        given: What was answered, by reservation.
     """
 
     exhausted: set[str] = field(default_factory=set)
     next: list[bool] = field(default_factory=list)
+    given: dict[str, bool] = field(default_factory=dict)
+
+    def of(self, request: Request) -> bool | None:
+        """Return whether a step is refused as exhausted; None if it is not refused.
+
+        The answer to a reservation stays, for the ledger may decide it again.
+        """
+        if self.exhausted & {*request.locked}:
+            return True
+        if self.next and request.reservation not in self.given:
+            self.given[request.reservation] = self.next.pop(0)
+        return self.given.get(request.reservation)
 
     def gates(
         self, state: State, request: Request, terms: Sequence[Term]
     ) -> list[Gate]:
         """Return the gates of a step, without a budget where ordered."""
         gates = gates_of(state, request, terms)
-        if not self.next and not self.exhausted & {*request.locked}:
+        if self.of(request) is None:
             return gates
         return [_Exhausted(*g) if g.kind in _WHOLE else g for g in gates]
 
     def error(self, refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
         """Build the error of a refusal, of the kind that was ordered."""
-        if isinstance(refusal.account, _Exhausted) and (
-            self.exhausted & {*refusal.request.locked} or self.next.pop(0)
-        ):
+        if isinstance(refusal.account, _Exhausted) and self.of(refusal.request):
             kind = BudgetExhausted
         return refusal_error(refusal, kind)
