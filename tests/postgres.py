@@ -131,21 +131,23 @@ class PostgresServer:
         words = [f"-c{setting}" for setting in (*self.settings, *settings)]
         command = [binaries() / "postgres", "-D", self.data, "-k", self.folder, *words]
         options: dict[str, Any] = {"user": _USER, "group": _group()} if _USER else {}
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [str(word) for word in command],
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 (no thread runs yet)
-                **options,
-            )
         until = time.monotonic() + _SECONDS
         while True:
+            # It ends where children of a killed server still hold its memory.
+            if self.process is None or self.process.poll() is not None:
+                with (self.folder / "log").open("ab") as log:
+                    self.process = subprocess.Popen(
+                        [str(word) for word in command],
+                        stdout=log,
+                        stderr=log,
+                        cwd="/",
+                        preexec_fn=_end_with_parent,  # noqa: PLW1509 (no thread yet)
+                        **options,
+                    )
             try:
                 psycopg.connect(self.url("postgres")).close()
             except psycopg.OperationalError as error:
-                if self.process.poll() is not None or time.monotonic() > until:
+                if time.monotonic() > until:
                     told = (self.folder / "log").read_text("utf-8")
                     msg = f"the test server does not start: {error}\n{told}"
                     raise RuntimeError(msg) from error

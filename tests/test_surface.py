@@ -144,10 +144,13 @@ OPTIONS = [
     "--all-parts",
     "--served",
     "--durability",
+    "--no-verify",
+    "--output",
 ]
 KEYWORDS = ("guarded(version)", "dp_flow(preflight)")
 NAMES_GONE = [
     "bound_contributions",
+    "individual_gradient",
     "preflight",
     "refinable",
     "refined",

@@ -24,7 +24,7 @@ from dpflow.solving import before_solving
 
 #: How the default members share delta. Chosen so that `basic` keeps a tenth for the
 #: deltas of steps, at least half of what the best whole order of `rdp` admits of
-#: sampled Gaussians fits (at an epsilon of 2 or more), and other steps lose least.
+#: sampled Gaussians fits (from (2, 1e-5) or (3, 1e-8) on), and other steps lose least.
 RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
     Fraction(66, 100),
     Fraction(23, 100),

@@ -25,6 +25,7 @@ GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 PURE = PureDP(epsilon="0.1")
 OWN_DELTA = ApproxDP(epsilon="0.1", delta="1e-9")
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+SLOW = PoissonSampledGaussian(sampling_rate="0.004", noise_multiplier="1.1")
 
 
 @cache
@@ -141,3 +142,20 @@ def test_members_share_delta():
     members = [{"theorem": "gdp", "delta": "6e-7"}] * 2
     with pytest.raises(InvalidCost, match="sum to"):
         make_filter("auto", epsilon=1, delta="1e-6", members=members)
+
+
+@pytest.mark.parametrize(
+    ("step", "epsilon", "delta", "order", "best"),
+    [
+        (SAMPLED, 2, "1e-5", 8, 879),
+        (SLOW, 3, "1e-5", 7, 20_860),
+        (SLOW, 3, "1e-8", 11, 12_271),
+    ],
+)
+def test_sampled_steps_get_half_of_the_best_order(step, epsilon, delta, order, best):
+    """The best order was chosen for this step, and has all of delta."""
+    budget = {"epsilon": epsilon, "delta": delta}
+    assert admitted(make_filter("rdp", order=order, **budget), step) == best
+    assert admitted(make_filter("auto", **budget), step) >= best / 2
+    own = make_filter("auto", members=[{"theorem": "rdp", "delta": delta}], **budget)
+    assert (admitted(own, step) >= best / 2) == (epsilon == 3)
