@@ -25,7 +25,8 @@ OF_TESTS = {
 for _name in [n for n in os.environ if n.startswith(("PREFECT_", "DPFLOW_"))]:
     if _name not in OF_TESTS:
         del os.environ[_name]
-for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TZ"):
+_TERMINAL = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"}
+for _name in {*_TERMINAL, "TZ", "PYTEST_ADDOPTS"}:
     os.environ.pop(_name, None)
 os.environ |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
