@@ -51,6 +51,8 @@ from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 from dpflow.people.withheld import Withheld
 
 _LOCK_SECONDS = 30.0
+#: The header of the people's file holds no longer one.
+_MOST_TEXT = 200
 
 
 class PersonStore(Withheld):
@@ -208,14 +210,21 @@ def create_store(
         path: The people's file; beside the data.
         bound: What the ledger reserved, in full.
         witness: The witness; in another folder, outside the backups of `path`.
-        reservation: The ledger's reservation.
+        reservation: The ledger's reservation, at most 200 characters of ASCII.
         lock_seconds: How long to wait for another holder.
 
     Raises:
         ConfigurationError: If one of the two files is there, or both share a folder.
+        InvalidCost: If `reservation` cannot be used.
         LedgerUnavailable: If the files cannot be written or another process holds them.
     """
     path, witness = _places(path, witness)
+    text = reservation if isinstance(reservation, str) else ""
+    if not (text.isascii() and 0 < len(text) <= _MOST_TEXT):
+        msg = (
+            f"reservation must be 1 to 200 characters of ASCII, got {reservation!r:.60}"
+        )
+        raise InvalidCost(msg, name="reservation")
     with _locked(path, witness, lock_seconds) as locks:
         for place in (path, witness):
             if place.exists():

@@ -135,7 +135,7 @@ def value_text(value: object) -> str:
 
 # The guarantee
 
-#: As `policy_population.PREFIX`, which builds on this.
+#: As `population.PREFIX`, which builds on this.
 _POPULATION = "population/"
 #: What a partition by time is called; a person may be in several.
 TIMES = ("hour", "day", "week", "month")

@@ -109,8 +109,8 @@ def _wanted(
     missing = [p.name for p in asked if p.name not in parameters]
     if missing:
         msg = (
-            f"the function of reserve_run asks for {', '.join(missing)}; the flow "
-            f"has no parameters for; it has {', '.join(parameters) or 'none'}"
+            f"the function of reserve_run asks for {', '.join(missing)}, but the flow "
+            f"has no such parameters; it has {', '.join(parameters) or 'none'}"
         )
         raise ConfigurationError(msg)
     return {p.name: parameters[p.name] for p in asked}

@@ -258,7 +258,10 @@ def test_files_are_for_their_owner_only(place):
 
 
 def test_a_store_in_a_wrong_place_is_refused(place, tmp_path):
-    """Bad places are refused before a file is made."""
+    """Bad places, and reservations that no header holds, make no file."""
+    for reservation in ("", "x" * 201, "é", None):
+        with pytest.raises(InvalidCost, match="reservation"):
+            place.create(reservation=reservation)
     with pytest.raises(ConfigurationError, match="folder"):
         place.create(witness=place.people.with_name("seen"))
     with pytest.raises(LedgerUnavailable):
