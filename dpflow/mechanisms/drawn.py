@@ -74,7 +74,7 @@ def claimed(
     kind: type[C],
     *,
     relation: str | None = None,
-    times: int = 1,
+    times: int | None = None,
     by: str = "",
 ) -> tuple[Execution, C]:
     """Return the running execution and its cost, and take the one draw of the step.
@@ -83,7 +83,8 @@ def claimed(
         who: The mechanism, for messages.
         kind: The cost that the step must have declared.
         relation: The neighbouring relation of the mechanism's guarantee; default: any.
-        times: How often the step must have declared the cost, by `Repeated`.
+        times: How often the step must have declared the cost, by `Repeated`. Default:
+            the cost itself.
         by: Who draws, for the journal; default: OpenDP.
 
     Raises:
@@ -100,11 +101,11 @@ def claimed(
             raise PublicError(msg)
     cost: Any = execution.cost
     repeated = 1
-    if isinstance(cost, Repeated):
+    if times is not None and isinstance(cost, Repeated):
         cost, repeated = cost.substeps
-    if not isinstance(cost, kind) or repeated != times:
+    if not isinstance(cost, kind) or repeated != (times or 1):
         needed = f"{kind.__name__}(...)"
-        needed = needed if times == 1 else f"Repeated({needed}, {times})"
+        needed = needed if times in (None, 1) else f"Repeated({needed}, {times})"
         msg = (
             f"{who} needs a step with cost={needed} of its own kind; "
             f"step {execution.request.step!r} declared {execution.cost!r}"

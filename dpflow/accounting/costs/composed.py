@@ -147,6 +147,18 @@ def _checked_cost(cost: object, name: str) -> None:
     if not isinstance(cost, Cost):
         msg = f"{name} is made of costs, got {cost!r} ({type(cost).__name__})"
         raise InvalidCost(msg, name="cost", value=repr(cost))
+    check_one_step(cost)
+
+
+def check_one_step(cost: Cost) -> None:
+    """Refuse a part whose price is what is left: the second one would be free.
+
+    Raises:
+        InvalidCost: If budgets per person pay for it.
+    """
+    if cost.paid_by_people:
+        msg = f"{cost!r} cannot be a part of another cost; declare it as the whole step"
+        raise InvalidCost(msg, name="cost", value=repr(cost))
 
 
 def _checked_keys(numbers: Mapping[str, Any], known: set[str], name: str) -> None:

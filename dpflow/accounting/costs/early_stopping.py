@@ -16,6 +16,7 @@ from dpflow.accounting.costs.base import (
     relations_of,
     whole_number,
 )
+from dpflow.accounting.costs.composed import check_one_step
 from dpflow.accounting.costs.outcomes import (
     MOST_CELLS,
     OutputDP,
@@ -89,6 +90,7 @@ class EarlyStopping(Cost):
         if not isinstance(step, Cost) or isinstance(step, EarlyStopping):
             msg = f"EarlyStopping needs the cost of one sub-step, got {step!r}"
             raise InvalidCost(msg, name="step", value=repr(step))
+        check_one_step(step)
         if accountant not in ACCOUNTANTS:
             known = ", ".join(ACCOUNTANTS)
             msg = f"accountant must be one of {known}, got {accountant!r}"

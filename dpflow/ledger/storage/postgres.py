@@ -134,6 +134,8 @@ class PostgresStorage(Storage):
         """Return the connection to a database that has a ledger."""
         connection = self._session.open()
         if not connection.has_ledger:
+            # There may be one at the next call.
+            self._session.drop()
             raise self.server.no_ledger()
         return connection
 

@@ -363,6 +363,8 @@ class SqliteStorage(Storage):
             self._abandon("its parent was using it when it forked; try `spawn`")
         # An inherited descriptor keeps the lock held after the parent's death.
         self._file_lock.leave_to_parent()
+        # A fork of this child must not take an inherited turn for its own.
+        self._line = TurnQueue()
         super()._after_fork_in_child()
         self._forking.clear()
 

@@ -360,5 +360,9 @@ class Storage(ABC):
         line.leave(turn)
 
     def _after_fork_in_child(self) -> None:
-        """Leave the parent's line, and what it holds, to the parent."""
-        self._line, self._pid = TurnQueue(), os.getpid()
+        """Leave what it holds to the parent.
+
+        The line stays: inherited turns are over, and two threads that come here at
+        the same time must not have a line each.
+        """
+        self._pid = os.getpid()

@@ -12,6 +12,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import cost_from_description, relations_of
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -29,6 +30,7 @@ from dpflow.accounting.curves.prices import (
     gdp_mu_squared,
     renyi,
 )
+from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 
@@ -152,3 +154,21 @@ def test_what_makes_no_composition(make):
     """Refused when the cost is made."""
     with pytest.raises(InvalidCost):
         make()
+
+
+def test_budgets_per_person_are_no_part_of_a_cost():
+    """Their price is what is left: a second part would be free, and unchecked."""
+    rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
+    used = rule.price(PersonBudgets())
+    assert (used.amounts > (0,), rule.price(PersonBudgets(), used).amounts) == (
+        True,
+        (0,),
+    )
+    for wrap in (
+        Composed,
+        lambda cost: Repeated(cost, 1),
+        lambda cost: EarlyStopping(cost, stops=(1,)),
+    ):
+        with pytest.raises(InvalidCost, match="the whole step"):
+            wrap(PersonBudgets())
+        wrap(PureDP(epsilon=1))
