@@ -201,7 +201,10 @@ def _compared(
             continue
         amounts: dict[str, Amounts] = {}
         told = dict.fromkeys(
-            name for line in mine for name, u in line.used.items() if u
+            name
+            for line in mine
+            for name, u in line.used.items()
+            if u and name.partition("#")[0] == book
         )
         for account in told:
             own = tuple(line for line in mine if line.used.get(account))

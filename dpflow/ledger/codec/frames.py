@@ -214,6 +214,10 @@ _PACKERS: dict[type, form.Pack] = {
     pd.Series: _pack_series,
     pd.DataFrame: _pack_frame,
     pd.Timestamp: _pack_timestamp,
+    # The ends of intervals.
+    pd.Timedelta: lambda packer, value: form.node(
+        "pandas.Timedelta", value=packer.pack(np.array([value.to_timedelta64()]))
+    ),
     type(pd.NaT): lambda *_: form.node("pandas.NaT"),
     type(pd.NA): lambda *_: form.node("pandas.NA"),
 }
@@ -225,6 +229,9 @@ UNPACKERS: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
     "pandas.Series": _unpack_series,
     "pandas.DataFrame": _unpack_frame,
     "pandas.Timestamp": _unpack_timestamp,
+    "pandas.Timedelta": lambda node, unpack: pd.Timedelta(
+        _checked_array(unpack(node["value"]))[0]
+    ),
     "pandas.NaT": lambda *_: pd.NaT,
     "pandas.NA": lambda *_: pd.NA,
 }

@@ -101,6 +101,9 @@ SERIES: dict[str, Any] = {
     "age bands": pd.Series(pd.cut([1, 5, np.nan, 30], [0, 10, 40], right=False)),
     "intervals": pd.Series(pd.interval_range(0, 3, closed="both")),
     "time intervals": pd.Series(pd.IntervalIndex.from_breaks(WEEKS)),
+    "intervals of durations": pd.Series(
+        pd.interval_range(pd.Timedelta("1D").as_unit("s"), periods=3)
+    ),
     "periods": pd.Series(pd.PeriodIndex(["2026-01", None], freq="M")),
     "by period": pd.Series([1, 2], index=pd.period_range("2026Q1", periods=2)),
     "by category": pd.Series([1, 2], index=pd.CategoricalIndex(["b", "a"], name="k")),
