@@ -1,18 +1,24 @@
-"""An entry of a book's journal: its columns, its canonical text and its hash.
+"""An entry of the journal: its columns, its canonical text and its hash.
 
-It needs the standard library only, so that an auditor can run it alone.
+Entries are numbered from 1 and chained by hashes. `rows` says what each key that the
+entry names is after it, so that the newest entry with a key says what the key is now.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import sha256
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
-from dpflow.ledger.rows import Amounts, JournalError
+Amounts = tuple[int, ...]
+#: Amounts by account.
+Sums = Mapping[str, Amounts]
+ACCOUNT = "account/"
+
+
+class JournalError(ValueError):
+    """An entry that does not follow from those before it."""
 
 
 class Posting(NamedTuple):
@@ -24,46 +30,73 @@ class Posting(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One line of a book's journal.
+    """One line of the journal.
 
     Attributes:
         number: From 1 on, without a gap.
-        charge: The charge that it begins, moves or ends, if any.
+        charge: The charge that it begins or ends, or is about.
+        rows: What each key that it names is after it.
         body: Further facts: who, why, which cost. Never data.
         at: A label; nothing is decided by it.
         hash: Of all this and the hash before.
+        text: The rows in canonical form.
     """
 
-    book: str
     number: int
     kind: str
     charge: str | None
-    postings: Mapping[str, Posting]
+    rows: Mapping[str, Any]
     body: Mapping[str, Any]
     at: str
     writer: str
     hash: str
+    text: str
+
+    @property
+    def postings(self) -> dict[str, Posting]:
+        """What it posts, by account."""
+        return {
+            key[len(ACCOUNT) :]: Posting(tuple(row[0]), tuple(row[1]), tuple(row[2]))
+            for key, row in self.rows.items()
+            if key.startswith(ACCOUNT)
+        }
+
+    @property
+    def amounts(self) -> dict[str, Amounts]:
+        """The amount that it posts to each account."""
+        return {
+            key[len(ACCOUNT) :]: tuple(row[0])
+            for key, row in self.rows.items()
+            if key.startswith(ACCOUNT)
+        }
+
+    @property
+    def books(self) -> list[str]:
+        """The datasets and populations that it names."""
+        names = (
+            key.partition("/")[2].partition("#")[0]
+            for key in self.rows
+            if key.startswith((ACCOUNT, "book/"))
+        )
+        return list(dict.fromkeys(names))
 
 
 class Columns(NamedTuple):
-    """An entry as a database keeps it, without its hash.
+    """An entry as a database keeps it.
 
     Attributes:
-        postings: In canonical form.
+        rows: In canonical form.
         body: In canonical form.
     """
 
-    book: str
     number: int
     kind: str
     charge: str | None
-    postings: str
+    rows: str
     body: str
     at: str
     writer: str
-
-
-# Text and hashes
+    hash: str
 
 
 _encode = json.JSONEncoder(
@@ -95,7 +128,7 @@ def parsed(text: str) -> Any:
     """
     try:
         found, end = _read(text, 0)
-    except StopIteration:
+    except (StopIteration, RecursionError):
         end = -1
     if end != len(text):
         what = f"{text[:80]!r} is no JSON, or goes on behind its end"
@@ -103,111 +136,77 @@ def parsed(text: str) -> Any:
     return found
 
 
-def postings_from_text(text: str) -> dict[str, Posting]:
-    """Read postings from their canonical form.
-
-    Raises:
-        JournalError: If it is anything else, or has another form.
-    """
-    try:
-        found = {
-            name: Posting(*map(tuple, sums)) for name, sums in parsed(text).items()
-        }
-        numbers = [n for posting in found.values() for sums in posting for n in sums]
-        fine = all(type(number) is int and number >= 0 for number in numbers)
-        fine = fine and all(map(all, found.values())) and canonical(found) == text
-    except (AttributeError, RecursionError, TypeError, ValueError):
-        fine = False
-    if not fine:
-        what = f"{text[:80]!r} are no postings in their canonical form"
-        raise JournalError(what)
-    return found
+def first_hash(ledger: str, version: int, created_at: str, environment: str | None) -> str:
+    """Return what the first entry's hash is chained to: which ledger this is."""
+    facts = (ledger, str(version), created_at, environment or "")
+    return sha256("\n".join(facts).encode()).hexdigest()
 
 
 def entry_hash(previous: str, columns: Sequence[Any]) -> str:
     """Return the hash that chains an entry to the one before it.
 
     Args:
-        previous: The hash of the entry before; empty for the first.
-        columns: The entry's, those of `Columns`.
+        previous: The hash of the entry before.
+        columns: The entry's, those of `Columns`; the hash is not read.
     """
-    book, number, kind, charge, postings, body, at, writer = columns
-    named = "null" if charge is None else quoted(charge)
-    text = (
-        f'{previous}{{"at":{quoted(at)},"body":{body},"book":{quoted(book)},'
-        f'"charge":{named},"kind":{quoted(kind)},"number":{number:d},'
-        f'"postings":{postings},"writer":{quoted(writer)}}}'
-    )
+    number, kind, charge, rows, body, at, writer = columns[:7]
+    text = f"{previous}\n{number:d}\n{kind}\n{charge or ''}\n{at}\n{writer}\n{rows}\n{body}"
     return sha256(text.encode()).hexdigest()
 
 
-def entry_of(
-    previous: str, columns: Sequence[Any], told: str, *, proof: bool = False
-) -> Entry:
-    """Read an entry from a database's columns.
+#: By its hash, an entry that was read or written, and the columns that proved it.
+_known: dict[str, tuple[tuple[Any, ...], Entry]] = {}
+#: More of them are forgotten.
+_MOST = 512
 
-    Args:
-        previous: The hash of the entry before; empty for the first.
-        columns: The entry's, those of `Columns`.
-        told: Its hash.
-        proof: Leave its body out: the entry only proves what it moved.
+
+def _remember(columns: tuple[Any, ...], entry: Entry) -> Entry:
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[entry.hash] = columns, entry
+    return entry
+
+
+def entry_of(columns: tuple[Any, ...]) -> Entry:
+    """Read an entry from a database's columns and the hash of the entry before.
 
     Raises:
         JournalError: If it is not what was hashed when it was written.
     """
-    if entry_hash(previous, columns) != told:
+    known = _known.get(columns[7])
+    if known is not None and known[0] == columns:
+        return known[1]
+    number, kind, charge, text, body, at, writer, told, previous = columns
+    if type(number) is not int or entry_hash(previous, columns) != told:
         what = "its content, or an entry before it, is not what was hashed"
         raise JournalError(what)
-    book, number, kind, charge, postings, text, at, writer = columns
-    body = _NO_BODY if proof else _body_of(kind, text)
-    moved = postings_from_text(postings)
-    fields = (book, number, kind, charge, moved, body, at, writer, told)
-    return tuple.__new__(Entry, fields)
-
-
-def with_body(entry: Entry, text: str) -> Entry:
-    """Return an entry with its body, which is read from its text.
-
-    Raises:
-        JournalError: If it is no JSON object.
-    """
-    body = _body_of(entry.kind, text)
-    return tuple.__new__(Entry, (*entry[:5], body, *entry[6:]))
-
-
-def _body_of(kind: str, text: str) -> Mapping[str, Any]:
     try:
-        body = _same_body(text) if kind in _LONG else parsed(text)
+        rows, facts = parsed(text), parsed(body)
     except ValueError:
-        body = None
-    if type(body) is not dict:
-        what = "its body is no JSON object"
+        rows = facts = None
+    if type(rows) is not dict or type(facts) is not dict:
+        what = "its rows or its body are no JSON objects"
         raise JournalError(what)
-    return body
+    found = Entry(number, kind, charge, rows, facts, at, writer, told, text)
+    return _remember(columns, found)
 
 
-_NO_BODY: Mapping[str, Any] = {}
-#: Kinds of which the same few are read at each step, and their bodies are long.
-_LONG = ("open", "tighten")
-_same_body = lru_cache(maxsize=256)(parsed)
-
-
-class Written(Entry):
-    """An entry that was just written, with its texts.
-
-    Attributes:
-        texts: Its postings and its body in canonical form; None once it is changed.
-        previous: The hash of the entry before; empty for the first.
-    """
-
-    texts: tuple[str, str] | None = None
-    previous: str = ""
-
-
-def columns_of(entry: Entry) -> Columns:
-    """Return an entry as a database keeps it."""
-    book, number, kind, charge, postings, body, at, writer, _ = entry
-    texts = entry.texts if isinstance(entry, Written) else None
-    told, text = texts or (canonical(postings), canonical(body))
-    fields = (book, number, kind, charge, told, text, at, writer)
-    return tuple.__new__(Columns, fields)
+def written(
+    head: tuple[int, str],
+    kind: str,
+    charge: str | None,
+    rows: Mapping[str, Any],
+    body: Mapping[str, Any],
+    *,
+    at: str,
+    writer: str,
+) -> tuple[Entry, Columns]:
+    """Return the entry that comes after a head, and its columns."""
+    number, previous = head[0] + 1, head[1]
+    text, facts = canonical(rows), canonical(body)
+    columns = Columns(number, kind, charge, text, facts, at, writer, "")
+    told = entry_hash(previous, columns)
+    entry = Entry(number, kind, charge, rows, body, at, writer, told, text)
+    columns = columns._replace(hash=told)
+    _remember((*columns, previous), entry)
+    return entry, columns

@@ -1,325 +1,167 @@
-"""The journal of a book: its entries, their hashes, and what each kind of them does.
+"""What each kind of entry does: `after` is the only code that knows a kind.
 
-A book is what is locked, frozen and given terms as one: a dataset or a population. Its
-entries are numbered and chained by hashes. The ledger's rows are nothing but the fold
-of `follow` over all entries; storing, verifying and showing use this file and no other
-to know what an entry means. It needs the standard library only, so that an auditor can
-run it alone.
+Writing calls `after`; following an entry calls it again and compares. What each kind
+does to an account's (settled, held), for the amount a of its posting and what its
+charge holds there:
 
-What each kind does to an account's (settled, held), for the amount a of its posting
-and what its charge holds there:
-
-    open, tighten, freeze, unfreeze, refuse, adopt, withdraw, checkpoint     nothing
-    reserve                     held + a (nothing, if a preflight held it already)
-    settle                      held - what the charge holds, settled + a; a is all that
-                                it holds, unless `may_return`
-    forfeit                     held - a, settled + a; a is what the charge holds
-    void, seal                  held - a; a is what the charge holds
-    amend, prior, repair        settled + a
+    open, tighten, freeze, unfreeze, refuse, resume, withdraw, checkpoint    nothing
+    reserve             held + a (nothing, if the run's reservation held it already)
+    settle              held - what the charge holds, settled + a; a is all that it
+                        holds, unless `may_return`
+    forfeit             held - a, settled + a; a is what the charge holds
+    void, seal          held - a; a is what the charge holds
+    adjust, repair      settled + a
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import add, le, sub
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from dpflow.ledger.entry import (
-    Columns,
-    Entry,
-    Posting,
-    Written,
-    canonical,
-    entry_hash,
-)
+from dpflow.ledger.entry import Amounts, Entry, JournalError, Sums, canonical
 from dpflow.ledger.rows import (
-    EPOCH,
-    Account,
-    Amounts,
-    Book,
-    Changes,
+    NONE,
     Charge,
-    Claim,
-    Epoch,
-    JournalError,
-    Key,
-    MostGranted,
-    Release,
-    Rows,
-    Sums,
-    Term,
+    account_key,
     added_up,
-    book_of,
-    charge_of,
-    epoch_of,
-    flow_mark,
-    name_in_part,
-    name_of_term,
-    run_of,
+    evidence_key,
+    granted_key,
+    held_key,
+    split,
+    term_key,
 )
+from dpflow.ledger.state import State
 
-_NONE: Mapping[str, Any] = {}
+
+class Change(NamedTuple):
+    """What an entry says, before it is known what it does.
+
+    Attributes:
+        number: Of the entry.
+        amounts: What it posts, by account.
+    """
+
+    number: int
+    kind: str
+    charge: str | None
+    amounts: Sums
+    body: Mapping[str, Any]
+    at: str
 
 
-def next_entry(
-    rows: Rows,
-    book: str,
-    kind: str,
-    amounts: Sums,
-    body: Mapping[str, Any],
-    *,
-    charge: str | None,
-    at: str,
-    writer: str,
-) -> tuple[Entry, Changes]:
-    """Return the next entry of a book, and the rows that it changes.
+Rows = dict[str, Any]
+
+
+def after(state: State, change: Change) -> Rows:
+    """Return what each key that an entry names is after it.
 
     Args:
-        rows: The state before; it is not changed.
-        book: Name of the book.
-        kind: Of the entry.
-        amounts: What it posts, by account.
-        body: Further facts, JSON-able.
-        charge: The charge that it is about.
-        at: The time, a label.
-        writer: Who writes.
+        state: The state before, with all that `reads` names; it is not changed.
+        change: What the entry says.
 
     Raises:
         JournalError: If no such entry may come next.
     """
-    head = book_of(rows, book)
-    number, amounts = head.number + 1, dict(sorted(amounts.items()))
-    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
-    postings = {}
-    for name, account in zip(amounts, moved.values(), strict=True):
-        amount, left = amounts[name], account.held
-        if len(left) != len(amount) or min(left) < 0:
-            what = f"{list(left)} would be held on account {name!r}"
-            raise JournalError(what)
-        postings[name] = Posting(amount, account.settled, left)
-    told, text = canonical(postings), canonical(body)
-    columns = Columns(book, number, kind, charge, told, text, at, writer)
-    whole = entry_hash(head.hash, columns)
-    entry = Written(book, number, kind, charge, postings, body, at, writer, whole)
-    entry.texts, entry.previous = (told, text), head.hash
-    return entry, _changes(rows, entry, head, amounts, moved)
+    kind = KINDS.get(change.kind)
+    if kind is None:
+        what = f"no entry is of kind {change.kind!r}"
+        raise JournalError(what)
+    if change.amounts and not kind.posts:
+        what = f"an entry of kind {change.kind} posts nothing"
+        raise JournalError(what)
+    if foreign := _MEANT.keys() & change.body.keys() - {
+        name for name, kinds in _MEANT.items() if change.kind in kinds
+    }:
+        what = f"an entry of kind {change.kind} says nothing of {min(foreign)!r}"
+        raise JournalError(what)
+    rows = _accounts(state, change, kind)
+    if kind.also is not None:
+        kind.also(state, change, rows)
+    return rows
 
 
-def follow(rows: Rows, entry: Entry) -> Changes:
-    """Return the rows that an entry changes; this alone says what an entry means.
+def follow(state: State, entry: Entry) -> None:
+    """Add an entry to a state; its hash is checked where it is read.
 
     Args:
-        rows: The state before the entry; it is not changed.
-        entry: The next entry of its book. Its hash is checked where it is read.
+        state: The state before, with all that `reads` names; it is changed.
+        entry: The next entry.
 
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    book, number, kind, charge, postings, body, _, _, _ = entry
-    head = book_of(rows, book)
-    if number != head.number + 1:
-        what = f"entry {head.number + 1} is missing; {number} is the next"
-        raise JournalError(what)
-    amounts = {name: posting[0] for name, posting in postings.items()}
-    moved = _posted(rows, (book, number), kind, amounts, body=body, charge=charge)
-    # No posting that was read holds less than nothing: that has no canonical form.
-    for found, posting in zip(moved.values(), postings.values(), strict=True):
-        if found[3] != posting[1] or found[4] != posting[2]:
-            what = (
-                f"it says settled {list(posting.settled)} and held "
-                f"{list(posting.held)} of account {found.id!r}; the entries give "
-                f"{list(found.settled)} and {list(found.held)}"
-            )
-            raise JournalError(what)
-    return _changes(rows, entry, head, amounts, moved)
-
-
-def _posted(
-    rows: Rows,
-    place: tuple[str, int],
-    kind: str,
-    amounts: Sums,
-    *,
-    body: Mapping[str, Any],
-    charge: str | None,
-) -> dict[Key, Account]:
-    """Return the accounts that an entry moves, as they are after it."""
-    rule = _rule_of(kind, amounts)
-    ends, settles = rule.ends is not None, rule.settles
-    held = charge_of(rows, charge).held if ends else _NONE
-    # What a step draws from its run's preflight is held already.
-    holds = rule.holds and "preflight" not in body
-    book, number = place
-    mine = f"{book}#"
-    moved: dict[Key, Account] = {}
-    for name, amount in amounts.items():
-        key = ("account", name)
-        before = rows.get(key)
-        if isinstance(before, Account):
-            _, _, _, done, holding, above, told = before
-        else:
-            done = holding = (0,) * len(amount)
-            above, told = False, _NONE
-        if len(done) != len(amount) or not name.startswith(mine):
-            raise _misplaced(name, mine)
-        if holds:
-            holding = tuple(map(add, holding, amount))
-        elif ends:
-            holding = tuple(map(sub, holding, held.get(name, ())))
-        if settles:
-            done = tuple(map(add, done, amount))
-        moved[key] = Account(name, book, number, done, holding, above, told)
-    return _noted(moved, body) if "overdrawn" in body or "told" in body else moved
-
-
-def _rule_of(kind: str, amounts: Sums) -> Kind:
-    rule = KINDS.get(kind)
-    if rule is None:
-        what = f"no entry is of kind {kind!r}"
-        raise JournalError(what)
-    if amounts and not rule.posts:
-        what = f"an entry of kind {kind} posts nothing"
-        raise JournalError(what)
-    return rule
-
-
-def _misplaced(name: str, mine: str) -> JournalError:
-    if not name.startswith(mine):
-        return JournalError(f"account {name!r} belongs to another book")
-    return JournalError(f"account {name!r} has another number of components")
-
-
-def _noted(moved: Mapping[Key, Account], body: Mapping[str, Any]) -> dict[Key, Account]:
-    """Note what an entry says of accounts beside their sums."""
-    overdrawn, told = body.get("overdrawn", ()), body.get("told", _NONE)
-    return {
-        key: account._replace(
-            overdrawn=account.overdrawn or account.id in overdrawn,
-            told={
-                **account.told,
-                **dict.fromkeys(told.get(account.id, ()), account.entry),
-            },
+    change = change_of(entry)
+    rows = after(state, change)
+    if canonical(rows) != entry.text:
+        wrong = [
+            key
+            for key in sorted({*rows, *entry.rows})
+            if canonical(rows.get(key)) != canonical(entry.rows.get(key))
+        ]
+        key = wrong[0] if wrong else "its text"
+        what = (
+            f"it says {canonical(entry.rows.get(key)):.200} of {key!r}; the entries "
+            f"before it give {canonical(rows.get(key)):.200}"
         )
-        for key, account in moved.items()
-    }
-
-
-# What an entry changes, once its sums are known
-
-
-def _changes(
-    rows: Rows, entry: Entry, head: Book, amounts: Sums, moved: Mapping[Key, Account]
-) -> Changes:
-    """Add to the accounts that an entry moves whatever else it changes."""
-    changes, also = cast("Changes", moved), KINDS[entry.kind].also
-    if also is not None:
-        also(rows, entry, amounts, changes)
-    if "claims" in entry.body:
-        _claim(rows, entry, changes)
-    changes["book", entry.book] = _moved_book(entry, head)
-    return changes
-
-
-def _reserve(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
-    """Begin a charge, or go on with it in another of its books."""
-    book, name, body = entry.book, entry.charge, entry.body
-    if name is None:
-        what = "it reserves for no charge"
         raise JournalError(what)
-    before, place = rows.get(("charge", name)), (entry.number, 0)
-    if not isinstance(before, Charge):
-        covers, key = body.get("covers"), body.get("key")
-        epoch, places = int(body.get("epoch", 0)), {book: place}
-        held = (amounts, _NONE)
-        charge = Charge(name, "open", body["owner"], places, *held, covers, key, epoch)
-    elif before.state != "open" or book in before.places:
-        what = f"charge {name} was made before"
-        raise JournalError(what)
-    else:
-        both = {**before.places, book: place}
-        charge = before._replace(places=both, held={**before.held, **amounts})
-    changes["charge", name] = charge
-    if "preflight" in body:
-        _draw(rows, body["preflight"]["id"], amounts, changes)
-    if charge.covers is not None:
-        run = run_of(rows, charge.covers)
-        changes["run", run.id] = run._replace(preflight=name, unheld=None)
-    if charge.key is not None:
-        place_of_key = ("release", charge.key)
-        kept = rows.get(place_of_key)
-        if not isinstance(kept, Release) or kept.charge != name:
-            # The same whichever of the charge's books is followed first.
-            first = str(body["accounts"][0]).partition("#")[0]
-            changes[place_of_key] = Release(charge.key, name, first, "claimed")
-    _note_granted(rows, book, str(body["step"]), amounts, changes)
+    state.add(entry)
 
 
-def _draw(rows: Rows, preflight: str, amounts: Sums, changes: Changes) -> None:
-    """Take what a step holds now out of what its run's preflight holds."""
-    whole = charge_of(rows, preflight)
-    if whole.state != "open" or whole.covers is None:
-        what = f"charge {preflight} is no open run reservation"
-        raise JournalError(what)
-    rest = dict(whole.held)
-    for name, amount in amounts.items():
-        if not any(amount):
-            continue
-        left = tuple(map(sub, rest.get(name, (-1,) * len(amount)), amount))
-        if min(left) < 0:
-            what = f"it draws {list(amount)} of {list(rest.get(name, ()))}"
-            raise JournalError(what)
-        rest[name] = left
-    changes["charge", preflight] = whole._replace(held=rest)
+def change_of(entry: Entry) -> Change:
+    """Return what an entry says, without what it does."""
+    return Change(
+        entry.number, entry.kind, entry.charge, entry.amounts, entry.body, entry.at
+    )
 
 
-def _note_granted(
-    rows: Rows, book: str, step: str, amounts: Sums, changes: Changes
-) -> None:
-    for name, amount in amounts.items():
-        kept = name_in_part(step, name)
-        key = ("granted", book, kept)
-        known = changes.get(key, rows.get(key))
-        most = known.most if isinstance(known, MostGranted) else _NONE
-        before = most.get(name)
-        if before is None or before != amount:
-            highest = amount if before is None else tuple(map(max, before, amount))
-            if highest != before:
-                changes[key] = MostGranted(book, kept, {**most, name: highest})
+def reads(state: State, change: Change) -> Iterator[str]:
+    """Yield the keys that `after` reads; some are known once others were loaded."""
+    kind, body, charge = change.kind, change.body, change.charge
+    yield from map(account_key, change.amounts)
+    if kind in _ABOUT_CHARGES and charge is not None:
+        yield from charge_keys(state, charge)
+    books = dict.fromkeys(split(name)[0] for name in change.amounts)
+    if kind == "reserve":
+        yield "repairs"
+        yield from (f"book/{book}" for book in books)
+        if body.get("key") is not None:
+            yield f"release/{body['key']}"
+        if body.get("covers") is not None:
+            yield f"run/{body['covers']}"
+        if "preflight" in body:
+            yield from charge_keys(state, body["preflight"]["id"])
+        yield from (granted_key(str(body["step"]), name) for name in change.amounts)
+    elif kind in ("open", "tighten"):
+        book = str(body["book"])
+        yield from (f"book/{book}", term_key(book, int(body["term"]["number"])))
+        yield from (f"claim/{name}" for name in body.get("claims", ()))
+    elif kind in ("freeze", "unfreeze"):
+        yield f"book/{body['book']}"
+    elif kind == "resume":
+        yield from (f"book/{book}" for book in body["books"])
+    elif kind == "refuse":
+        yield from (f"book/{split(name)[0]}" for name in body["accounts"])
+        yield from (f"run/{name}" for name in body.get("runs", ()))
+    elif kind == "withdraw":
+        yield f"release/{body['release']}"
+    elif kind == "repair":
+        yield "repairs"
+    elif kind == "adjust":
+        yield from _evidence(change)
 
 
-def _end(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    """End a charge in one of its books."""
-    book, kind, postings = entry.book, entry.kind, entry.postings
-    state = str(KINDS[kind].ends)
-    charge = charge_of(rows, entry.charge)
-    held = charge.held
-    rest: dict[str, Amounts] = {}
-    if held.keys() != postings.keys():
-        rest = {n: a for n, a in held.items() if not n.startswith(f"{book}#")}
-    if charge.state not in ("open", state) or len(rest) == len(held):
-        what = f"it ends charge {charge.id}, which is {charge.state}"
-        raise JournalError(what)
-    if held.keys() - rest.keys() != postings.keys():
-        what = f"it ends charge {charge.id} on some of its accounts only"
-        raise JournalError(what)
-    if (kind, charge.covers is None) in (("seal", True), ("settle", False)):
-        # The rest of a preflight returns, for nothing ran under it; a step's never.
-        what = f"a {kind} is no end of charge {charge.id}"
-        raise JournalError(what)
-    less = kind == "settle" and may_return(entry.body, charge.added)
-    for name, posting in postings.items():
-        amount, whole = posting.amount, held[name]
-        if amount != whole and not (less and all(map(le, amount, whole))):
-            what = f"it ends a charge that holds {list(whole)} with {list(amount)}"
-            raise JournalError(what)
-    places = {**charge.places, book: (charge.places[book][0], entry.number)}
-    changed = charge._replace(state=state, places=places, held=rest or _NONE)
-    changes["charge", charge.id] = changed
-    if charge.key is not None:
-        _end_release(rows, entry, charge.key, changes)
+def charge_keys(state: State, name: str) -> Iterator[str]:
+    """Yield the keys of a charge, of its release, and of what it holds for a run."""
+    yield f"charge/{name}"
+    row, made = state.rows.get(f"charge/{name}"), state.made.get(name)
+    if row is not None and row["key"] is not None:
+        yield f"release/{row['key']}"
+    if row is not None and made is not None and row["run"] is not None:
+        yield from (held_key(name, account) for account in made.amounts)
 
 
-def may_return(body: Mapping[str, Any], added: Sums = _NONE) -> bool:
+def may_return(body: Mapping[str, Any], added: Sums = NONE) -> bool:
     """Say whether a settlement may post less than its charge held.
 
     Args:
@@ -330,124 +172,284 @@ def may_return(body: Mapping[str, Any], added: Sums = _NONE) -> bool:
     return reported or body["outcome"] == "void"
 
 
-def _end_release(rows: Rows, entry: Entry, key: str, changes: Changes) -> None:
+# Accounts
+
+
+def _accounts(state: State, change: Change, kind: Kind) -> Rows:
+    """Return the accounts that an entry moves, as they are after it."""
+    held: Sums = NONE
+    if kind.ends is not None:
+        held = _open_charge(state, change).held
+    # What a step draws from its run's reservation is held already.
+    holds = kind.holds and "preflight" not in change.body
+    overdrawn = change.body.get("overdrawn", ())
+    told = change.body.get("told", NONE)
+    rows: Rows = {}
+    for name, amount in change.amounts.items():
+        row = state.row(account_key(name))
+        done = holding = (0,) * len(amount)
+        flags: dict[str, Any] = {}
+        if row is not None:
+            done, holding, flags = row[1], row[2], row[3] if len(row) > 3 else {}
+        if len(done) != len(amount) or any(n < 0 for n in amount):
+            what = f"it posts {list(amount)} to account {name!r}"
+            raise JournalError(what)
+        if holds:
+            holding = [*map(add, holding, amount)]
+        elif kind.ends:
+            holding = [*map(sub, holding, held.get(name, ()))]
+            if len(holding) != len(amount) or min(holding) < 0:
+                what = f"{holding} would be held on account {name!r}"
+                raise JournalError(what)
+        if kind.settles:
+            done = [*map(add, done, amount)]
+        if name in overdrawn:
+            flags = {**flags, "overdrawn": True}
+        if name in told:
+            now = dict.fromkeys(told[name], change.number)
+            flags = {**flags, "told": {**flags.get("told", NONE), **now}}
+        rows[account_key(name)] = [amount, done, holding, *([flags] if flags else [])]
+    return rows
+
+
+# Charges
+
+
+def _open_charge(state: State, change: Change) -> Charge:
+    charge = state.charge(change.charge or "")
+    if charge is None or charge.state != "open":
+        found = "nobody made" if charge is None else f"is {charge.state}"
+        what = f"it is about charge {change.charge}, which {found}"
+        raise JournalError(what)
+    return charge
+
+
+def _reserve(state: State, change: Change, rows: Rows) -> None:
+    """Begin a charge."""
+    name, body, amounts = change.charge, change.body, change.amounts
+    if name is None or state.row(f"charge/{name}") is not None or not amounts:
+        what = f"it reserves for charge {name}, which was made before, or is none"
+        raise JournalError(what)
+    key, covers = body.get("key"), body.get("covers")
+    rows[f"charge/{name}"] = {
+        "state": "open",
+        "owner": str(body["owner"]),
+        "key": key,
+        "run": covers,
+        "repairs": state.repairs,
+    }
+    if "preflight" in body:
+        _draw(state, body["preflight"]["id"], amounts, rows)
+    if covers is not None:
+        run = _run(state, covers)
+        rows[f"run/{covers}"] = {**run, "reservation": name, "unheld": None}
+        rows |= {held_key(name, account): a for account, a in amounts.items()}
+    if key is not None:
+        rows[f"release/{key}"] = {"charge": name, "state": "claimed", "digest": None}
+    for account, amount in amounts.items():
+        place = granted_key(str(body["step"]), account)
+        before = state.row(place)
+        most = amount if before is None else tuple(map(max, before, amount))
+        if before is None or [*most] != [*before]:
+            rows[place] = most
+    _note_flow(state, change, rows)
+
+
+def _note_flow(state: State, change: Change, rows: Rows) -> None:
+    """Note a flow that is charged for the first time in the newest term."""
+    flow = change.body.get("flow")
+    for book in dict.fromkeys(split(name)[0] for name in change.amounts):
+        found = state.book(book)
+        if flow is not None and flow not in found.flows:
+            rows[f"book/{book}"] = _book(state, book, flows=sorted({*found.flows, flow}))
+
+
+def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
+    """Take what a step holds now out of what its run's reservation holds."""
+    whole = state.charge(reservation)
+    if whole is None or whole.state != "open" or whole.covers is None:
+        what = f"charge {reservation} is no open run reservation"
+        raise JournalError(what)
+    for name, amount in amounts.items():
+        if not any(amount):
+            continue
+        left = tuple(map(sub, whole.held.get(name, (-1,) * len(amount)), amount))
+        if min(left) < 0:
+            what = f"it draws {list(amount)} of {list(whole.held.get(name, ()))}"
+            raise JournalError(what)
+        rows[held_key(reservation, name)] = left
+
+
+def _end(state: State, change: Change, rows: Rows) -> None:
+    """End a charge."""
+    kind, amounts, body = change.kind, change.amounts, change.body
+    charge = _open_charge(state, change)
+    held, covers = charge.held, charge.covers
+    if held.keys() != amounts.keys():
+        what = f"it ends charge {charge.id} on some of its accounts only"
+        raise JournalError(what)
+    if (kind, covers is None) in (("seal", True), ("settle", False)):
+        # The rest of a run reservation returns, for nothing ran under it.
+        what = f"a {kind} is no end of charge {charge.id}"
+        raise JournalError(what)
+    if kind == "void" and held != charge.made.amounts:
+        what = "it voids a run reservation of which something was drawn"
+        raise JournalError(what)
+    less = kind == "settle" and may_return(body, charge.added)
+    for name, amount in amounts.items():
+        whole = held[name]
+        if amount != whole and not (less and all(map(le, amount, whole))):
+            what = f"it ends a charge that holds {list(whole)} with {list(amount)}"
+            raise JournalError(what)
+    state_after = KINDS[kind].ends
+    before = state.row(f"charge/{charge.id}")
+    rows[f"charge/{charge.id}"] = {**before, "state": state_after}
+    if covers is not None:
+        for name, amount in held.items():
+            rows[held_key(charge.id, name)] = (0,) * len(amount)
+    if charge.key is not None:
+        _end_release(state, change, charge, rows)
+
+
+def _end_release(state: State, change: Change, charge: Charge, rows: Rows) -> None:
     """Keep the digest of an output, or let go of its key."""
-    place = ("release", key)
-    kept = rows.get(place)
-    if not isinstance(kept, Release) or kept.charge != entry.charge:
+    key = f"release/{charge.key}"
+    kept = state.row(key)
+    if kept is None or kept["charge"] != charge.id:
         return
-    if entry.kind == "settle" and entry.body["outcome"] == "completed":
-        digest = entry.body.get("digest")
-        changes[place] = kept._replace(state="settled", digest=digest)
-    elif kept.state == "claimed":
-        changes[place] = None
+    if change.kind == "settle" and change.body["outcome"] == "completed":
+        digest = change.body.get("digest")
+        rows[key] = {**kept, "state": "settled", "digest": digest}
+    elif kept["state"] == "claimed":
+        rows[key] = {**kept, "state": "free"}
 
 
-def _adopt(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    charge = charge_of(rows, entry.charge)
-    changes["charge", charge.id] = charge._replace(owner=entry.body["owner"])
+def _adjust(state: State, change: Change, rows: Rows) -> None:
+    """Charge what an operator says: of a step, or of prior spending."""
+    if change.charge is not None:
+        charge, row = state.charge(change.charge), state.row(f"charge/{change.charge}")
+        if charge is None or charge.covers is not None:
+            what = f"it corrects charge {change.charge}, which no step made"
+            raise JournalError(what)
+        added = added_up(charge.added, change.amounts)
+        rows[f"charge/{change.charge}"] = {**row, "added": added}
+    for key in _evidence(change):
+        if state.row(key) is not None:
+            what = f"{key} was charged before"
+            raise JournalError(what)
+        rows[key] = {"entry": change.number}
 
 
-def _amend(rows: Rows, entry: Entry, amounts: Sums, changes: Changes) -> None:
-    charge = charge_of(rows, entry.charge)
-    both = added_up(charge.added, amounts)
-    changes["charge", charge.id] = charge._replace(added=both)
+def _evidence(change: Change) -> Iterator[str]:
+    digest = change.body.get("evidence")
+    if digest is not None:
+        terms = (split(name)[:2] for name in change.amounts)
+        for book, number in dict.fromkeys(terms):
+            yield evidence_key(f"{book}#{number}", str(digest))
 
 
-def _pin(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
+# Books, runs, releases
+
+
+def _book(state: State, name: str, **changed: Any) -> dict[str, Any]:
+    book = state.book(name)
+    row = {"term": book.terms, "frozen": book.frozen, "flows": list(book.flows)}
+    return {**row, **changed}
+
+
+def _pin(state: State, change: Change, rows: Rows) -> None:
     """Begin a term, or tighten what it pins."""
-    facts = entry.body["term"]
-    number, terms = facts["number"], book_of(rows, entry.book).terms
-    if entry.kind == "open" and number != terms + 1:
-        what = f"term {terms + 1} is missing; {number} is the next"
+    name, facts, book = str(change.body["book"]), change.body["term"], {}
+    number, terms = facts["number"], state.book(name).terms
+    if number != terms + (change.kind == "open") or terms < 0:
+        what = f"term {number} of {name!r} comes after term {terms}"
         raise JournalError(what)
-    term = Term(entry.book, number, entry.number, facts)
-    changes["term", entry.book, str(number)] = term
+    if change.kind == "open":
+        book = {"term": number, "flows": []}
+    rows[term_key(name, number)] = {}
+    rows[f"book/{name}"] = _book(state, name, **book)
+    for source, said in change.body.get("claims", NONE).items():
+        by = dict(state.row(f"claim/{source}") or {})
+        by.pop(name, None)
+        rows[f"claim/{source}"] = by if said is None else {**by, name: said}
 
 
-def _refuse(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    body, charged = entry.body, entry.body.get("flow_run")
+def _freeze(state: State, change: Change, rows: Rows) -> None:
+    name = str(change.body["book"])
+    frozen = change.body["frozen"] if change.kind == "freeze" else None
+    rows[f"book/{name}"] = _book(state, name, frozen=frozen)
+
+
+def _name_books(state: State, books: Iterable[str], rows: Rows) -> None:
+    rows |= {f"book/{book}": _book(state, book) for book in books}
+
+
+def _resume(state: State, change: Change, rows: Rows) -> None:
+    _name_books(state, change.body["books"], rows)
+
+
+def _run(state: State, name: str) -> dict[str, Any]:
+    found = state.run(name)._asdict()
+    del found["id"]
+    return found
+
+
+def _refuse(state: State, change: Change, rows: Rows) -> None:
+    body, charged = change.body, change.body.get("flow_run")
+    _name_books(state, dict.fromkeys(split(n)[0] for n in body["accounts"]), rows)
     for name in body.get("runs", ()):
-        run = run_of(rows, name)
-        place = (entry.book, entry.number, name == charged)
-        halts = body.get("halts", ()) if name == charged else ()
+        run = _run(state, name)
+        run["refusals"] += 1
+        if name == charged:
+            halted = (*run["halted"], *body.get("halts", ()))
+            run["halted"] = [*dict.fromkeys(halted)]
         if name == body.get("covers"):
-            run = run._replace(unheld=(entry.book, entry.number))
-        changes["run", name] = run._replace(
-            refused=(*run.refused, place),
-            halted=tuple(dict.fromkeys((*run.halted, *halts))),
-        )
+            run["unheld"] = change.number
+        rows[f"run/{name}"] = run
 
 
-def _withdraw(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    key = entry.body["release"]
-    kept = rows.get(("release", key))
-    if not isinstance(kept, Release) or kept.state != "settled":
-        what = f"there is no release {key} to withdraw"
+def _withdraw(state: State, change: Change, rows: Rows) -> None:
+    key = f"release/{change.body['release']}"
+    kept = state.row(key)
+    if kept is None or kept["state"] != "settled":
+        what = f"there is no {key} to withdraw"
         raise JournalError(what)
-    changes["release", key] = kept._replace(state="withdrawn")
+    rows[key] = {**kept, "state": "withdrawn"}
 
 
-def _repair(rows: Rows, entry: Entry, _: Sums, changes: Changes) -> None:
-    changes[EPOCH] = Epoch(max(epoch_of(rows), int(entry.body.get("epoch", 0))))
-
-
-def _claim(rows: Rows, entry: Entry, changes: Changes) -> None:
-    for name, said in entry.body["claims"].items():
-        known = rows.get(("claim", name))
-        by = dict(known.by) if isinstance(known, Claim) else {}
-        by.pop(entry.book, None)
-        if said is not None:
-            by[entry.book] = said
-        changes["claim", name] = Claim(name, by)
-
-
-def _moved_book(entry: Entry, head: Book) -> Book:
-    """Return a book with the end of its journal, and what holds for all of it."""
-    kind, body, (_, _, _, frozen, ran, terms) = entry.kind, entry.body, head
-    more = KINDS[kind].ran
-    if more:
-        ran = dict(ran)
-        for term in {*map(name_of_term, entry.postings)}:
-            ran[term] = ran.get(term, 0) + more
-        if kind == "reserve" and body.get("flow") is not None:
-            ran[flow_mark(terms, body["flow"])] = 1
-    elif kind == "freeze":
-        frozen = {**body["frozen"], "at": entry.at}
-    elif kind == "unfreeze":
-        frozen = None
-    elif kind == "open":
-        terms = int(body["term"]["number"])
-    return Book(entry.book, entry.number, entry.hash, frozen, ran, terms)
-
-
-# The kinds
+def _repair(state: State, change: Change, rows: Rows) -> None:
+    number = change.body["repairs"]
+    if type(number) is not int or number <= state.repairs:
+        what = f"it is repair {number}, and there were {state.repairs}"
+        raise JournalError(what)
+    rows["repairs"] = number
 
 
 class Kind(NamedTuple):
-    """What an entry of a kind does, and who hears of it.
+    """What the entries of a kind do.
 
     Attributes:
-        also: Changes rows besides the accounts' and the book's.
-        holds: Whether its amount is held.
-        settles: Whether its amount is added to what is settled.
-        ends: The state that its charge has afterwards, if it ends one.
-        ran: By how much it changes the number of charges that may have read data. No
-            body runs under a preflight, so that a seal takes it back as a void does.
-        posts: Whether it may have postings.
+        also: Changes what is no account.
+        holds: Whether it holds what it posts.
+        settles: Whether it settles what it posts.
+        ends: The state of the charge that it ends.
+        posts: Whether it may post amounts.
         decides: Whether it is a person's decision that moves no budget.
         told: Whether the witness is told of it. What ends a charge only ever lowers
             or keeps what is used: a ledger that forgot it promises nothing more.
+        often: Whether every step writes one; the others are found by an index.
+        operator: Whether only an operator may write it.
     """
 
-    also: Callable[[Rows, Entry, Sums, Changes], None] | None = None
+    also: Callable[[State, Change, Rows], None] | None = None
     holds: bool = False
     settles: bool = False
     ends: str | None = None
-    ran: int = 0
-    posts: bool = True
+    posts: bool = False
     decides: bool = False
     told: bool = False
+    often: bool = False
+    operator: bool = False
 
     @property
     def by_hand(self) -> bool:
@@ -455,23 +457,49 @@ class Kind(NamedTuple):
         return self.settles and self.ends is None
 
 
-#: The only list of kinds.
+#: The only list of kinds; the SQL of the storages is written from it.
 KINDS: Mapping[str, Kind] = {
-    "open": Kind(_pin, posts=False, decides=True, told=True),
-    "tighten": Kind(_pin, posts=False, decides=True, told=True),
-    "freeze": Kind(posts=False, decides=True, told=True),
-    "unfreeze": Kind(posts=False, decides=True, told=True),
-    "adopt": Kind(_adopt, posts=False, told=True),
-    "withdraw": Kind(_withdraw, posts=False),
-    "checkpoint": Kind(posts=False, told=True),
-    "resume": Kind(posts=False),
+    "open": Kind(_pin, decides=True, told=True, operator=True),
+    "tighten": Kind(_pin, decides=True, told=True, operator=True),
+    "freeze": Kind(_freeze, decides=True, told=True),
+    "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
+    "withdraw": Kind(_withdraw),
+    "checkpoint": Kind(told=True, operator=True),
+    "resume": Kind(_resume),
     "refuse": Kind(_refuse),
-    "reserve": Kind(_reserve, holds=True, ran=1, told=True),
-    "settle": Kind(_end, settles=True, ends="settled"),
-    "void": Kind(_end, ends="void", ran=-1),
-    "forfeit": Kind(_end, settles=True, ends="forfeited"),
-    "seal": Kind(_end, ends="sealed", ran=-1),
-    "amend": Kind(_amend, settles=True, ran=1, told=True),
-    "prior": Kind(settles=True, ran=1, told=True),
-    "repair": Kind(_repair, settles=True, ran=1, told=True),
+    "reserve": Kind(_reserve, holds=True, posts=True, told=True, often=True),
+    "settle": Kind(_end, settles=True, ends="settled", posts=True, often=True),
+    "void": Kind(_end, ends="void", posts=True, often=True),
+    "forfeit": Kind(_end, settles=True, ends="forfeited", posts=True),
+    "seal": Kind(_end, ends="sealed", posts=True, often=True),
+    "adjust": Kind(_adjust, settles=True, posts=True, told=True, operator=True),
+    "repair": Kind(_repair, settles=True, posts=True, told=True, operator=True),
 }
+
+_ABOUT_CHARGES = frozenset({"reserve", "adjust", *(n for n, k in KINDS.items() if k.ends)})
+_HOLDING = frozenset({"reserve"})
+#: Facts by which `after` changes rows, and the kinds that may say them.
+_MEANT: Mapping[str, frozenset[str]] = {
+    "claims": frozenset({"open", "tighten"}),
+    "covers": frozenset({"reserve", "refuse"}),
+    "evidence": frozenset({"adjust"}),
+    "frozen": frozenset({"freeze"}),
+    "halts": frozenset({"refuse"}),
+    "key": _HOLDING,
+    "owner": _HOLDING,
+    "overdrawn": frozenset({"adjust", "repair"}),
+    "preflight": _HOLDING,
+    "repairs": frozenset({"repair"}),
+    "runs": frozenset({"refuse"}),
+    "told": _HOLDING,
+}
+
+
+def ending(kinds: Iterable[str] = KINDS) -> list[str]:
+    """Return the kinds that end a charge."""
+    return [name for name in kinds if KINDS[name].ends is not None]
+
+
+def amounts_of(found: Mapping[str, Any]) -> dict[str, Amounts]:
+    """Return amounts as JSON keeps them, in tuples."""
+    return {name: tuple(amount) for name, amount in found.items()}

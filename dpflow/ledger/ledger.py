@@ -23,37 +23,26 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.ledger.checkpoint import signed
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
-from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.decision.settlement import (
-    TOO_LITTLE,
-    End,
-    Lesser,
-    Seal,
-    is_too_little,
-    lesser_keys,
-)
+from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.entry import Entry
-from dpflow.ledger.keys import ledger_key
-from dpflow.ledger.model import Command, Decision, State, keys_of
-from dpflow.ledger.newest_entries import check_tail, disagreement
+from dpflow.ledger.following import TooFar, Trail
+from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
-from dpflow.ledger.rows import Changes
+from dpflow.ledger.state import State
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.storage.transaction import Reading, Storage
+from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch, is_told
 from dpflow.solving import NotSolved, only_solved
 
 #: So often a transaction ends to solve a number; the next one solves it inside.
 _LOOKUPS = 3
-#: Number and kind of the entry that begins a book.
-_FIRST = (1, "open")
 
 
 class Ledger:
@@ -86,9 +75,7 @@ class Ledger:
         told = None if witness is None else witness(self.id)
         self.watch = Watch(storage.place, told)
         self.digests = Digests(storage)
-        self._tails: set[str] = set()
-        #: By book, settlements among its newest entries whose prices are not checked.
-        self._unchecked: dict[str, list[Lesser]] = {}
+        self._trail = Trail(storage, self.watch)
         self._combiner = Combiner(self.ask_all)
 
     def label(self) -> dict[str, Any]:
@@ -165,52 +152,42 @@ class Ledger:
             commands = [replace(command, again=True) for command in commands]
         others = self.watch.governors([p for c in commands for p in c.reads])
         for attempt in count():
-            with only_solved(active=attempt < _LOOKUPS):
-                found = self._transacted(commands, others)
-            if not isinstance(found, NotSolved):
-                return found
-            # Nobody waits for this: no transaction is open, but perhaps of a caller
-            # that a signal has interrupted.
-            with only_solved(active=False):
-                found.solve()
+            try:
+                with only_solved(active=attempt < _LOOKUPS):
+                    return self._transacted(commands, others)
+            except TooFar:
+                self._trail.catch_up()
+            except NotSolved as missing:
+                # Nobody waits for this: no transaction is open, but perhaps of a
+                # caller that a signal has interrupted.
+                with only_solved(active=False):
+                    missing.solve()
         raise AssertionError
 
     def _transacted(
         self, commands: Sequence[Command], others: Mapping[str, str]
-    ) -> list[Decision] | NotSolved:
-        """Decide commands in one transaction, unless a number is not solved yet."""
-        entries: list[Entry] = []
-        changes: Changes = {}
+    ) -> list[Decision]:
+        """Decide commands in one transaction.
+
+        Raises:
+            NotSolved: If a number is not solved yet; then nothing was decided.
+            TooFar: If more entries are new than are followed within a transaction.
+        """
         with self.storage.write() as transaction, Readable(self.place):
             state = self._loaded(transaction, commands)
-            if self._unchecked:
-                return NotSolved(self._check_lesser)
             try:
                 found = self._each(state, commands, others)
             except NotSolved:
                 # The same decisions solve all that they need.
-                return NotSolved(lambda: self._each(state, commands, others))
-            state = found[-1].state
-            found += self._signed(state, found)
+                raise NotSolved(lambda: self._each(state, commands, others)) from None
+            columns = [each for decision in found for each in decision.columns]
+            kept: dict[str, str | None] = {}
             for decision in found:
-                if decision.entries:
-                    entries += decision.entries
-                    changes |= decision.changes
-            if entries:
-                transaction.store(changes, entries, state.values)
+                kept |= decision.kept
+            if columns:
+                transaction.append(columns, kept)
+        self._trail.went_on(state.head, found[-1].state.head)
         return found
-
-    def _check_lesser(self) -> None:
-        """Check newest settlements for less than was held beside their prices."""
-        for book, lesser in [*self._unchecked.items()]:
-            with Readable(self.place):
-                with self.storage.read() as reading:
-                    state = reading.load(lesser_keys(lesser))
-                wrong = [each for each in lesser if is_too_little(state, each)]
-            if wrong:
-                what = f"Entry {wrong[0].place[1]} of book {book!r}: {TOO_LITTLE}"
-                raise disagreement(what, self.place)
-            self._unchecked.pop(book, None)
 
     def _each(
         self, state: State, commands: Iterable[Command], others: Mapping[str, str]
@@ -222,52 +199,33 @@ class Ledger:
             state = found[-1].state
         return found
 
-    def _signed(self, state: State, found: Iterable[Decision]) -> Iterator[Decision]:
-        """Sign the books that were just opened, if this process has the private key."""
-        made = [entry for decision in found for entry in decision.entries]
-        opened = [entry for entry in made if (entry.number, entry.kind) == _FIRST]
-        key = ledger_key() if opened else None
-        if key is None or (sign := key.sign) is None:
-            return
-        for entry in opened:
-            command = Checkpoint(
-                book=entry.book,
-                number=entry.number,
-                hash=entry.hash,
-                signed=signed(sign, self.id, entry.book, (entry.number, entry.hash)),
-                **self.label(),
-            )
-            decision = self._one(state, command, {})
-            state = decision.state
-            yield decision
-
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load what commands need, checked against the witness where one is guarded."""
-        keys = keys_of(commands)
+
+        def needs(state: State) -> Iterator[str]:
+            for command in commands:
+                yield from command.keys(state)
+
         if any(command.guarded for command in commands):
-            look = self.watch.look(keys.books)
-            if look is not None:
-                keys = keys._replace(entries=(*keys.entries, *look.places))
-            state = reading.load(keys)
-            for book in keys.books:
-                if book not in self._tails:
-                    lesser = check_tail(reading, state, book, self.place)
-                    self._unchecked |= {book: lesser} if lesser else {}
+            look = self.watch.look()
+            state = reading.load(needs, numbers=() if look is None else look.numbers)
+            self._trail.follow(reading)
             self.watch.check(look, reading, state)
-            self._tails.update(keys.books)
         else:
-            state = reading.load(keys)
+            state = reading.load(needs)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add which owners of open charges still run, of those that matter here."""
-        met = (state.charge(n) for c in commands for n in c.charges_met(state) if n)
+        names = (name for c in commands for name in c.charges_met(state) if name)
+        met = [state.charge(name) for name in names]
         others = {c.owner for c in met if c is not None and c.state == "open"}
         if not others and len(commands) == 1:
             return state
         asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
         living = {each for each in others - asking if self.owners.alive(each)}
-        return replace(state, alive=asking | living)
+        state.alive = asking | living
+        return state
 
     def _one(
         self, state: State, command: Command, others: Mapping[str, str]
@@ -308,10 +266,9 @@ class Ledger:
         """Answer with kept releases where nothing can be charged, else say why not."""
         if not any(isinstance(command, Reserve) for command in commands):
             raise why
+        self._trail.catch_up()
         with self.storage.read() as reading, Readable(self.place):
             state = self._loaded(reading, commands)
-        self._check_lesser()
-        with Readable(self.place):
             return [kept_or_error(state, command, why) for command in commands]
 
     # The life of a charge

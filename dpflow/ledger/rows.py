@@ -1,7 +1,7 @@
-"""The rows of a ledger: what its journals say so far of each thing, frozen.
+"""Keys of the ledger, and what each of them says: frozen data and pure functions.
 
-A ledger is nothing but the fold of `journal.follow` over its entries, and these rows
-are what the fold makes. They need the standard library only.
+The row of a key is plain JSON; an entry that names the key has its row after the entry.
+`docs/derivations/ledger.md` lists all keys.
 """
 
 from __future__ import annotations
@@ -10,37 +10,26 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-Amounts = tuple[int, ...]
-#: What is asked of each account, or held there.
-Sums = Mapping[str, Amounts]
+from dpflow.ledger.entry import ACCOUNT, Amounts, Entry, Sums
 
-Key = tuple[str, ...]
-_NONE: Mapping[str, Any] = {}
-
-
-class JournalError(ValueError):
-    """An entry that does not follow from those before it."""
+NONE: Mapping[str, Any] = {}
 
 
 class Book(NamedTuple):
     """A dataset or population.
 
     Attributes:
-        number: Of its newest entry.
-        hash: Of that entry.
-        frozen: Who froze it, why and when; None if it is open.
-        ran: By term, how many charges may have read data: those that were given back
-            do not count. Also a mark for each flow that was ever charged in a term.
         terms: How many terms it has; the last one governs.
+        frozen: Who froze it, why and when; None if it is open.
+        flows: Those that were charged in the newest term.
     """
 
     name: str
-    number: int = 0
-    hash: str = ""
-    frozen: Mapping[str, Any] | None = None
-    ran: Mapping[str, int] = _NONE
     terms: int = 0
+    frozen: Mapping[str, Any] | None = None
+    flows: tuple[str, ...] = ()
 
 
 class Term(NamedTuple):
@@ -61,18 +50,22 @@ class Account(NamedTuple):
     """One tally.
 
     Attributes:
-        entry: Number of the entry that moved it last.
+        entry: Number of the entry that named it last.
         overdrawn: Whether more was charged than its filter admits.
         told: Thresholds of use that were told, with the entries that told them.
     """
 
     id: str
-    book: str
     entry: int
     settled: Amounts
     held: Amounts
     overdrawn: bool = False
-    told: Mapping[str, int] = _NONE
+    told: Mapping[str, int] = NONE
+
+    @property
+    def book(self) -> str:
+        """The dataset or population that it belongs to."""
+        return self.id.partition("#")[0]
 
 
 class Charge(NamedTuple):
@@ -81,93 +74,87 @@ class Charge(NamedTuple):
     Attributes:
         state: "open", "settled", "void", "forfeited" or "sealed".
         owner: The process that holds it.
-        places: By book, the entry that reserved it and the one that ended it, or 0.
-        held: What it holds now, by account.
-        added: What was charged for it by hand, by account.
-        covers: The flow run that it holds, if it is a preflight.
         key: The release that it makes, if it makes one.
-        epoch: How many repairs the ledger had when it was made.
+        covers: The flow run that it holds, if it is a run reservation.
+        repairs: How many repairs the ledger had when it was made.
+        added: What was charged for it by an operator, by account.
+        held: What it holds now, by account.
+        made: The entry that reserved it.
+        ended: The entry that ended it; None while it is open.
     """
 
     id: str
     state: str
     owner: str
-    places: Mapping[str, tuple[int, int]]
+    key: str | None
+    covers: str | None
+    repairs: int
+    added: Sums
     held: Sums
-    added: Sums = _NONE
-    covers: str | None = None
-    key: str | None = None
-    epoch: int = 0
+    made: Entry
+    ended: Entry | None = None
 
 
 class Release(NamedTuple):
     """A kept output, or the claim of the charge that makes it.
 
     Attributes:
-        state: "claimed", "settled" or "withdrawn".
-        book: Where the entries of its charge are.
+        state: "claimed", "settled", "free" or "withdrawn".
         digest: Of the value, which the journal does not hold.
     """
 
     key: str
     charge: str
-    book: str
     state: str
     digest: str | None = None
 
 
 class Run(NamedTuple):
-    """A flow run that met a refusal, or holds a preflight.
+    """A flow run that met a refusal, or that a reservation holds.
 
     Attributes:
-        refused: The entries that refused, with whether the run was the charged one.
+        refusals: How many it met.
         halted: Odometer accounts that refused a step of it.
-        preflight: The newest charge that holds it.
-        unheld: The entry that refused its preflight, if none holds it since.
+        reservation: The newest charge that holds it.
+        unheld: The entry that refused its reservation, if none holds it since.
     """
 
     id: str
-    refused: tuple[tuple[str, int, bool], ...] = ()
+    refusals: int = 0
     halted: tuple[str, ...] = ()
-    preflight: str | None = None
-    unheld: tuple[str, int] | None = None
+    reservation: str | None = None
+    unheld: int | None = None
 
 
-class MostGranted(NamedTuple):
-    """The most that a step was ever granted, by account.
-
-    A divided dataset has one for each part, so that a step reads its own parts' only:
-    `step` is then `name_in_part`.
-    """
-
-    book: str
-    step: str
-    most: Sums
+# Keys
 
 
-class Claim(NamedTuple):
-    """A name that few may use: a source, a grant, the evidence of prior spending.
-
-    Attributes:
-        by: What each book said when it used the name.
-    """
-
-    name: str
-    by: Mapping[str, str]
+def account_key(account: str) -> str:
+    """Return the key of an account."""
+    return ACCOUNT + account
 
 
-class Epoch(NamedTuple):
-    """How many repairs the ledger had."""
+def term_key(book: str, number: int) -> str:
+    """Return the key of a term; its facts are in the entry's body."""
+    return f"term/{book}#{number}"
 
-    number: int = 0
+
+def held_key(charge: str, account: str) -> str:
+    """Return the key of what a run reservation holds on an account."""
+    return f"held/{quote(charge, '')}/{account}"
 
 
-Row = Book | Term | Account | Charge | Release | Run | MostGranted | Claim | Epoch
-Rows = Mapping[Key, Row]
-#: Rows that an entry changes; None takes one away.
-Changes = dict[Key, Row | None]
+def granted_key(step: str, account: str) -> str:
+    """Return the key of the largest amount that a step was granted on an account."""
+    return f"granted/{quote(step, '')}/{account}"
 
-EPOCH: Key = ("epoch",)
+
+def evidence_key(account: str, digest: str) -> str:
+    """Return the key of evidence that was charged in the term of an account."""
+    return f"evidence/{account}/{digest}"
+
+
+# Accounts
 
 
 def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
@@ -200,53 +187,9 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     return book, int(number), kind, name, partition
 
 
-def name_in_part(step: str, account: str) -> str:
-    """Return the name under which the most is kept that a step had on an account."""
-    part = split(account)[4]
-    # Should two such names be the same text, one row has the accounts of both.
-    return f"{part}/{step}" if part else step
-
-
-@lru_cache(maxsize=10_000)
-def name_of_term(account: str) -> str:
-    """Return the number of the term that an account belongs to, as text."""
-    return account.partition("#")[2].partition("/")[0]
-
-
-def flow_mark(term: int, flow: str) -> str:
-    """Return what stands in `Book.ran` for a flow that was charged in a term."""
-    return f"{term}/{flow}"
-
-
-def book_of(rows: Rows, name: str) -> Book:
-    """Return a book; a new one has no entry yet."""
-    found = rows.get(("book", name))
-    return found if isinstance(found, Book) else Book(name)
-
-
-def charge_of(rows: Rows, name: str | None) -> Charge:
-    """Return a charge.
-
-    Raises:
-        JournalError: If nobody made it.
-    """
-    found = rows.get(("charge", name or ""))
-    if not isinstance(found, Charge):
-        what = f"it is about charge {name}, which nobody made"
-        raise JournalError(what)
-    return found
-
-
-def run_of(rows: Rows, name: str) -> Run:
-    """Return what is known of a flow run."""
-    found = rows.get(("run", name))
-    return found if isinstance(found, Run) else Run(name)
-
-
-def epoch_of(rows: Rows) -> int:
-    """Return how many repairs the ledger had."""
-    found = rows.get(EPOCH)
-    return found.number if isinstance(found, Epoch) else 0
+def term_of(account: str) -> int:
+    """Return the number of the term that an account belongs to."""
+    return split(account)[1]
 
 
 #: Kinds of gates that a flow adds, in the order in which they are asked.

@@ -24,7 +24,6 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.preflight import (
     Cover,
-    before_of,
     check_additive,
     cover_of,
     reopened,
@@ -37,7 +36,8 @@ from dpflow.ledger.decision.refusal import (
 )
 from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Command, Decision, Keys, Reach, State, both
+from dpflow.ledger.journal import charge_keys
+from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
     Alert,
@@ -48,7 +48,8 @@ from dpflow.ledger.records import (
     TermOpened,
     cost_text,
 )
-from dpflow.ledger.rows import Amounts, Charge, Release, Term, epoch_of, name_in_part
+from dpflow.ledger.rows import Charge, Release, Term, account_key, granted_key
+from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 
@@ -66,42 +67,43 @@ class Reserve(Command):
         """Those of the request."""
         return self.request.policies
 
-    @property
-    def keys(self) -> Keys:
-        """The accounts of every gate, the release, the runs, what was granted."""
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the accounts of every gate, the release, the runs, what was granted."""
         request = self.request
-        steps = request.planned or (request,)
-        gates: dict[str, tuple[str, ...]] = {}
-        for step in steps:
+        yield "repairs"
+        yield from charge_keys(state, request.reservation)
+        if request.release_key is not None:
+            yield f"release/{request.release_key}"
+            kept = state.rows.get(f"release/{request.release_key}")
+            if kept is not None:
+                yield from charge_keys(state, kept["charge"])
+        around = (*request.preflights, request.flow_run, *request.enclosing_runs)
+        for run in filter(None, (request.covers, *around)):
+            yield f"run/{run}"
+            known = state.rows.get(f"run/{run}")
+            if known and known["unheld"] is not None:
+                yield f"#{known['unheld']}"
+            reservation = known and known["reservation"]
+            if reservation and run in (request.covers, *request.preflights):
+                yield from _reservation_keys(state, run, reservation, request)
+        yield from (f"claim/{p.source}" for p in request.policies if p.source)
+        for step in request.planned or (request,):
             for policy in (*step.policies, *step.populations):
-                known = gates.get(policy.dataset, ())
-                gates[policy.dataset] = both(known, places_of(policy, step))
-        runs = (request.covers, *request.preflights, request.flow_run)
-        around = (*runs, *request.enclosing_runs)
-        sources = [p.source for p in request.policies if p.source is not None]
-        return Keys(
-            books=tuple(sorted(gates)),
-            gates=gates,
-            charges=(request.reservation,),
-            releases=() if request.release_key is None else (request.release_key,),
-            runs=tuple(dict.fromkeys(run for run in around if run is not None)),
-            granted=tuple(
-                dict.fromkeys(
-                    (book, name_in_part(request.step, f"{book}#0/{place}"))
-                    for book in sorted(gates)
-                    for place in gates[book]
-                )
-            ),
-            claims=tuple(f"source {source}" for source in sources),
-            # A new preflight may end the one before.
-            reach=Reach.ENTRIES if request.covers is None else Reach.ACCOUNTS,
-        )
+                book = policy.dataset
+                yield from newest_terms(state, book)
+                row = state.rows.get(f"book/{book}")
+                number = 1 if row is None else row["term"]
+                for place in places_of(policy, step):
+                    account = f"{book}#{number}{place and f'/{place}'}"
+                    yield account_key(account)
+                    yield granted_key(request.step, account)
 
     def charges_met(self, state: State) -> Iterable[str | None]:
         """Return who makes its release now, and who holds its run."""
         kept = state.release(self.request.release_key)
-        held = state.run(self.request.covers).preflight
-        return (None if kept is None else kept.charge, held)
+        held = state.reservation(self.request.covers)
+        names = (None if kept is None else kept.charge, held and held.id)
+        return names
 
     def decide(self, state: State) -> Decision:
         """Decide one request against every account.
@@ -123,8 +125,19 @@ class Reserve(Command):
         if taken is not None:
             return taken
         case = _case(pen, request)
-        body = _body(pen.state, case)
+        body = _body(case)
         return pen.answered(_refused(pen, case, body) or _held(pen, case, body))
+
+
+def _reservation_keys(
+    state: State, run: str, reservation: str, request: Request
+) -> Iterator[str]:
+    """Yield the keys of a run's reservation, and of what its end would move."""
+    yield from charge_keys(state, reservation)
+    made = state.made.get(reservation)
+    if made is not None and run == request.covers:
+        yield from map(account_key, made.amounts)
+        yield from terms_of_accounts(made.amounts)
 
 
 def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
@@ -163,8 +176,7 @@ class _Case(NamedTuple):
 
 def _known(pen: Decision, request: Request, charge: Charge) -> Decision:
     """Answer an id that was sent before exactly as it was answered then."""
-    entries = pen.state.all_made(charge)
-    made = entries[0].body
+    made = charge.made.body
     mine = (charge.owner, charge.state) == (request.owner, "open")
     if not (mine and request.made(made)):
         msg = (
@@ -173,7 +185,7 @@ def _known(pen: Decision, request: Request, charge: Charge) -> Decision:
         )
         raise ReservationConflict(msg, reservation=request.reservation)
     found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-    return pen.answered(found, earlier=entries)
+    return pen.answered(found, earlier=[charge.made])
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -204,7 +216,7 @@ def _replayed(
         ReservationConflict: If its value was never kept, or it answers other arguments,
             or the step refuses another cost.
     """
-    made = state.made(charge, release.book).body
+    made = charge.made.body
     value = state.values.get(release.key)
     asked, before = request.arguments or {}, made.get("arguments", {})
     differ = [
@@ -299,7 +311,8 @@ def _refused(
         return _refused_with_run(pen, case, case.cover.refused, body)
     closed = {gate.id for gate, _ in case.asked if gate.closed}
     ended = case.cover is not None and case.cover.ended
-    halted = {*state.run(request.flow_run).halted} & {gate.id for gate, _ in pairs}
+    run = request.flow_run
+    halted = {*(state.run(run).halted if run else ())} & {gate.id for gate, _ in pairs}
     refusing = [
         pair
         for pair, (gate, added) in zip(pairs, case.added, strict=True)
@@ -348,16 +361,14 @@ def _journal_refusal(
         *(p for p in refusing[1:] if p[0].kind == "odometer" and p[0].state == "open"),
     ]
     runs = [*request.enclosing_runs, request.flow_run, request.covers]
-    for book in dict.fromkeys(gate.dataset for gate, _ in told):
-        here = [(gate, amount) for gate, amount in told if gate.dataset == book]
-        facts = {
-            **body,
-            "account": told[0][0].id,
-            "runs": [run for run in dict.fromkeys(runs) if run is not None],
-            "halts": [gate.id for gate, _ in here if gate.kind == "odometer"],
-        }
-        amounts = {gate.id: amount.amounts for gate, amount in here}
-        pen.write(book, "refuse", amounts, facts, charge=request.reservation)
+    facts = {
+        **body,
+        "account": told[0][0].id,
+        "accounts": [gate.id for gate, _ in told],
+        "runs": [run for run in dict.fromkeys(runs) if run is not None],
+        "halts": [gate.id for gate, _ in told if gate.kind == "odometer"],
+    }
+    pen.write("refuse", {}, facts, charge=request.reservation)
 
 
 # Holding
@@ -367,30 +378,21 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     request, state = case.request, pen.state
     alerts, opened = _alerts(case), _first_charges(case, state)
     accounts = [gate.id for gate, _ in case.pairs]
-    shared = {
-        **body,
-        "owner": request.owner,
-        "accounts": accounts,
-    }
+    facts: dict[str, Any] = {**body, "owner": request.owner, "accounts": accounts}
     if request.release_key is not None:
-        shared |= {"key": request.release_key}
+        facts["key"] = request.release_key
     if request.planned:
-        shared |= {"planned": request.plan}
-    if (epoch := epoch_of(state.rows)) > 0:
-        shared |= {"epoch": epoch}
+        facts["planned"] = request.plan
     if case.cover is not None and case.drawn:
         held = {"held": case.cover.held} if case.cover.held else {}
-        shared["preflight"] = {"id": case.cover.preflight, **held}
-    by_book: dict[str, dict[str, Amounts]] = {}
-    for gate, amount in case.pairs:
-        by_book.setdefault(gate.dataset, {})[gate.id] = amount.amounts
-    for book, amounts in by_book.items():
-        told: dict[str, list[str]] = {}
-        for alert in alerts:
-            if alert.account in amounts:
-                told.setdefault(alert.account, []).append(alert.threshold)
-        facts = shared if not told else {**shared, "told": told}
-        pen.write(book, "reserve", amounts, facts, charge=request.reservation)
+        facts["preflight"] = {"id": case.cover.preflight, **held}
+    told: dict[str, list[str]] = {}
+    for alert in alerts:
+        told.setdefault(alert.account, []).append(alert.threshold)
+    if told:
+        facts["told"] = told
+    amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
+    pen.write("reserve", amounts, facts, charge=request.reservation)
     return Granted(
         reservation=request.reservation,
         accounts=tuple(accounts),
@@ -400,7 +402,7 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     )
 
 
-def _body(state: State, case: _Case) -> dict[str, Any]:
+def _body(case: _Case) -> dict[str, Any]:
     request, cover = case.request, case.cover
     gates = [gate for gate, _ in case.asked]
     told: dict[str, Any] = {
@@ -413,7 +415,7 @@ def _body(state: State, case: _Case) -> dict[str, Any]:
     if arguments := {k: v for k, v in (request.arguments or {}).items() if v}:
         told["arguments"] = arguments
     if request.covers is not None:
-        told |= {"covers": request.covers, "after": before_of(state, request.covers)}
+        told["covers"] = request.covers
     if cover is not None:
         told |= cover.told()
     return told
@@ -469,5 +471,5 @@ def _first_charges(case: _Case, state: State) -> list[TermOpened]:
             delta=str(term.facts["pinned"]["budget"]["delta"]),
         )
         for term in case.terms
-        if str(term.number) not in state.book(term.book).ran
+        if state.account(f"{term.book}#{term.number}") is None
     ]

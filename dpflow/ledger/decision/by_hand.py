@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -26,9 +26,12 @@ from dpflow.ledger.decision.terms import (
     governing,
     terms_of,
 )
-from dpflow.ledger.model import Command, Decision, Keys, State
+from dpflow.ledger.entry import Amounts, Sums
+from dpflow.ledger.journal import charge_keys
+from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
 from dpflow.ledger.records import Request, described
-from dpflow.ledger.rows import Amounts, Charge, Sums, Term, epoch_of, split
+from dpflow.ledger.rows import Charge, Term, account_key, evidence_key, split
+from dpflow.ledger.state import State
 from dpflow.policy import Policy
 
 
@@ -46,11 +49,6 @@ class ByHand(Command):
     reason: str
     evidence: str | None = None
 
-    @property
-    def claims(self) -> tuple[str, ...]:
-        """Names that a term uses once."""
-        return () if self.evidence is None else (f"evidence {self.evidence}",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amend(ByHand):
@@ -66,10 +64,14 @@ class Amend(ByHand):
     cost: Cost
     dataset: str | None = None
 
-    @property
-    def keys(self) -> Keys:
-        """The charge with all that it holds, and the evidence."""
-        return Keys(charges=(self.charge,), claims=self.claims)
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the charge with all that it holds, and the evidence."""
+        yield from charge_keys(state, self.charge)
+        made = state.made.get(self.charge)
+        if made is not None:
+            yield from map(account_key, made.amounts)
+            yield from terms_of_accounts(made.amounts)
+            yield from _evidence_keys(self.evidence, made.amounts)
 
     def decide(self, state: State) -> Decision:
         """Charge what a step cost more than was reserved for it; it may have ended.
@@ -87,8 +89,10 @@ class Amend(ByHand):
                 "more."
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        if self.dataset is not None and self.dataset not in charge.places:
-            books = ", ".join(map(repr, charge.places))
+        made = charge.made
+        read = dict.fromkeys(split(name)[0] for name in made.amounts)
+        if self.dataset is not None and self.dataset not in read:
+            books = ", ".join(map(repr, read))
             msg = (
                 f"reservation {charge.id} charged {books}, not dataset "
                 f"{self.dataset!r}. Nothing was charged. `dpflow history "
@@ -96,19 +100,17 @@ class Amend(ByHand):
             )
             raise ReservationConflict(msg, reservation=charge.id)
         extra: list[tuple[Gate, Tally]] = []
-        made = state.all_made(charge)
-        for entry in made:
-            units = entry.body.get("units", {})
-            for name, known in _charged(state, charge, entry.book).items():
-                gate = gate_of(state, name, units.get(name, 1))
-                term = state.term(*split(name)[:2])
-                relation = "" if term is None else term.facts["pinned"]["relation"]
-                check_holds(self.cost, gate.dataset, relation)
-                more = _more(gate, self.cost, Tally(known), used_before(entry, name))
-                late = not _is_newest(charge, entry.book, gate)
-                if any(more.amounts):
-                    extra.append((gate, _posted(gate, more, late=late)))
-        reserved = made[0].body["cost"]
+        units = made.body.get("units", {})
+        for name, known in _charged(state, charge).items():
+            gate = gate_of(state, name, units.get(name, 1))
+            term = state.term(*split(name)[:2])
+            relation = "" if term is None else term.facts["pinned"]["relation"]
+            check_holds(self.cost, gate.dataset, relation)
+            more = _more(gate, self.cost, Tally(known), used_before(made, name))
+            late = not _is_newest(charge, gate)
+            if any(more.amounts):
+                extra.append((gate, _posted(gate, more, late=late)))
+        reserved = made.body["cost"]
         if not extra:
             msg = (
                 f"{self.cost!r} is no more than was charged for reservation "
@@ -116,17 +118,15 @@ class Amend(ByHand):
                 f"{cost_from_description(reserved)!r}). A charge is only ever raised."
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        places = dict.fromkeys(split(gate.id)[:2] for gate, _ in extra)
-        terms = [term for place in places if (term := state.term(*place)) is not None]
+        _check_evidence(state, self.evidence, [gate.id for gate, _ in extra])
         body = {
             "cost": self.cost.describe(),
             "reserved_cost": reserved,
             "reason": self.reason,
-            "evidence_sha256": self.evidence,
-            "policy": made[0].body["policy"],
+            "evidence": self.evidence,
+            "policy": made.body["policy"],
         }
-        claims = _evidence(state, self, terms)
-        raised = _raised(pen, "amend", extra, body, charge=charge.id, claims=claims)
+        raised = _raised(pen, "adjust", extra, body, charge=charge.id)
         return pen.answered(raised)
 
 
@@ -162,12 +162,12 @@ class Prior(ByHand):
             partitions=self.partitions,
         )
 
-    @property
-    def keys(self) -> Keys:
-        """The accounts of every gate, and the evidence."""
-        keys = Reserve(request=self.request).keys
-        claims = (*keys.claims, *self.claims)
-        return Keys(books=keys.books, gates=keys.gates, claims=claims)
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the accounts of every gate, and the evidence."""
+        found = [*Reserve(request=self.request).keys(state)]
+        yield from found
+        accounts = [k.removeprefix("account/") for k in found if k[:8] == "account/"]
+        yield from _evidence_keys(self.evidence, accounts)
 
     def decide(self, state: State) -> Decision:
         """Charge what was spent elsewhere; irreversible.
@@ -182,41 +182,17 @@ class Prior(ByHand):
         gates = gates_of(pen.state, request, terms)
         prices = [(gate, gate.price(request.cost)) for gate in gates]
         asked = [(gate, _posted(gate, price, late=True)) for gate, price in prices]
-        claims = _evidence(pen.state, self, terms)
+        _check_evidence(pen.state, self.evidence, [gate.id for gate in gates])
         body: dict[str, Any] = {
             "reason": self.reason,
-            "evidence_sha256": self.evidence,
+            "evidence": self.evidence,
             "cost": described(request.cost),
             "step": request.step,
             "flow": request.flow,
             "release_key": None,
             "policy": policies_of(terms),
         }
-        return pen.answered(_raised(pen, "prior", asked, body, claims=claims))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookLoss:
-    """What a ledger lacks of one book.
-
-    Attributes:
-        number: Of the newest entry that it holds, when that was found out.
-        amounts: What is charged again, by account.
-        entries: Number and hash of each entry that is missing.
-        charges: What is known of them, for the journal.
-        frozen: Why the book is frozen, if a decision was lost.
-    """
-
-    number: int
-    amounts: Sums = field(default_factory=dict)
-    entries: tuple[tuple[int, str], ...] = ()
-    charges: tuple[Mapping[str, Any], ...] = ()
-    frozen: str = ""
-
-
-def lost_name(book: str, number: int, told: str) -> str:
-    """Return the name under which a lost entry is charged again, once."""
-    return f"lost {book} {number} {told}"
+        return pen.answered(_raised(pen, "adjust", asked, body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,31 +200,42 @@ class Repair(Command):
     """Charge again what a ledger lacks, once; nothing is ever lowered.
 
     Attributes:
-        losses: By book.
-        reason: Why, for the journal.
-        before: How many repairs the ledger had when the losses were found.
-        epoch: How many it has with this one.
+        amounts: What is charged again, by account.
+        lost: Number and hash of each entry that is missing.
+        charges: What is known of them, for the journal.
+        frozen: By book that lost a decision, why it is frozen.
+        head: Number of the newest entry when the losses were found.
+        before: How many repairs the ledger had then.
+        repairs: How many it has with this one.
         policies: To open a term again of a book that lacks them all.
     """
 
-    losses: Mapping[str, BookLoss]
+    amounts: Sums
     reason: str
+    head: int
     before: int
-    epoch: int
+    repairs: int
+    lost: tuple[tuple[int, str], ...] = ()
+    charges: tuple[Mapping[str, Any], ...] = ()
+    frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the accounts with their terms, and the books that are frozen."""
+        yield "repairs"
+        yield from map(account_key, self.amounts)
+        yield from terms_of_accounts(self.amounts)
+        for book in dict.fromkeys((*self.frozen, *self.books)):
+            yield from newest_terms(state, book)
+            yield f"account/{book}#1"
+            policy = self.policies.get(book)
+            if policy is not None and policy.source is not None:
+                yield f"claim/{policy.source}"
+
     @property
-    def keys(self) -> Keys:
-        """The books with all terms and accounts, and who charged these losses."""
-        books = tuple(sorted(self.losses))
-        names = [
-            lost_name(book, number, told)
-            for book, loss in self.losses.items()
-            for number, told in loss.entries
-        ]
-        sources = [p.source for p in self.policies.values() if p.source is not None]
-        names += [f"source {source}" for source in sources]
-        return Keys(books=books, whole=books, claims=tuple(dict.fromkeys(names)))
+    def books(self) -> list[str]:
+        """Those of the accounts."""
+        return [*dict.fromkeys(split(name)[0] for name in self.amounts)]
 
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
@@ -258,20 +245,41 @@ class Repair(Command):
             ConfigurationError: If an account is gone, and no policy makes its term.
         """
         pen = Decision(state, self)
-        if epoch_of(state.rows) != self.before or any(
-            state.book(book).number != loss.number
-            or any(book in state.claimed(lost_name(book, *e)) for e in loss.entries)
-            for book, loss in self.losses.items()
-        ):
+        if (state.repairs, state.head[0]) != (self.before, self.head):
             msg = (
-                "somebody else repaired the ledger or charged it meanwhile, and this "
-                "changed nothing. Compare again with `dpflow ledger reconcile`."
+                "the ledger was repaired or written to meanwhile, and this changed "
+                "nothing. Compare again with `dpflow ledger reconcile`."
             )
             raise LedgerUnavailable(msg)
-        found: list[Posted] = []
-        for book, loss in self.losses.items():
-            found += _repaired(pen, self, book, loss)
-        return pen.answered(tuple(found))
+        for book in self.books:
+            policy = self.policies.get(book)
+            if pen.state.newest(book) is None and policy is not None:
+                with suppress(PolicyNotApplied, PolicyChanged):
+                    governing(pen, policy, applies=True)
+        first = min((number for number, _ in self.lost), default=0)
+        extra = []
+        for name, amount in self.amounts.items():
+            gate = _gate_again(pen.state, name)
+            # What the account lacks comes after what it holds, unless it went on.
+            late = gate.row is not None and gate.row.entry >= first
+            extra.append((gate, _posted(gate, Tally(amount), late=late)))
+        terms = dict.fromkeys(split(name)[:2] for name in self.amounts)
+        body = {
+            "reason": self.reason,
+            "policy": policies_of(filter(None, (pen.state.term(*t) for t in terms))),
+            "missing": len(self.lost),
+            "lost": [told for _, told in self.lost],
+            "charges": list(self.charges),
+            "step": "ledger reconcile",
+            "release_key": None,
+            "repairs": self.repairs,
+        }
+        posted = _raised(pen, "repair", extra, body)
+        for book, reason in self.frozen.items():
+            term = pen.state.newest(book)
+            if term is not None and pen.state.book(book).frozen is None:
+                closed(pen, term, reason, unfreeze=False)
+        return pen.answered(posted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,9 +306,9 @@ def _more(gate: Gate, cost: Cost, known: Tally, before: Tally) -> Tally:
     return remainder(gate.price(cost, remainder(gate.used, known)), known)
 
 
-def _is_newest(charge: Charge, book: str, gate: Gate) -> bool:
+def _is_newest(charge: Charge, gate: Gate) -> bool:
     """Say whether an account surely moved for no other charge since it was made."""
-    made, ended = charge.places[book]
+    made, ended = charge.made.number, charge.ended and charge.ended.number
     own = (made,) if ended != made + 1 else (made, ended)
     return gate.row is not None and gate.row.entry in own
 
@@ -312,12 +320,12 @@ def _posted(gate: Gate, more: Tally, *, late: bool) -> Tally:
     return gate.rule.charged_late(gate.used, more)
 
 
-def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
-    """Return what each account of a book was charged for a step, by all entries."""
-    last = state.ended(charge, book) or state.made(charge, book)
+def _charged(state: State, charge: Charge) -> dict[str, Amounts]:
+    """Return what each account was charged for a step, by all entries."""
+    last = charge.ended or charge.made
     found = {
-        name: (0,) * len(posting.amount) if last.kind == "void" else posting.amount
-        for name, posting in last.postings.items()
+        name: (0,) * len(amount) if last.kind == "void" else amount
+        for name, amount in last.amounts.items()
     }
     for name, amount in charge.added.items():
         # What was posted late is not all the step's own: then it counts for others.
@@ -326,26 +334,31 @@ def _charged(state: State, charge: Charge, book: str) -> dict[str, Amounts]:
     return found
 
 
-def _evidence(
-    state: State, command: ByHand, terms: Sequence[Term]
-) -> dict[str, dict[str, str]] | None:
-    """Return what each book says of the evidence, which no term charges twice."""
-    found: dict[str, dict[str, str]] = {}
-    for name in command.claims:
-        before = state.claimed(name)
-        for term in terms:
-            account = f"{term.book}#{term.number}"
-            used, _, entry = before.get(term.book, "").rpartition(" ")
-            if used == account:
-                msg = (
-                    f"this evidence was charged to account {account!r} before, by "
-                    f"entry {entry}; a second time would charge the same spending "
-                    "twice. Other spending needs a file of its own that proves it."
-                )
-                raise ConfigurationError(msg)
-            next_entry = state.book(term.book).number + 1
-            found[term.book] = {name: f"{account} {next_entry}"}
-    return found or None
+def _evidence_keys(evidence: str | None, accounts: Iterable[str]) -> Iterator[str]:
+    """Yield the keys of evidence in the terms of some accounts."""
+    if evidence is not None:
+        for book, number in dict.fromkeys(split(name)[:2] for name in accounts):
+            yield evidence_key(f"{book}#{number}", evidence)
+
+
+def _check_evidence(
+    state: State, evidence: str | None, accounts: Sequence[str]
+) -> None:
+    """Refuse evidence that a term has charged already.
+
+    Raises:
+        ConfigurationError: If one has.
+    """
+    for key in _evidence_keys(evidence, accounts):
+        before = state.row(key)
+        if before is not None:
+            account = key.removeprefix("evidence/").rpartition("/")[0]
+            msg = (
+                f"this evidence was charged to account {account!r} before, by "
+                f"entry {before['entry']}; a second time would charge the same spending "
+                "twice. Other spending needs a file of its own that proves it."
+            )
+            raise ConfigurationError(msg)
 
 
 def _raised(
@@ -355,65 +368,24 @@ def _raised(
     body: Mapping[str, Any],
     *,
     charge: str | None = None,
-    claims: Mapping[str, Mapping[str, str]] | None = None,
-    books: Sequence[str] = (),
 ) -> tuple[Posted, ...]:
-    """Write entries that raise what accounts have settled, one for each book."""
-    found = []
-    for book in dict.fromkeys((*books, *(gate.dataset for gate, _ in extra))):
-        here = [(gate, amount) for gate, amount in extra if gate.dataset == book]
-        overdrawn = [gate.id for gate, amount in here if gate.overdrawn_by(amount)]
-        told = dict(body)
-        if claims is not None:
-            told["claims"] = claims[book]
-        if overdrawn:
-            told["overdrawn"] = overdrawn
-        amounts = {gate.id: amount.amounts for gate, amount in here}
-        entry = pen.write(book, kind, amounts, told, charge=charge)
-        for gate, amount in here:
+    """Write an entry that raises what accounts have settled."""
+    overdrawn = [gate.id for gate, amount in extra if gate.overdrawn_by(amount)]
+    told = {**body, "overdrawn": overdrawn} if overdrawn else dict(body)
+    amounts = {gate.id: amount.amounts for gate, amount in extra}
+    entry = pen.write(kind, amounts, told, charge=charge)
+    return tuple(
+        Posted(
+            account=gate.id,
+            entry=entry.number,
+            amount=gate.rule.named(amount),
             # A freeze hides all other states.
-            over = gate.state == "open" and gate.id in overdrawn
-            found.append(
-                Posted(
-                    account=gate.id,
-                    entry=entry.number,
-                    amount=gate.rule.named(amount),
-                    state="overdrawn" if over else gate.state,
-                )
-            )
-    return tuple(found)
-
-
-def _repaired(
-    pen: Decision, command: Repair, book: str, loss: BookLoss
-) -> tuple[Posted, ...]:
-    policy = command.policies.get(book)
-    if pen.state.newest(book) is None and policy is not None and loss.amounts:
-        with suppress(PolicyNotApplied, PolicyChanged):
-            governing(pen, policy, applies=True)
-    amounts = loss.amounts.items()
-    # What the ledger lacks comes after what it holds, unless it went on meanwhile.
-    first = min((number for number, _ in loss.entries), default=0)
-    late = first <= pen.state.book(book).number
-    gates = [(_gate_again(pen.state, name), Tally(amount)) for name, amount in amounts]
-    extra = [(gate, _posted(gate, amount, late=late)) for gate, amount in gates]
-    numbers = {split(name)[1] for name in loss.amounts}
-    terms = [term for term in pen.state.terms(book) if term.number in numbers]
-    body = {
-        "reason": command.reason,
-        "policy": policies_of(terms),
-        "missing": len(loss.entries),
-        "charges": list(loss.charges),
-        "step": "ledger reconcile",
-        "release_key": None,
-        "epoch": command.epoch,
-    }
-    names = {lost_name(book, *place): "" for place in loss.entries}
-    posted = _raised(pen, "repair", extra, body, claims={book: names}, books=[book])
-    term = pen.state.newest(book)
-    if loss.frozen and term is not None and pen.state.book(book).frozen is None:
-        closed(pen, term, loss.frozen, unfreeze=False)
-    return posted
+            state="overdrawn"
+            if gate.state == "open" and gate.id in overdrawn
+            else gate.state,
+        )
+        for gate, amount in extra
+    )
 
 
 def _gate_again(state: State, account: str) -> Gate:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpflow.exceptions import (
     PolicyNotApplied,
 )
-from dpflow.ledger.model import Command, Decision, Keys, State
+from dpflow.ledger.journal import charge_keys
+from dpflow.ledger.model import Command, Decision, newest_terms
 from dpflow.ledger.rows import Term
+from dpflow.ledger.state import State, whole_book
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +23,9 @@ class Freeze(Command):
     reason: str
     unfreeze: bool = False
 
-    @property
-    def keys(self) -> Keys:
-        """The book with its accounts, which the answer names."""
-        return Keys(books=(self.book,), whole=(self.book,))
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the book with its accounts, which the answer names."""
+        yield from (*newest_terms(state, self.book), whole_book(self.book))
 
     def decide(self, state: State) -> Decision:
         """Write that a book is frozen, or open again; a second freeze changes nothing.
@@ -45,7 +46,7 @@ class Freeze(Command):
             return pen.answered(())
         closed(pen, term, self.reason, unfreeze=self.unfreeze)
         base = f"{term.book}#{term.number}"
-        mine = (key[1] for key in state.rows if key[0] == "account")
+        mine = (account.id for account in state.accounts(self.book))
         named = sorted(name for name in mine if name.startswith(f"{base}/"))
         return pen.answered((base, *named))
 
@@ -53,11 +54,11 @@ class Freeze(Command):
 def closed(pen: Decision, term: Term, reason: str, *, unfreeze: bool) -> None:
     """Write that a book is frozen, or unfrozen."""
     told = {"who": pen.command.facts.get("who", ""), "reason": reason}
-    body = {**told, "policy": policies_of([term])}
+    body = {**told, "book": term.book, "policy": policies_of([term])}
     if unfreeze:
-        pen.write(term.book, "unfreeze", {}, body)
+        pen.write("unfreeze", {}, body)
     else:
-        pen.write(term.book, "freeze", {}, {**body, "frozen": told})
+        pen.write("freeze", {}, {**body, "frozen": {**told, "at": pen.command.at}})
 
 
 def policies_of(terms: Iterable[Term]) -> dict[str, str]:
@@ -71,33 +72,32 @@ class Withdraw(Command):
 
     Attributes:
         key: Of the release.
-        book: Where the entries of its charge are.
         digest: Of the value that is meant; another one is kept.
         reason: Why, for the journal.
     """
 
     key: str
-    book: str
     digest: str | None
     reason: str
 
-    @property
-    def keys(self) -> Keys:
-        """The release, and the book that tells of its end."""
-        return Keys(books=(self.book,), releases=(self.key,))
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the release, and the charge that made it."""
+        yield f"release/{self.key}"
+        kept = state.rows.get(f"release/{self.key}")
+        if kept is not None:
+            yield from charge_keys(state, kept["charge"])
 
     def decide(self, state: State) -> Decision:
         """Delete the value of a release; the answer is whether there was one."""
         pen, kept = Decision(state, self), state.release(self.key)
         if (
             kept is None
-            or kept.state != "settled"
-            or (kept.book, kept.digest) != (self.book, self.digest)
+            or (kept.state, kept.digest) != ("settled", self.digest)
             or kept.key not in state.values
         ):
             return pen.answered(answer=False)
         told = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
-        pen.write(kept.book, "withdraw", {}, told)
+        pen.write("withdraw", {}, told, charge=kept.charge)
         return pen.answered(answer=True)
 
 
@@ -108,22 +108,20 @@ class Resume(Command):
     books: tuple[str, ...]
     flow: str
 
-    @property
-    def keys(self) -> Keys:
-        """The books that refused it."""
-        return Keys(books=self.books)
+    def keys(self, _: State) -> Iterator[str]:
+        """Yield the books that refused it."""
+        yield from (f"book/{book}" for book in self.books)
 
     def decide(self, state: State) -> Decision:
         """Note in each book that the schedule of a flow runs again."""
         pen = Decision(state, self)
-        for book in self.books:
-            pen.write(book, "resume", {}, {"flow": self.flow})
+        pen.write("resume", {}, {"flow": self.flow, "books": list(self.books)})
         return pen.answered(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint(Command):
-    """Keep a signature over an entry of a book, and over all before it.
+    """Keep a signature over an entry, and over all before it.
 
     Attributes:
         number: Of the entry that was signed; others may have come since.
@@ -131,25 +129,18 @@ class Checkpoint(Command):
         signed: What the journal keeps: the signature, and what it was made of.
     """
 
-    book: str
     number: int
     hash: str
     signed: Mapping[str, Any]
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Where the entry is."""
-        return self.book, self.number
-
-    @property
-    def keys(self) -> Keys:
-        """The book, and the entry."""
-        return Keys(books=(self.book,), entries=(self.place,))
+    def keys(self, _: State) -> Iterator[str]:
+        """Yield the entry."""
+        yield f"#{self.number}"
 
     def decide(self, state: State) -> Decision:
         """Keep a signature; the answer is whether the journal holds that entry."""
-        pen, signed = Decision(state, self), state.entries.get(self.place)
+        pen, signed = Decision(state, self), state.entries.get(self.number)
         if signed is None or signed.hash != self.hash:
             return pen.answered(answer=False)
-        pen.write(self.book, "checkpoint", {}, {"signed": dict(self.signed)})
+        pen.write("checkpoint", {}, {"signed": dict(self.signed)})
         return pen.answered(answer=True)

@@ -8,7 +8,7 @@ opened with, to at most the lifetime.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,9 +32,10 @@ from dpflow.ledger.decision.terms import (
     opened,
     source_claim,
 )
-from dpflow.ledger.model import Command, Decision, Keys, State
+from dpflow.ledger.model import Command, Decision, all_terms
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Account, Term, flow_mark, split
+from dpflow.ledger.rows import Account, Term, split
+from dpflow.ledger.state import State, whole_book
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
 from dpflow.policy.reserved import reserved_flows
@@ -98,7 +99,6 @@ class Apply(Command):
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
         forgotten: Accounts that the witness knows to have been charged.
-        sources: Those of the book's terms, which it may let go of.
     """
 
     policy: Policy
@@ -106,16 +106,16 @@ class Apply(Command):
     new_term: bool = False
     raise_lifetime: bool = False
     forgotten: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
 
-    @property
-    def keys(self) -> Keys:
-        """Every term and account of the book, and who uses its source."""
-        policy = self.policy
-        used = (policy.source, *self.sources)
-        names = [f"source {name}" for name in dict.fromkeys(used) if name is not None]
-        book = (policy.dataset,)
-        return Keys(books=book, whole=book, claims=tuple(names))
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield every term and account of the book, and who uses its sources."""
+        book = self.policy.dataset
+        yield from (*all_terms(state, book), whole_book(book))
+        if self.policy.source is not None:
+            yield f"claim/{self.policy.source}"
+        if f"book/{book}" in state.asked:
+            sources = (t.facts["pinned"].get("source") for t in state.terms(book))
+            yield from (f"claim/{source}" for source in sources if source is not None)
 
     def decide(self, state: State) -> Decision:
         """Make a policy the ledger's own copy, which governs from then on.
@@ -148,9 +148,8 @@ def term_views(
     terms, found = state.terms(book), []
     overdrawn = {
         split(row.id)[1]
-        for row in state.rows.values()
-        if isinstance(row, Account) and row.book == book and row.overdrawn
-        if split(row.id)[2] not in ("flow", "odometer", "others")
+        for row in state.accounts(book)
+        if row.overdrawn and split(row.id)[2] not in ("flow", "odometer", "others")
     }
     lost = {split(name)[1] for name in forgotten if name.startswith(f"{book}#")}
     for term in terms:
@@ -184,7 +183,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
     if term is not None and agrees(term, policy):
         action = "nothing"
     elif term is not None:
-        flows = _charged_flows(state, term)
+        flows = {*state.book(term.book).flows}
         changes = judge(term.facts["declared"], policy.declared(), charged_flows=flows)
         action = "new term" if terms[-1].charged else "replace"
         if action == "new term" and overall(changes) in ("tighter", "neutral"):
@@ -235,13 +234,6 @@ def _used(row: Account) -> Tally:
     return Tally(row.settled) + Tally(row.held)
 
 
-def _charged_flows(state: State, term: Term) -> set[str]:
-    """Return the flows that were ever charged in a term."""
-    mark = flow_mark(term.number, "")
-    known = state.book(term.book).ran
-    return {name.removeprefix(mark) for name in known if name.startswith(mark)}
-
-
 def _check_sum(
     policy: Policy, action: str, terms: Sequence[TermView], *, raised: bool
 ) -> None:
@@ -262,7 +254,7 @@ def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
         msg = f"nothing of dataset {policy.dataset!r} can be tightened"
         raise ValueError(msg)
     _check_sum(policy, "tighten", found.terms, raised=False)
-    was, copied = pen.state, copy_of(policy, pins)
+    was, copied = pen.state.copy(), copy_of(policy, pins)
     old = before.facts["gates"]
     # A flow that may not use the dataset any more keeps its gates, under which what it
     # charged is settled; no step asks them.
@@ -275,10 +267,11 @@ def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
         "before": {
             place: old.get(place) for place in new if new[place] != old.get(place)
         },
+        "book": policy.dataset,
         "term": term,
         "claims": source_claim(policy),
     }
-    pen.write(policy.dataset, "tighten", {}, body)
+    pen.write("tighten", {}, body)
     return [
         gate
         for old, gate in _gates_of_term(was, pen.state, before)
@@ -289,10 +282,10 @@ def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
 def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gate]]:
     """Return each account of a term under the gate before and the one after."""
     base, found = f"{before.book}#{before.number}", []
-    for key in was.rows:
-        if key[0] != "account" or not f"{key[1]}/".startswith(f"{base}/"):
+    for name in [each.id for each in was.accounts(before.book)]:
+        if not f"{name}/".startswith(f"{base}/"):
             continue
-        old, new = gate_at(was, key[1]), gate_at(now, key[1])
+        old, new = gate_at(was, name), gate_at(now, name)
         if old is None or new is None:
             continue
         # A reserved share that shrinks leaves more to `others`.
@@ -342,13 +335,12 @@ def _open(pen: Decision, command: Apply, found: Proposal) -> Applied:
 def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
     """Return the sources that a book lets go: no term on them was ever charged."""
     found: dict[str, str | None] = {}
-    spent = {f"source {policy.source}"}
+    spent = {policy.source}
     for term in state.terms(policy.dataset):
-        name = f"source {term.facts['pinned'].get('source')}"
+        name = term.facts["pinned"].get("source")
         if is_charged(state, term):
             spent.add(name)
-        # A claim that was not loaded is left as it is.
-        elif policy.dataset in state.claimed(name):
+        elif name is not None and policy.dataset in state.claimed(name):
             found[name] = None
     return {name: None for name in found if name not in spent}
 

@@ -16,9 +16,11 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, charges_of
-from dpflow.ledger.model import Decision, State
+from dpflow.ledger.entry import Amounts, Sums
+from dpflow.ledger.model import Decision
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Amounts, Charge, Sums, added_up, epoch_of
+from dpflow.ledger.rows import Charge, added_up
+from dpflow.ledger.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class Cover:
 
 def is_repaired(state: State, charge: Charge) -> bool:
     """Say whether the ledger was repaired since a charge was made."""
-    return charge.epoch != epoch_of(state.rows)
+    return charge.repairs != state.repairs
 
 
 def cover_of(
@@ -63,11 +65,10 @@ def cover_of(
         place = state.run(name).unheld
         if place is not None:
             refused = dict(state.entries[place].body)
-            # Of the gate that refused first, be it another book's.
             refused["dataset"] = str(refused["account"]).partition("#")[0]
             return Cover(preflight="", ended=False, refused=refused)
     for name in request.preflights:
-        charge = state.preflight(name)
+        charge = state.reservation(name)
         if charge is None:
             continue
         ended = charge.state != "open" or is_repaired(state, charge)
@@ -87,7 +88,7 @@ def _held_around(
     moving = {gate.id for gate, _ in asked if not gate.rule.steady}
     found: dict[str, Amounts] = {}
     for name in request.preflights if moving else ():
-        charge = state.preflight(name)
+        charge = state.reservation(name)
         if charge is not None and charge.state == "open":
             here = {name: a for name, a in charge.held.items() if name in moving}
             found = added_up(found, here)
@@ -125,41 +126,30 @@ def check_additive(gate: Gate) -> None:
 
 
 def reopened(pen: Decision, request: Request) -> Decision | None:
-    """Find the preflight that an earlier execution of the same run has left open.
+    """Find the reservation that an earlier execution of the same run has left open.
 
-    A run whose process died is taken over, undrawn rest and all. What the run declares
-    may have changed: then the rest is returned, and a new preflight is decided.
+    No step runs under a reservation itself, so that one whose process has ended is
+    sealed, and its rest returns. One from before a repair returns nothing.
 
     Raises:
         ReservationConflict: If another process runs it now, with another declaration.
     """
     state = pen.state
-    charge = state.preflight(request.covers)
+    charge = state.reservation(request.covers)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    entries = state.all_made(charge)
-    made = entries[0].body
-    same = request.made(made)
     owned = charge.owner == request.owner
-    if not owned and charge.owner not in state.alive:
-        pen.write_all(charge, "adopt", {}, {"owner": request.owner})
-    elif not owned and not same:
-        msg = (
-            f"another process runs flow run {request.covers} now, and declared another "
-            "reservation. Wait for its end, or run the flow anew."
-        )
-        raise ReservationConflict(msg, reservation=charge.id)
-    if same:
-        held = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-        return pen.answered(held, earlier=entries)
-    pen.write_all(charge, "seal", charge.held, {"outcome": "declared anew"})
+    if owned or charge.owner in state.alive:
+        if request.made(charge.made.body):
+            accounts = tuple(charge.made.body["accounts"])
+            held = Granted(reservation=charge.id, accounts=accounts)
+            return pen.answered(held, earlier=[charge.made])
+        if not owned:
+            msg = (
+                f"another process runs flow run {request.covers} now, and declared "
+                "another reservation. Wait for its end, or run the flow anew."
+            )
+            raise ReservationConflict(msg, reservation=charge.id)
+    sealed = {"outcome": "declared anew"}
+    pen.write("seal", charge.held, sealed, charge=charge.id)
     return None
-
-
-def before_of(state: State, run: str) -> list[tuple[str, int]]:
-    """Return where a run was held or refused last, for who follows several books."""
-    unheld, charge = state.run(run).unheld, state.preflight(run)
-    found = [] if unheld is None else [unheld]
-    for book, places in sorted(charge.places.items()) if charge is not None else ():
-        found.append((book, max(places)))
-    return found

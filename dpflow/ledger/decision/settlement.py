@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.costs.base import (
     Cost,
@@ -26,10 +26,11 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import may_return
-from dpflow.ledger.model import Command, Decision, Keys, Reach, State
-from dpflow.ledger.rows import Amounts, Charge, Sums
+from dpflow.ledger.entry import Amounts, Entry, Sums
+from dpflow.ledger.journal import charge_keys, may_return
+from dpflow.ledger.model import Command, Decision, terms_of_accounts
+from dpflow.ledger.rows import Charge, account_key
+from dpflow.ledger.state import State
 from dpflow.solving import before_solving
 
 
@@ -53,12 +54,14 @@ class End(Command):
     reported: Outcome | None = None
     value: str | None = None
 
-    @property
-    def keys(self) -> Keys:
-        """The charge with all that it holds; what returns is for its rules to say."""
-        priced = self.reported is not None or self.kind == "void"
-        reach = Reach.TERMS if priced else Reach.ACCOUNTS
-        return Keys(charges=(self.charge,), reach=reach)
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the charge with all that it holds; its rules say what returns."""
+        yield from charge_keys(state, self.charge)
+        made = state.made.get(self.charge)
+        if made is not None:
+            yield from map(account_key, made.amounts)
+            if self.reported is not None or self.kind == "void":
+                yield from terms_of_accounts(made.amounts)
 
     def charges_met(self, _: State) -> Iterable[str | None]:
         """Return the charge, if its owner must have ended."""
@@ -87,7 +90,7 @@ class End(Command):
             if any(map(any, kept.values())):
                 # What cannot return is posted; a void posts nothing.
                 kind, amounts, body["outcome"] = "settle", kept, "void"
-        pen.write_all(charge, kind, amounts, body)
+        pen.write(kind, amounts, body, charge=charge.id)
         if charge.key is not None and self.value is not None:
             pen.keep(charge.key, self.value)
         return pen.answered(None)
@@ -101,10 +104,14 @@ class Seal(Command):
     owner: str
     outcome: str
 
-    @property
-    def keys(self) -> Keys:
-        """The run with the charge that holds it."""
-        return Keys(runs=(self.run,), reach=Reach.ACCOUNTS)
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the run with the charge that holds it."""
+        yield from ("repairs", f"run/{self.run}")
+        name = (state.rows.get(f"run/{self.run}") or {}).get("reservation")
+        if name is not None:
+            yield from charge_keys(state, name)
+            made = state.made.get(name)
+            yield from map(account_key, () if made is None else made.amounts)
 
     def decide(self, state: State) -> Decision:
         """End a flow run's preflight; the answer is whether there was one to seal.
@@ -113,7 +120,7 @@ class Seal(Command):
             ReservationConflict: If another process runs the flow, or the ledger lost
                 charges since: then nothing is returned.
         """
-        pen, charge = Decision(state, self), state.preflight(self.run)
+        pen, charge = Decision(state, self), state.reservation(self.run)
         if charge is None:
             return pen.answered(answer=False)
         if is_repaired(state, charge):
@@ -134,7 +141,8 @@ class Seal(Command):
                 f"{charge.id}"
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        pen.write_all(charge, "seal", charge.held, {"outcome": self.outcome})
+        sealed = {"outcome": self.outcome}
+        pen.write("seal", charge.held, sealed, charge=charge.id)
         return pen.answered(answer=True)
 
 
@@ -144,10 +152,9 @@ def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amou
     It is all of that, unless the theorem gives back; where more than one unit was
     reserved for, or an older solver priced the step, nothing is given back.
     """
-    found = dict(charge.held)
+    found, made = dict(charge.held), charge.made
+    cost = cost_from_description(made.body["cost"])
     for name, held in charge.held.items():
-        made = state.made(charge, name.partition("#")[0])
-        cost = cost_from_description(made.body["cost"])
         gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
         used = used_before(made, name)
         with suppress(UnsupportedCost):
@@ -170,13 +177,13 @@ def used_before(made: Entry, name: str) -> Tally:
 def _still_posted(state: State, charge: Charge, posted: Sums) -> Sums:
     """Return what is posted where something may have been reserved after a charge.
 
-    Its accounts' newest entries tell: any other one, even a refusal, counts.
+    Its accounts' newest entries tell.
     """
     found: dict[str, Amounts] = {}
     for name, amount in posted.items():
         account, held = state.account(name), charge.held[name]
-        place = charge.places[name.partition("#")[0]][0]
-        if amount == held or (account is not None and account.entry == place):
+        newest = account is not None and account.entry == charge.made.number
+        if amount == held or newest:
             found[name] = amount
         else:
             rule = gate_of(state, name, 1).rule
@@ -184,51 +191,37 @@ def _still_posted(state: State, charge: Charge, posted: Sums) -> Sums:
     return found
 
 
-class Lesser(NamedTuple):
-    """A settlement that posts less than its charge held.
-
-    Attributes:
-        charge: Id of the charge.
-        place: Book and number of the settlement.
-        late: Accounts to which others posted after the charge was reserved.
-    """
-
-    charge: str
-    place: tuple[str, int]
-    late: Collection[str]
-
-
 #: What is wrong with a settlement that `is_too_little`.
 TOO_LITTLE = "a step was settled for less than its outcome costs"
 
 
-def lesser_keys(settled: Iterable[Lesser]) -> Keys:
-    """Return the rows that `is_too_little` needs."""
-    names = dict.fromkeys(each.charge for each in settled)
-    return Keys(charges=tuple(names), reach=Reach.TERMS)
+def is_lesser(state: State, entry: Entry) -> bool:
+    """Say whether an entry settles a charge for less than it holds."""
+    if entry.kind != "settle" or entry.charge is None:
+        return False
+    charge = state.charge(entry.charge)
+    return charge is not None and entry.amounts != charge.held
 
 
-def is_too_little(state: State, settled: Lesser) -> bool:
+def is_too_little(state: State, entry: Entry) -> bool:
     """Say whether a settlement returned more than its outcome allows.
 
     Prices are those of the running version; a settlement at more is never refused,
     because an older version may have had higher prices.
 
     Args:
-        state: With the charge and the terms of its accounts.
-        settled: What is checked.
+        state: Before the settlement, with its charge, the accounts and their terms.
+        entry: What is checked.
     """
-    charge, (book, _) = known_charge(state, settled.charge), settled.place
-    made, end = state.made(charge, book), state.entries[settled.place]
-    for name, posting in end.postings.items():
-        held = made.postings[name].amount
-        gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
-        least = _least_posted(gate, made, end.body)
-        if name in settled.late:
+    charge = known_charge(state, entry.charge or "")
+    made, units = charge.made, charge.made.body.get("units", {})
+    for name, amount in entry.amounts.items():
+        held, account = charge.held[name], state.account(name)
+        gate = gate_of(state, name, units.get(name, 1))
+        least = _least_posted(gate, made, entry.body)
+        if account is None or account.entry != made.number:
             least = gate.rule.settled_late(Tally(held), Tally(least)).amounts
-        if not (
-            all(map(le, least, posting.amount)) and all(map(le, posting.amount, held))
-        ):
+        if not (all(map(le, least, amount)) and all(map(le, amount, held))):
             return True
     return False
 
@@ -278,8 +271,7 @@ def _check(state: State, charge: Charge, command: End) -> bool:
     Raises:
         ReservationConflict: If it may not.
     """
-    kind, problem = command.kind, None
-    last = state.ended(charge, min(charge.places))
+    kind, problem, last = command.kind, None, charge.ended
     # A void of what cannot return is written as a settlement.
     voided = last is not None and "void" in (last.kind, last.body.get("outcome"))
     ended = "void" if voided else charge.state
@@ -296,17 +288,13 @@ def _check(state: State, charge: Charge, command: End) -> bool:
     if problem is not None:
         raise ReservationConflict(problem, reservation=charge.id)
     if charge.covers is not None:
-        _check_preflight(state, charge, kind)
+        _check_preflight(charge, kind)
     return False
 
 
-def _check_preflight(state: State, charge: Charge, kind: str) -> None:
-    """Refuse to settle a preflight, or to void one that a step drew from."""
-    drawn = any(
-        charge.held.get(name) != posting.amount
-        for book in charge.places
-        for name, posting in state.made(charge, book).postings.items()
-    )
+def _check_preflight(charge: Charge, kind: str) -> None:
+    """Refuse to settle a run reservation, or to void one that a step drew from."""
+    drawn = charge.held != charge.made.amounts
     if kind == "settle" or (kind == "void" and drawn):
         msg = (
             f"reservation {charge.id} is the one of flow run {charge.covers}: "

@@ -16,10 +16,11 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.decision.gates import population_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Decision, State
+from dpflow.ledger.model import Decision
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import Request, digest
-from dpflow.ledger.rows import Book, Term
+from dpflow.ledger.rows import Term
+from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines
 from dpflow.policy.population import PREFIX
@@ -33,12 +34,11 @@ BY_ITSELF = (FIRST, UNCHARGED)
 
 
 def is_charged(state: State, term: Term) -> bool:
-    """Say whether a step may have read data under a term, at whatever cost."""
-    return _has_run(state.book(term.book), term.number)
+    """Say whether a step may have read data under a term, at whatever cost.
 
-
-def _has_run(book: Book, term: int) -> bool:
-    return book.ran.get(str(term), 0) > 0
+    One whose charge was given back counts as well.
+    """
+    return state.account(f"{term.book}#{term.number}") is not None
 
 
 def agrees(term: Term, policy: Policy) -> bool:
@@ -161,9 +161,9 @@ def opened(
         "by": pen.command.writer,
     }
     said = {"reason": reason, "policy": copied["policy_hash"]}
-    told = {**facts, **said}
     named = {**source_claim(policy), **(claims or {})}
-    pen.write(policy.dataset, "open", {}, {**told, "term": term, "claims": named})
+    told = {**facts, **said, "book": policy.dataset, "term": term, "claims": named}
+    pen.write("open", {}, told)
     newest = pen.state.newest(policy.dataset)
     assert newest is not None
     return newest
@@ -183,21 +183,18 @@ def copy_of(policy: Policy, pinned: Mapping[str, Any]) -> dict[str, Any]:
 def source_claim(policy: Policy) -> dict[str, str]:
     """Return the name that a term with this policy uses, for others of the ledger."""
     source = policy.source
-    return {} if source is None else {f"source {source}": policy.population or ""}
+    return {} if source is None else {source: policy.population or ""}
 
 
 def may_be_replaced(state: State, term: Term) -> bool:
     """Say whether the next file may take an uncharged term's place by itself.
 
-    Not if any term was charged, for then the lifetime decides; not one that a person
-    applied; and not while the dataset is frozen.
+    Not one that a person applied, and not while the dataset is frozen. Where a term was
+    charged, none after it was opened by itself.
     """
-    book = state.book(term.book)
-    return (
-        term.facts["reason"] in BY_ITSELF
-        and book.frozen is None
-        and not any(_has_run(book, number) for number in range(1, book.terms + 1))
-    )
+    by_itself = term.facts["reason"] in BY_ITSELF
+    is_open = state.book(term.book).frozen is None
+    return by_itself and is_open and not is_charged(state, term)
 
 
 def _changed(term: Term, policy: Policy) -> PolicyChanged:
@@ -225,7 +222,7 @@ def check_alone(state: State, policy: Policy) -> None:
         before is not None and before.facts["pinned"].get("source") == policy.source
     ):
         return
-    claimed = state.claimed(f"source {policy.source}")
+    claimed = state.claimed(policy.source)
     for book, population in sorted(claimed.items()):
         together = population and population == policy.population
         if book != policy.dataset and not together:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-
-#: Book and number of an entry.
-Place = tuple[str, int]
+from dpflow.ledger.entry import first_hash
 
 
 class Identity(NamedTuple):
@@ -24,9 +22,15 @@ class Identity(NamedTuple):
     environment: str | None
     created_at: str
 
+    @property
+    def first(self) -> str:
+        """The hash before that of the first entry."""
+        return first_hash(self.ledger, VERSION, self.created_at, self.environment)
 
-#: What this code writes, and the oldest code that may write after it.
-SCHEMA_VERSION = 1
+
+#: Of the tables and of the law: hash text, kinds, and what `journal.after` does. Each
+#: change of them raises it; a ledger of another version is refused.
+VERSION = 1
 
 
 def another_version(place: str) -> LedgerUnavailable:
@@ -39,31 +43,27 @@ def another_version(place: str) -> LedgerUnavailable:
     return LedgerUnavailable(msg, ledger=place)
 
 
-def check_writer(place: str, needed: object) -> None:
-    """Refuse a ledger that only a newer dpflow may write to.
+def check_version(place: str, found: object) -> None:
+    """Refuse a ledger of another version.
 
     Raises:
         LedgerCorrupt: If what it says is no version.
-        LedgerUnavailable: If it is one.
+        LedgerUnavailable: If it is another one.
     """
-    if type(needed) is not int:
-        msg = f"{place} is damaged: it says that it needs schema {needed!r:.40}"
+    if type(found) is not int:
+        msg = f"{place} is damaged: it says that it is of version {found!r:.40}"
         raise LedgerCorrupt(msg, ledger=place)
-    if needed > SCHEMA_VERSION:
-        msg = (
-            f"the ledger {place} needs a dpflow that writes schema {needed}; this one "
-            f"writes {SCHEMA_VERSION}. Upgrade dpflow."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
+    if found != VERSION:
+        raise another_version(place)
 
 
 def identity_of(rows: Sequence[tuple[Any, ...]], place: str) -> Identity:
-    """Read the identity of a ledger that this version may write."""
+    """Read the identity of a ledger that this version may use."""
     if len(rows) != 1:
         msg = f"{place} is no ledger: its identity row is missing"
         raise LedgerCorrupt(msg, ledger=place)
-    ((ledger, environment, created_at, needed),) = rows
-    check_writer(place, needed)
+    ((ledger, environment, created_at, version),) = rows
+    check_version(place, version)
     return Identity(ledger, environment, created_at)
 
 
@@ -83,9 +83,10 @@ def read_only_error(place: str) -> LedgerUnavailable:
 
 
 def damaged(what: str, place: str) -> LedgerCorrupt:
-    """Make the error for a row or an entry that is not what it should be."""
+    """Make the error for an entry that is not what it should be."""
     msg = (
-        f"{what}. Someone edited the ledger, or it is damaged: restore a backup before "
-        "any further step."
+        f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
+        f"{what[1:]}. Nothing was charged. `dpflow ledger verify` shows all of it; "
+        "restore a backup before any further step."
     )
     return LedgerCorrupt(msg, ledger=place)

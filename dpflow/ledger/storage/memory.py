@@ -20,8 +20,8 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, damaged
-from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.tables import SqliteTables, make_tables
+from dpflow.ledger.storage.storage import Storage
 from dpflow.locks import TurnQueue
 
 #: How long a transaction waits for those of other threads.
@@ -110,15 +110,15 @@ class Memory(Storage):
             raise LedgerUnavailable(msg, ledger=self.place)
         return found
 
-    def _writing(self) -> AbstractContextManager[Tables]:
+    def _writing(self) -> AbstractContextManager[SqliteTables]:
         return self._transaction("COMMIT")
 
-    def read(self) -> AbstractContextManager[Tables]:
+    def read(self) -> AbstractContextManager[SqliteTables]:
         """Run a block that reads one consistent state; what it wrote would go."""
         return self._transaction("ROLLBACK")
 
     @contextmanager
-    def _transaction(self, end: str) -> Iterator[Tables]:
+    def _transaction(self, end: str) -> Iterator[SqliteTables]:
         kept = self.kept
         # Every object that names the ledger stands in its line.
         self._line = kept.line
@@ -126,7 +126,7 @@ class Memory(Storage):
             kept.roll_back()  # an interrupt kept the turn before from its end
             try:
                 kept.connection.execute("BEGIN")
-                yield Tables(kept.connection, self.place, kept.identity)
+                yield SqliteTables(kept.connection, self.place, kept.identity)
                 kept.connection.execute(end)
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error

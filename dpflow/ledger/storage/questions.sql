@@ -1,71 +1,98 @@
 -- What is asked of a ledger's tables, by name, in words that SQLite and PostgreSQL share
--- (`postgres_transaction` says which words it replaces).
+-- (`statements` says which words it replaces). Kinds in braces come from `journal.KINDS`.
 
 -- name: identity
-SELECT ledger_id, min_writer FROM ledger
-
--- name: rows
-SELECT row.key, row.value, row.output AS output
-FROM json_each(:names) AS named JOIN row ON row.key = named.value
-
--- name: entries
-SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM json_each(:names) AS named
-JOIN entry ON entry.book = substr(named.value, 1, instr(named.value, '#') - 1)
-    AND entry.number = CAST(substr(named.value, instr(named.value, '#') + 1) AS bigint)
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
-
--- name: after
-SELECT book, number, kind, charge, postings, body, at, writer, hash
-FROM entry WHERE book = :book AND number > :after ORDER BY number LIMIT :limit
-
--- name: newest
-SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM entry
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
-WHERE entry.book = :book AND entry.number < :before
-ORDER BY entry.number DESC LIMIT :limit
-
--- name: rare
-SELECT entry.book, entry.number, entry.kind, entry.charge, entry.postings, entry.body,
-    entry.at, entry.writer, entry.hash, coalesce(before.hash, '')
-FROM entry INDEXED BY entry_rare
-LEFT JOIN entry AS before
-    ON before.book = entry.book AND before.number = entry.number - 1
-WHERE entry.book = :book AND entry.number < :before
-    AND entry.kind NOT IN ('reserve', 'settle', 'void', 'seal')
-    AND CAST(:kind AS text) IN ('', entry.kind)
-ORDER BY entry.number DESC LIMIT :limit
-
--- name: open_charges
-SELECT key, value FROM row INDEXED BY row_open WHERE open
-
--- name: releases
-SELECT row.key, row.value, length(row.output) FROM row
-WHERE row.key > 'release:' AND row.key < 'release;'
-
--- name: charges_of
-SELECT charge FROM entry
-WHERE book >= :first AND book <= :last AND kind = 'reserve' AND instr(body, :text) > 0
-
--- name: kept
-SELECT row.key, row.value, row.output FROM row
-WHERE row.key > :above AND row.key < :below ORDER BY row.key LIMIT :limit
-
--- name: keys
-SELECT key FROM row WHERE key >= :above AND key < :below
-
--- name: secret
-SELECT release_secret FROM ledger
-
--- name: create_ledger
-INSERT INTO ledger (one, ledger_id, schema_version, min_writer, release_secret,
-    created_at, environment)
-VALUES (1, :ledger, :version, :version, :secret, :created_at, :environment)
+SELECT ledger_id, version FROM ledger
 
 -- name: whole_identity
-SELECT ledger_id, environment, created_at, min_writer FROM ledger
+SELECT ledger_id, environment, created_at, version FROM ledger
+
+-- name: secret
+SELECT secret FROM ledger
+
+-- name: create_ledger
+INSERT INTO ledger (one, ledger_id, version, secret, created_at, environment)
+VALUES (1, :ledger, :version, :secret, :created_at, :environment)
+
+-- name: head
+SELECT number, hash FROM entry ORDER BY number DESC LIMIT 1
+
+-- The newest entry of each key.
+-- name: newest
+SELECT named.value, (
+    SELECT max(tag.number) FROM tag WHERE tag.key = named.value AND tag.number < :before
+) FROM json_each(:names) AS named
+
+-- These entries, others by their numbers, and those that began and ended charges.
+-- name: told
+SELECT entry.number, entry.kind, entry.charge, entry.rows, entry.body, entry.at,
+    entry.writer, entry.hash, coalesce(previous.hash, '')
+FROM entry LEFT JOIN entry AS previous ON previous.number = entry.number - 1
+WHERE entry.number IN (
+    SELECT (
+        SELECT max(tag.number) FROM tag
+        WHERE tag.key = named.value AND tag.number < :before
+    ) FROM json_each(:names) AS named
+    UNION SELECT CAST(numbered.value AS bigint) FROM json_each(:numbers) AS numbered
+    UNION SELECT made.number
+    FROM json_each(:charges) AS charged JOIN entry AS made
+        ON made.charge = charged.value AND made.kind = 'reserve'
+    WHERE made.number < :before
+    UNION SELECT ended.number
+    FROM json_each(:charges) AS charged JOIN entry AS ended
+        ON ended.charge = charged.value AND ended.kind IN ({ends})
+    WHERE ended.number < :before
+)
+
+-- name: values
+SELECT kept.key, kept.value AS output FROM json_each(:names) AS named
+JOIN kept ON kept.key = named.value
+
+-- name: sizes
+SELECT kept.key, length(kept.value) AS output FROM json_each(:names) AS named
+JOIN kept ON kept.key = named.value
+
+-- name: kept
+SELECT kept.key, kept.value AS output FROM kept WHERE kept.key > :above
+ORDER BY kept.key LIMIT :limit
+
+-- name: page
+SELECT number, kind, charge, rows, body, at, writer, hash
+FROM entry WHERE number > :after ORDER BY number LIMIT :limit
+
+-- name: numbers_down
+SELECT number FROM tag WHERE key = :key AND number < :before
+ORDER BY number DESC LIMIT :limit
+
+-- name: numbers_up
+SELECT number FROM tag WHERE key = :key AND number > :after
+ORDER BY number LIMIT :limit
+
+-- name: rare
+SELECT number FROM entry INDEXED BY entry_rare
+WHERE kind = :kind AND kind NOT IN ({often}) AND number < :before
+ORDER BY number DESC LIMIT :limit
+
+-- The keys between two texts, by a search for each.
+-- name: names
+WITH RECURSIVE found (key) AS (
+    SELECT min(key) FROM tag WHERE key >= :first AND key < :last
+    UNION ALL
+    SELECT (SELECT min(tag.key) FROM tag WHERE tag.key > found.key AND tag.key < :last)
+    FROM found WHERE found.key IS NOT NULL
+)
+SELECT key FROM found WHERE key IS NOT NULL
+
+-- name: open_charges
+SELECT made.charge FROM entry AS made
+WHERE made.kind = 'reserve' AND NOT EXISTS (
+    SELECT 1 FROM entry AS ended
+    WHERE ended.charge = made.charge AND ended.kind IN ({ends})
+)
+
+-- name: tags
+SELECT count(*) FROM tag WHERE number <= :until
+
+-- name: tagged
+SELECT tag.number, tag.key FROM tag
+WHERE tag.number > :after AND tag.number <= :until

@@ -44,12 +44,12 @@ from dpflow.ledger.storage.sqlite_read_only import (
     not_writable,
     opened_for_reading,
 )
-from dpflow.ledger.storage.sqlite_transaction import (
-    Tables,
+from dpflow.ledger.storage.tables import (
+    SqliteTables,
     make_tables,
     newest_identity,
 )
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.storage import Storage
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -125,10 +125,10 @@ class SqliteStorage(Storage):
         """Why this process may only read the file; None if it may write it."""
         return super().unwritable or self._forbidden()
 
-    def _writing(self) -> AbstractContextManager[Tables]:
+    def _writing(self) -> AbstractContextManager[SqliteTables]:
         return self._transaction("BEGIN IMMEDIATE")
 
-    def read(self) -> AbstractContextManager[Tables]:
+    def read(self) -> AbstractContextManager[SqliteTables]:
         """Run a block that reads one consistent state; the right to read will do."""
         return self._reading() if self._forbidden() else self._transaction("BEGIN")
 
@@ -149,7 +149,7 @@ class SqliteStorage(Storage):
         return not_writable(self.path, self.place)
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[Tables]:
+    def _transaction(self, begin: str) -> Iterator[SqliteTables]:
         """Run a block in one transaction."""
         until = time.monotonic() + self._lock_seconds
         with self._alone() as turn, self._translating():
@@ -165,7 +165,7 @@ class SqliteStorage(Storage):
             self._whole = turn
 
     @contextmanager
-    def _reading(self) -> Iterator[Tables]:
+    def _reading(self) -> Iterator[SqliteTables]:
         with (
             self._translating(),
             opened_for_reading(self.path, self.place, self._lock_seconds) as connection,
@@ -189,10 +189,10 @@ class SqliteStorage(Storage):
         except OSError as error:
             raise unavailable(self.path, error) from error
 
-    def _within(self, connection: sqlite3.Connection) -> Tables:
+    def _within(self, connection: sqlite3.Connection) -> SqliteTables:
         if self._identity is None:
             self._identity = newest_identity(connection, self.place)
-        return Tables(connection, self.place, self._identity)
+        return SqliteTables(connection, self.place, self._identity)
 
     def _begun(self, until: float, begin: str) -> sqlite3.Connection:
         """Keep other processes away and begin a transaction."""

@@ -1,0 +1,131 @@
+"""The entries that others appended, followed before anything is decided on them.
+
+Whoever may write to the database can append an entry that lowers an account. So a
+process follows each new entry: its hash, what its kind does, the gates of a grant and
+the price of a settlement. It begins at its witness's newest line, or some entries
+before the newest one, whichever is older; whoever wrote that line had followed all
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dpflow.exceptions import LedgerCorrupt, LedgerError
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.decision.checks import check, check_keys
+from dpflow.ledger.entry import Entry, JournalError
+from dpflow.ledger.journal import change_of, follow, reads
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import Reading
+
+if TYPE_CHECKING:
+    from dpflow.ledger.witness.rollback_check import Watch
+
+#: How many entries are followed at once, at most that many within a transaction.
+MOST = 500
+
+
+class TooFar(Exception):
+    """More entries are new than are followed while others wait."""
+
+
+class Trail:
+    """Up to where a process has followed the journal.
+
+    Args:
+        storage: Of the ledger.
+        watch: Tells where the witness's newest line is.
+    """
+
+    def __init__(self, storage: Storage, watch: Watch) -> None:
+        self._storage, self._watch = storage, watch
+        #: Number and hash of the newest entry that was followed.
+        self._at: tuple[int, str] | None = None
+
+    def follow(self, reading: Reading) -> None:
+        """Follow what was appended since, within a transaction.
+
+        Raises:
+            LedgerCorrupt: If an entry does not follow from those before it.
+            TooFar: If there is more than `MOST`; then `catch_up` outside of it.
+        """
+        head = reading.head()
+        if head == self._at:
+            return
+        if self._at is None or head[0] > self._at[0] + MOST:
+            raise TooFar
+        self._follow(reading, MOST)
+
+    def catch_up(self) -> None:
+        """Follow, page by page, in transactions that keep nobody waiting."""
+        left = True
+        with self._storage.read() as reading:
+            head = reading.head()[0]
+            if self._at is None or head > self._at[0] + MOST:
+                start = max(min(head - MOST, self._watch.newest(head)), 0)
+                self._at = start, reading.hash_of(start)
+        while left:
+            with self._storage.read() as reading:
+                left = self._follow(reading, MOST)
+
+    def went_on(self, before: tuple[int, str], after: tuple[int, str]) -> None:
+        """Note what this process appended itself."""
+        if self._at == before:
+            self._at = after
+
+    def _follow(self, reading: Reading, most: int) -> bool:
+        """Follow some entries; return whether there are more."""
+        assert self._at is not None
+        number, told = self._at
+        if reading.hash_of(number) != told:
+            what = f"entry {number} is another one than before"
+            raise disagreement(what, reading.place)
+        entries = [*islice(reading.after(number, number + most), most)]
+        if not entries:
+            return False
+        try:
+            follow_all(reading, entries)
+        except JournalError as error:
+            raise disagreement(str(error), reading.place) from error
+        self._at = entries[-1].number, entries[-1].hash
+        return reading.head()[0] > self._at[0]
+
+
+def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
+    """Follow entries that come one after another.
+
+    Raises:
+        JournalError: If one does not follow from those before it.
+    """
+    changes = [change_of(entry) for entry in entries]
+
+    def needs(state: State) -> Iterator[str]:
+        for entry, change in zip(entries, changes, strict=True):
+            yield from reads(state, change)
+            yield from check_keys(entry)
+
+    state = reading.load(needs, before=entries[0].number)
+    for entry in entries:
+        try:
+            check(state, entry)
+            follow(state, entry)
+        except (JournalError, *UNREADABLE) as error:
+            if isinstance(error, LedgerError):
+                raise
+            what = f"entry {entry.number}: {error}"
+            raise JournalError(what) from error
+
+
+def disagreement(problem: str, place: str) -> LedgerCorrupt:
+    """Return the error for a ledger whose newest entries cannot be right."""
+    msg = (
+        f"the ledger {place} does not agree with its journal. {problem[:1].upper()}"
+        f"{problem[1:]}. Someone edited the ledger, or it is damaged. Nothing was "
+        "charged. `dpflow ledger verify` shows all of it; restore a backup before any "
+        "further step."
+    )
+    return LedgerCorrupt(msg, ledger=place)

@@ -1,0 +1,235 @@
+"""What keys of the ledger are at one time, and who is asked for them: frozen reads.
+
+A state holds what was loaded and nothing else: a key that nobody asked for raises, for
+it would be taken for one that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpflow.ledger.entry import ACCOUNT, Amounts, Entry, JournalError
+from dpflow.ledger.rows import (
+    NONE,
+    Account,
+    Book,
+    Charge,
+    Release,
+    Run,
+    Term,
+    account_key,
+    granted_key,
+    held_key,
+    split,
+    sums_of_lists,
+    term_key,
+)
+
+
+def whole_book(book: str) -> str:
+    """Return what stands for the keys of all accounts of a book."""
+    return f"account/{book}#*"
+
+
+@dataclass(slots=True)
+class State:
+    """The newest entry of each key that was asked for, and what it says.
+
+    Attributes:
+        rows: What each key is.
+        numbers: The entry that named it last.
+        entries: Those entries, and others that were asked for, by number.
+        made: The entries that reserved the charges, by charge.
+        ends: The entries that ended them.
+        values: Kept values, by release key.
+        asked: Keys that are not there if they are not among the rows.
+        head: Number and hash of the newest entry.
+        alive: Which owners of open charges still run.
+        whole: Whether every key of the ledger is here.
+    """
+
+    rows: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    entries: dict[int, Entry] = field(default_factory=dict)
+    made: dict[str, Entry] = field(default_factory=dict)
+    ends: dict[str, Entry] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    head: tuple[int, str] = (0, "")
+    alive: Collection[str] = frozenset()
+    whole: bool = False
+
+    def copy(self) -> State:
+        """Return a state that can be written to without changing this one."""
+        return replace(
+            self,
+            rows=dict(self.rows),
+            numbers=dict(self.numbers),
+            entries=dict(self.entries),
+            made=dict(self.made),
+            ends=dict(self.ends),
+            values=dict(self.values),
+        )
+
+    def add(self, entry: Entry) -> None:
+        """Add the next entry."""
+        self.rows.update(entry.rows)
+        self.numbers.update(dict.fromkeys(entry.rows, entry.number))
+        self.entries[entry.number] = entry
+        self.head = entry.number, entry.hash
+        charge = entry.charge
+        if entry.kind == "withdraw":
+            self.values.pop(entry.body["release"], None)
+        if charge is None:
+            return
+        row = entry.rows.get(f"charge/{charge}")
+        if entry.kind == "reserve":
+            self.made[charge] = entry
+            for key in entry.rows:
+                if key.startswith("release/"):
+                    self.values.pop(key.removeprefix("release/"), None)
+        elif row is not None and entry.kind != "adjust":
+            self.ends[charge] = entry
+
+    def row(self, key: str) -> Any:
+        """Return what a key is; None if no entry names it.
+
+        Raises:
+            JournalError: If nobody asked for it.
+        """
+        found = self.rows.get(key)
+        if found is None and not (self.whole or key in self.asked or self._is_absent(key)):
+            what = f"{key} was not looked for"
+            raise JournalError(what)
+        return found
+
+    def _is_absent(self, key: str) -> bool:
+        """Say whether all keys like this one were loaded, or cannot be there yet.
+
+        A term that was opened on this state has no account yet.
+        """
+        kind, _, account = key.partition("/")
+        if kind in ("granted", "held"):
+            account = account.partition("/")[2]
+        elif kind != "account":
+            return False
+        book, number = split(account)[:2]
+        if kind == "account" and whole_book(book) in self.asked:
+            return True
+        opened = self.numbers.get(term_key(book, number), 0)
+        opening = self.entries.get(opened)
+        new = term_key(book, number) not in self.asked
+        return new and opening is not None and opening.kind == "open"
+
+    def book(self, name: str) -> Book:
+        """Return a book; one that nobody opened has no terms."""
+        row = self.row(f"book/{name}")
+        if row is None:
+            return Book(name)
+        return Book(name, row["term"], row["frozen"], tuple(row["flows"]))
+
+    def newest(self, book: str) -> Term | None:
+        """Return the term that governs a book; None if nothing was applied yet."""
+        number = self.book(book).terms
+        return self.term(book, number) if number else None
+
+    def term(self, book: str, number: int) -> Term | None:
+        """Return a term; None if it was not loaded."""
+        entry = self.numbers.get(term_key(book, number))
+        if entry is None:
+            return None
+        return Term(book, number, entry, self.entries[entry].body["term"])
+
+    def terms(self, book: str) -> list[Term]:
+        """Return the terms of a book that were loaded, oldest first."""
+        numbers = range(1, self.book(book).terms + 1)
+        return [term for n in numbers if (term := self.term(book, n)) is not None]
+
+    def account(self, name: str) -> Account | None:
+        """Return an account; None before its first entry."""
+        key = account_key(name)
+        row = self.row(key)
+        if row is None:
+            return None
+        flags = row[3] if len(row) > 3 else NONE  # noqa: PLR2004 (amount and sums)
+        return Account(
+            name,
+            self.numbers[key],
+            tuple(row[1]),
+            tuple(row[2]),
+            flags.get("overdrawn", False),
+            flags.get("told", NONE),
+        )
+
+    def accounts(self, book: str) -> Iterator[Account]:
+        """Yield the accounts of a book that were loaded."""
+        prefix = account_key(f"{book}#")
+        for key in self.rows:
+            if key.startswith(prefix):
+                found = self.account(key[len(ACCOUNT) :])
+                if found is not None:
+                    yield found
+
+    def charge(self, name: str | None) -> Charge | None:
+        """Return a charge; None if nobody made it."""
+        row = None if name is None else self.row(f"charge/{name}")
+        if name is None or row is None:
+            return None
+        made = self.made[name]
+        held: Mapping[str, Amounts] = {}
+        if row["state"] == "open":
+            held = made.amounts
+            if row["run"] is not None:
+                held = {each: tuple(self.row(held_key(name, each))) for each in held}
+        return Charge(
+            name,
+            row["state"],
+            row["owner"],
+            row["key"],
+            row["run"],
+            row["repairs"],
+            sums_of_lists(row.get("added", NONE)),
+            held,
+            made,
+            self.ends.get(name),
+        )
+
+    def release(self, key: str | None) -> Release | None:
+        """Return a release or its claim; None if there is none."""
+        row = None if key is None else self.row(f"release/{key}")
+        if key is None or row is None or row["state"] == "free":
+            return None
+        return Release(key, row["charge"], row["state"], row["digest"])
+
+    def run(self, name: str) -> Run:
+        """Return what is known of a flow run."""
+        row = self.row(f"run/{name}")
+        if row is None:
+            return Run(name)
+        return Run(
+            name,
+            row["refusals"],
+            tuple(row["halted"]),
+            row["reservation"],
+            row["unheld"],
+        )
+
+    def reservation(self, run: str | None) -> Charge | None:
+        """Return the newest reservation of a flow run; None if it has none."""
+        return None if run is None else self.charge(self.run(run).reservation)
+
+    def granted(self, step: str, account: str) -> Amounts | None:
+        """Return the most that a step was ever granted on an account."""
+        found = self.row(granted_key(step, account))
+        return None if found is None else tuple(found)
+
+    def claimed(self, source: str) -> Mapping[str, str]:
+        """Return what each book said when it used a source."""
+        return self.row(f"claim/{source}") or NONE
+
+    @property
+    def repairs(self) -> int:
+        """How many repairs the ledger had."""
+        return self.row("repairs") or 0

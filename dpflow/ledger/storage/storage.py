@@ -1,0 +1,111 @@
+"""What every storage of a ledger does."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.storage.base import Identity, read_only_error
+from dpflow.ledger.storage.tables import Reading, Transaction
+from dpflow.locks import Turn, TurnQueue
+
+
+class Storage(ABC):
+    """A place where a ledger is kept, used by one thread of a process at a time.
+
+    Args:
+        place: The ledger, for messages; without any secret.
+        lock_seconds: How long to wait for other writers.
+        read_only: Refuse every write, whatever this process may do.
+    """
+
+    def __init__(self, place: str, lock_seconds: float, *, read_only: bool) -> None:
+        self.place = place
+        self._lock_seconds = lock_seconds
+        self._read_only = read_only
+        self._identity: Identity | None = None
+        self._pid = os.getpid()
+        self._line = TurnQueue()
+
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is; read when it is opened.
+
+        Raises:
+            LedgerMissing: If there is none.
+            LedgerUnavailable: If it cannot be read, or is of another version.
+        """
+        if self._identity is None:
+            with self.read() as reading:
+                return reading.identity
+        return self._identity
+
+    @property
+    def unwritable(self) -> LedgerUnavailable | None:
+        """Why this process may only read the ledger; None if it may write it."""
+        return read_only_error(self.place) if self._read_only else None
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises.
+
+        Nobody else writes the ledger until it ends.
+
+        Raises:
+            LedgerUnavailable: If it cannot be had now, or its outcome is unknown.
+        """
+        if (why := self.unwritable) is not None:
+            raise why
+        return self._writing()
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Reading]:
+        """Run a block that reads one consistent state; the right to read will do."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; a later call opens it again."""
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[Transaction]:
+        """Run a block in one transaction that writes."""
+
+    @contextmanager
+    def _alone(self) -> Iterator[Turn]:
+        """Keep the other threads of this process away."""
+        if self._pid != os.getpid():
+            # A fork that Python did not make, and so did not tell of.
+            self._after_fork_in_child()
+        line, turn = self._line, Turn()
+        try:
+            try:
+                if not line.take(turn, self._lock_seconds):
+                    raise self._held_by_thread(line.first_name())
+                yield turn
+            finally:
+                self._leave(line, turn)
+        finally:
+            # An interrupt may have come before the line above.
+            self._leave(line, turn)
+
+    def _held_by_thread(self, name: str) -> LedgerUnavailable:
+        waited = self._lock_seconds
+        msg = (
+            f"another thread of this process, {name}, holds the lock of the ledger "
+            f"{self.place}; waited {waited:g} s. The step did not run; try again."
+        )
+        return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
+
+    def _leave(self, line: TurnQueue, turn: Turn) -> None:
+        """End a turn, and what it holds; a second time, nothing more."""
+        line.leave(turn)
+
+    def _after_fork_in_child(self) -> None:
+        """Leave what it holds to the parent.
+
+        The line stays: inherited turns are over, and two threads that come here at
+        the same time must not have a line each.
+        """
+        self._pid = os.getpid()
