@@ -12,7 +12,7 @@ from contextlib import suppress
 from dpflow.exceptions import LedgerError, ReleaseError
 from dpflow.ledger.damage import Readable
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.storage import Storage
 
 
 class Digests:

@@ -22,7 +22,7 @@ from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
 from dpflow.ledger.storage.owners import Liveness, Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.witness.places import witness_at
 
 if TYPE_CHECKING:

@@ -173,9 +173,11 @@ def _check_types(request: Request) -> None:
         raise ConfigurationError(msg)
 
 
-#: Names in an entry by which `journal.follow` moves rows.
+#: Names in an entry that the journal itself says.
 _MEANT = frozenset(
-    {"accounts", "claims", "epoch", "key", "overdrawn", "owner", "preflight", "told"}
+    {"accounts", "arguments", "book", "books", "claims", "covers", "evidence"}
+    | {"frozen", "halts", "key", "lost", "owner", "overdrawn", "preflight"}
+    | {"release", "repairs", "runs", "term", "told"}
 )
 
 

@@ -34,7 +34,6 @@ class Seen:
     Attributes:
         text: Its header as it was written.
         end: Where it ends, in the log's own terms; None if nothing was read.
-        newest: The newest line of each book.
         accounts: The newest line about each account.
         latest: The line that was told last.
     """
@@ -42,16 +41,12 @@ class Seen:
     text: str = ""
     header: Header | None = None
     end: Any = None
-    newest: dict[str, Line] = field(default_factory=dict)
     accounts: dict[str, Line] = field(default_factory=dict)
     latest: Line | None = None
 
     def note(self, lines: Iterable[Line], end: Any) -> None:
-        """Remember the newest line of each book and account, and the last one."""
+        """Remember the newest line of each account, and the last one."""
         for line in lines:
-            known = self.newest.get(line.book, line)
-            if known.number <= line.number:
-                self.newest[line.book] = line
             for account in line.used:
                 known = self.accounts.get(account, line)
                 if known.number <= line.number:
@@ -151,7 +146,7 @@ class Witness:
 
         Args:
             epoch: The ledger's count of repairs.
-            lines: The head of each book.
+            lines: All that stands for what it holds.
             anew: Begin after an older one, which is kept.
 
         Raises:
@@ -198,8 +193,8 @@ class Witness:
         except (LogError, OSError) as error:
             raise self._unusable(error, verb) from error
 
-    def _texts(self, lines: Sequence[Line]) -> list[tuple[str, str]]:
-        return [(line.book, line.to_text(self.ledger)[:-1]) for line in lines]
+    def _texts(self, lines: Sequence[Line]) -> list[str]:
+        return [line.to_text(self.ledger)[:-1] for line in lines]
 
     def _header_of(self, text: str) -> Header:
         header = Header.from_text(text)

@@ -2,7 +2,7 @@
 
 Lines are only ever appended:
 
-    [book, number, hash, kind, charge, used, amounts, run] checksum
+    NUMBER HASH [kind, charge, used, amounts, run, books] CHECKSUM
 
 A crash may leave part of a line at the end; the step behind it never started, so it is
 ignored. Any other line that does not fit its checksum is damage, and fails closed.
@@ -19,8 +19,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dpflow.durable import sync, sync_path, write
-from dpflow.ledger.witness.base import Seen
-from dpflow.ledger.witness.lines import Found, Header, Line, LogDamaged, NotBegun
+from dpflow.ledger.witness.lines import (
+    Found,
+    Header,
+    Line,
+    LogDamaged,
+    NotBegun,
+    compacted,
+)
 from dpflow.locks import FileLock
 
 T = TypeVar("T")
@@ -32,8 +38,6 @@ Signature = tuple[int, int, int, int]
 _LOCK_SECONDS = 30.0
 #: Beyond this the file is rewritten with fewer lines.
 _LARGE = 2**20
-#: How many lines a rewritten file keeps, besides the newest of each book and account.
-KEPT = 1000
 _BLOCK = 4096
 
 
@@ -86,10 +90,10 @@ class FileLog:
         return Found(text, lines, _End(now if now[2] == stop else None, stop))
 
     def append(
-        self, ledger: str, lines: Sequence[tuple[str, str]], end: _End | None
+        self, ledger: str, lines: Sequence[str], end: _End | None
     ) -> _End | None:
         """Append lines; a file that grew large is rewritten with fewer."""
-        data = "".join([f"{text}\n" for _, text in lines]).encode()
+        data = "".join([f"{text}\n" for text in lines]).encode()
 
         def add(descriptor: int) -> _End | None:
             before = signature(os.fstat(descriptor))
@@ -113,10 +117,10 @@ class FileLog:
             raise NotBegun from None
 
     def begin(
-        self, _: str, __: int, header: str, lines: Sequence[tuple[str, str]]
+        self, _: str, __: int, header: str, lines: Sequence[str]
     ) -> bool:
         """Begin the file; an old one is kept beside it."""
-        texts = [header, *(text for _, text in lines)]
+        texts = [header, *lines]
 
         def replace(_: int) -> None:
             number = 1
@@ -155,7 +159,7 @@ class FileLog:
         return first
 
     def _compact(self, ledger: str) -> None:
-        """Rewrite the file with the newest line of each book and account, and others.
+        """Rewrite the file with fewer lines.
 
         Who reads it next compares what was kept once more.
         """
@@ -165,19 +169,9 @@ class FileLog:
         if header is None or None in every:
             # Whoever reads it next says so.
             return
-        lines = [line for line in every if line is not None]
-        seen = Seen()
-        seen.note(lines, None)
-        newest = [*seen.newest.values(), *seen.accounts.values()]
-        places = {(line.place, line.hash) for line in newest}
-        older = {
-            (line.place, line.kind, line.hash): line
-            for line in lines[:-KEPT]
-            # No later line tells what was decided before it.
-            if line.decides or (line.place, line.hash) in places
-        }
+        lines = compacted([line for line in every if line is not None])
         fresh = Header(ledger=ledger, epoch=header.epoch, whole=False)
-        kept = [each.to_text(ledger)[:-1] for each in (*older.values(), *lines[-KEPT:])]
+        kept = [line.to_text(ledger)[:-1] for line in lines]
         self._large = max(_LARGE, 2 * self._rewrite([fresh.to_text()[:-1], *kept]))
 
     def _rewrite(self, texts: Iterable[str]) -> int:

@@ -1,8 +1,8 @@
 """What a witness is made of: a log of one line for each entry that it was told of.
 
-A line is canonical JSON and a checksum that is bound to the ledger's id. Each repair of
-a ledger begins a new epoch of its log, with a header and the heads of the ledger's
-books; those before it are kept.
+A line begins with the entry's number and hash; canonical JSON and a checksum that is
+bound to the ledger's id follow. Each repair of a ledger begins a new epoch of its log,
+with a header and lines for all that the ledger holds; those before it are kept.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple, Protocol
 
-from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.entry import Entry, Sums, canonical
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.rows import Amounts, Sums, sums_of_lists
+from dpflow.ledger.rows import sums_of_lists
 
-_MAGIC, _VERSION = "dpflow-witness", "2"
+_MAGIC, _VERSION = "dpflow-witness", "3"
 _HEADER_PARTS = 6
-#: What a line says that was not written for one entry, but for a book with all before.
+#: What a line says that stands for all that some accounts had used up to its entry.
 HEAD = "head"
+#: How many lines are kept besides the newest of each account and the decisions.
+KEPT = 1000
 
 
 class Line(NamedTuple):
-    """What the witness was told of one entry of a book.
+    """What the witness was told of one entry.
 
     Attributes:
-        number: Of the entry in its book.
         hash: Of the entry, and so of all before it.
-        kind: Of the entry; `HEAD` if the line stands for all up to it.
+        kind: Of the entry, or `HEAD`.
         charge: The charge that the entry is about.
         used: What was settled and held after it, of each account that it posts to.
         amounts: What it posts.
         run: The flow run of the step, if it has one.
+        books: The datasets and populations that it names.
     """
 
-    book: str
     number: int
     hash: str
     kind: str
@@ -46,11 +47,7 @@ class Line(NamedTuple):
     used: Sums
     amounts: Sums
     run: str | None = None
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Where the entry is."""
-        return self.book, self.number
+    books: tuple[str, ...] = ()
 
     @property
     def decides(self) -> bool:
@@ -59,7 +56,7 @@ class Line(NamedTuple):
 
     def to_text(self, ledger: str) -> str:
         """Write the line, with its end."""
-        return _summed(ledger, canonical(self))
+        return _summed(ledger, f"{self.number:012d} {self.hash} {canonical(self[2:])}")
 
     @classmethod
     def from_text(cls, text: str, ledger: str) -> Line | None:
@@ -68,27 +65,36 @@ class Line(NamedTuple):
         if content is None:
             return None
         try:
-            book, number, digest, kind, charge, used, amounts, run = json.loads(content)
+            number, told, facts = content.split(" ", 2)
+            kind, charge, used, amounts, run, books = json.loads(facts)
             sums = sums_of_lists(used), sums_of_lists(amounts)
+            return cls(int(number), told, kind, charge, *sums, run, tuple(books))
         except (ValueError, TypeError, AttributeError):
             return None
-        return cls(book, number, digest, kind, charge, *sums, run)
 
 
 def line_of(entry: Entry) -> Line:
     """Return what the witness is told of an entry."""
-    book, number, kind, charge, postings, body, _, _, digest = entry
-    used: dict[str, Amounts] = {}
-    amounts: dict[str, Amounts] = {}
-    for name, (amount, settled, held) in postings.items():
-        used[name] = tuple(map(add, settled, held))
-        amounts[name] = amount
+    postings, body = entry.postings, entry.body
+    used = {name: tuple(map(add, p.settled, p.held)) for name, p in postings.items()}
+    amounts = {name: posting.amount for name, posting in postings.items()}
     term = body.get("term")
     if term is not None:
         # Nothing was used under it, but the line tells which term it is.
-        used[f"{book}#{term['number']}"] = ()
-    run = body.get("flow_run")
-    return Line(book, number, digest, kind, charge, used, amounts, run)
+        used[f"{body['book']}#{term['number']}"] = ()
+    books = tuple(entry.books)
+    place = entry.number, entry.hash, entry.kind, entry.charge
+    return Line(*place, used, amounts, body.get("flow_run"), books)
+
+
+def compacted(lines: Sequence[Line]) -> list[Line]:
+    """Return fewer lines: the newest of each account, decisions, and the last ones."""
+    newest = {account: line for line in lines for account in line.used}
+    wanted = {line.number for line in newest.values()}
+    older = (
+        line for line in lines[:-KEPT] if line.decides or line.number in wanted
+    )
+    return [*{(line.number, line.hash, line.kind): line for line in older}.values(), *lines[-KEPT:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +195,8 @@ class Log(Protocol):
             NotBegun: If no epoch was ever begun, or all are gone.
         """
 
-    def append(self, ledger: str, lines: Sequence[tuple[str, str]], end: Any) -> Any:
-        """Append lines to the newest epoch, each beside its book, durably.
+    def append(self, ledger: str, lines: Sequence[str], end: Any) -> Any:
+        """Append lines to the newest epoch, durably; one that grew is compacted.
 
         Returns:
             Their end, if nothing came between the given end and them; else None.
@@ -200,7 +206,7 @@ class Log(Protocol):
         """
 
     def begin(
-        self, ledger: str, epoch: int, header: str, lines: Sequence[tuple[str, str]]
+        self, ledger: str, epoch: int, header: str, lines: Sequence[str]
     ) -> bool:
         """Begin an epoch with a header and lines, durably, all or nothing.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from operator import add
 from typing import NamedTuple
 
 from dpflow.exceptions import (
@@ -17,10 +16,10 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, epoch_of
-from dpflow.ledger.storage.base import Place, damaged
-from dpflow.ledger.storage.transaction import Reading, Storage
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.base import damaged
+from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, Line, line_of
 from dpflow.policy import Policy
@@ -34,13 +33,13 @@ class Look(NamedTuple):
 
     Attributes:
         unseen: What was not compared with the ledger yet.
-        lines: This, and the newest lines of some books.
-        places: The entries to load with what is needed anyway; none if they are many.
+        lines: This, and the newest line.
+        numbers: The entries to load with what is needed anyway; none if they are many.
     """
 
     unseen: Unseen
     lines: Sequence[Line]
-    places: tuple[Place, ...]
+    numbers: Sequence[int]
 
 
 class Watch:
@@ -57,10 +56,10 @@ class Watch:
         #: Sources that this ledger governs, which never changes.
         self._governed: set[str] = set()
 
-    def look(self, books: Iterable[str] = ()) -> Look | None:
+    def look(self) -> Look | None:
         """Read what the ledger has to hold, before it is asked; None if it is waived.
 
-        Also the newest lines again, for a ledger's file can be overwritten while it is
+        Also the newest line again, for a ledger's file can be overwritten while it is
         open.
 
         Raises:
@@ -71,11 +70,17 @@ class Watch:
         if self.witness is None:
             return None
         unseen = self.witness.unseen()
-        seen = unseen.seen
-        again = [*map(seen.newest.get, books), seen.latest]
-        lines = [*unseen.lines, *filter(None, again)]
-        places = {(line.book, line.number): None for line in lines[: _AT_ONCE + 1]}
-        return Look(unseen, lines, () if len(lines) > _AT_ONCE else tuple(places))
+        lines = [*unseen.lines, *filter(None, [unseen.seen.latest])]
+        numbers = [] if len(lines) > _AT_ONCE else [line.number for line in lines]
+        return Look(unseen, lines, numbers)
+
+    def newest(self, head: int) -> int:
+        """Return the number of the witness's newest line; the head without one."""
+        with suppress(LedgerError):
+            look = self.look()
+            if look is not None and look.lines:
+                return max(line.number for line in look.lines)
+        return head
 
     def check(self, look: Look | None, reading: Reading, state: State) -> None:
         """Check that the ledger holds what the witness was told.
@@ -83,25 +88,24 @@ class Watch:
         Args:
             look: What that is.
             reading: Of the ledger, begun after the look.
-            state: Loaded from it, with the entries at the look's places.
+            state: Loaded from it, with the entries of the look.
 
         Raises:
             LedgerRolledBack: If something is not there.
-            LedgerCorrupt: If an account does not stand where it was moved last: its
-                row then agrees with an entry of its own, only not with the newest one.
+            LedgerCorrupt: If an account does not stand where it was moved last: the
+                newest entry that names it is hidden.
         """
         witness = self.witness
         if witness is None or look is None:
             return
-        epoch, unseen, held = epoch_of(state.rows), look.unseen, state.entries
+        unseen, held = look.unseen, state.entries
         header = unseen.seen.header
-        if header is not None and epoch < header.epoch:
-            raise self._older(epoch, witness)
+        if header is not None and state.repairs < header.epoch:
+            raise self._older(state.repairs, witness)
         unsure = [
             line
             for line in look.lines
-            if (entry := held.get((line.book, line.number))) is None
-            or entry.hash != line.hash
+            if (entry := held.get(line.number)) is None or entry.hash != line.hash
         ]
         gone = unsure and missing(reading, unsure)
         if gone:
@@ -109,14 +113,13 @@ class Watch:
         if unseen.end != unseen.seen.end:
             witness.accept(unseen)
         told = unseen.seen.accounts
-        for row in state.rows.values():
-            if not isinstance(row, Account):
-                continue
-            line = told.get(row.id)
-            if line is not None and row.id in line.amounts and row.entry < line.number:
+        for key, number in state.numbers.items():
+            line = told.get(key.removeprefix("account/"))
+            # A term's line names its account and posts nothing.
+            if line is not None and number < line.number and line.used.get(key[8:]):
                 what = (
-                    f"account {row.id!r} of the ledger {self.place} is as entry "
-                    f"{row.entry} left it, and entry {line.number} moved it since"
+                    f"account {key[8:]!r} is as entry {number} left it, and entry "
+                    f"{line.number} moved it since"
                 )
                 raise damaged(what, self.place)
 
@@ -171,9 +174,10 @@ class Watch:
         """Say why no step would run, for those who only look at the ledger."""
         try:
             look = self.look()
+            numbers = () if look is None else look.numbers
             with storage.read() as reading:
-                places = () if look is None else look.places
-                self.check(look, reading, reading.load(Keys(entries=places)))
+                state = reading.load(lambda _: ("repairs",), numbers=numbers)
+                self.check(look, reading, state)
         except LedgerError as error:
             return error.message
         return None
@@ -189,12 +193,12 @@ class Watch:
         if self.witness is not None:
             with suppress(LedgerUnwitnessed):
                 lines = self.witness.all_lines()
-        gone = missing(reading, [line for line in lines if line.book == book])
+        gone = missing(reading, [line for line in lines if book in line.books])
         found = {
             account: None
             for line in gone
             for account, used in line.used.items()
-            if line.charge is not None or any(used)
+            if (line.charge is not None or any(used)) and account.startswith(f"{book}#")
         }
         return tuple(found)
 
@@ -222,9 +226,9 @@ class Watch:
     def _rolled_back(
         self, reading: Reading, gone: Sequence[Line], witness: Witness
     ) -> LedgerRolledBack:
-        first, entries = gone[0], {line.place for line in gone}
-        newest = reading.load(Keys(books=(first.book,))).book(first.book).number
-        held = f"ends at entry {newest}" if newest else "has no such journal"
+        first, entries = gone[0], {line.number for line in gone}
+        newest = reading.head()[0]
+        held = f"ends at entry {newest}" if newest else "has no entry"
         if newest >= first.number:
             held = "has another entry there"
         many = "" if len(entries) == 1 else "s"
@@ -235,25 +239,24 @@ class Watch:
             what = f"signed checkpoint{many}"
         msg = (
             f"the ledger {self.place} lacks {len(entries)} {what} that its witness "
-            f"{witness.place} has seen: the first is entry {first.number} of the "
-            f"journal of {first.book!r}, and the ledger {held}. A "
+            f"{witness.place} has seen: the first is entry {first.number}, and the "
+            f"ledger {held}. A "
             "backup was restored, its -wal was lost, it is a copy, or a copy of it is "
             "in use. Stop that, and bring the right ledger back; if none has it all, "
             "`dpflow ledger reconcile` shows what is missing and makes it good. "
             "No step runs until then."
         )
-        account = next(iter(first.used), first.book)
         return LedgerRolledBack(
             msg,
             ledger=self.place,
             witness=witness.place,
-            account=account,
+            account=next(iter(first.used), ""),
             seq=first.number,
         )
 
-    def _older(self, epoch: int, witness: Witness) -> LedgerRolledBack:
+    def _older(self, repairs: int, witness: Witness) -> LedgerRolledBack:
         msg = (
-            f"the ledger {self.place} was repaired {epoch} times, but its witness "
+            f"the ledger {self.place} was repaired {repairs} times, but its witness "
             f"{witness.place} knows of {witness.epoch} repairs: this is a copy from "
             "before one. Bring the repaired ledger back, or run `dpflow ledger "
             "reconcile`. No step runs until then."
@@ -282,9 +285,9 @@ def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
     rest = iter(lines)
     gone: list[Line] = []
     while some := list(islice(rest, _AT_ONCE)):
-        found = reading.entries({line.place for line in some})
+        found = reading.entries({line.number for line in some})
         for line in some:
-            entry = found.get(line.place)
+            entry = found.get(line.number)
             if entry is None or entry.hash != line.hash:
                 gone.append(line)
     return gone
@@ -294,59 +297,79 @@ def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
 
 
 def beginning(reading: Reading) -> list[Line]:
-    """Return all the lines that begin a witness: heads of books, and decisions.
+    """Return all the lines that begin a witness, oldest first.
 
-    The newest entry of a book does not tell whether a decision was before it.
+    The newest entry of each account says what it has used; the newest entry of all,
+    where the journal ends; and no account tells of a decision.
     """
-    found = []
-    for book in reading.books():
-        head = head_of(reading, book)
-        found += [head, *_decisions(reading, book, head.number)]
-    return found
+    head = reading.head()[0]
+    used: dict[int, list[str]] = {head: []} if head else {}
+    names, decided = iter(reading.names("account/")), [*_decisions(reading)]
+    while some := list(islice(names, _AT_ONCE)):
+        for key, number in reading.load(lambda _, some=some: some).numbers.items():
+            used.setdefault(number, []).append(key.removeprefix("account/"))
+    heads = (_head(reading, used, some) for some in _chunks(sorted(used)))
+    lines = [*(line for some in heads for line in some), *map(line_of, decided)]
+    return sorted(lines, key=lambda line: line.number)
 
 
-def head_of(reading: Reading, book: str) -> Line:
-    """Return the line that stands for all of a book: what each account has used."""
-    state = reading.load(Keys(whole=(book,)))
-    used = {
-        row.id: tuple(map(add, row.settled, row.held))
-        for row in state.rows.values()
-        if isinstance(row, Account)
+def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(numbers), _AT_ONCE):
+        yield numbers[start : start + _AT_ONCE]
+
+
+def _head(
+    reading: Reading, used: Mapping[int, Sequence[str]], numbers: Sequence[int]
+) -> Iterator[Line]:
+    """Yield lines for what accounts had used after their newest entries."""
+    for number, entry in sorted(reading.entries(numbers).items()):
+        told = line_of(entry).used
+        mine = {name: told[name] for name in used[number]}
+        books = tuple(dict.fromkeys(name.partition("#")[0] for name in mine))
+        yield Line(number, entry.hash, HEAD, None, mine, {}, None, books)
+
+
+def _decisions(reading: Reading) -> Iterator[Entry]:
+    """Yield the newest tightening, freeze and checkpoint that still hold."""
+    tightened: set[str] = set()
+    frozen = {
+        book
+        for book in reading.books()
+        if reading.load(lambda _, b=book: (f"book/{b}",)).book(book).frozen is not None
     }
-    row = state.book(book)
-    used.setdefault(f"{book}#{row.terms}", ())
-    return Line(book, row.number, row.hash, HEAD, None, used, {})
-
-
-def _decisions(reading: Reading, book: str, head: int) -> Iterator[Line]:
-    """Yield the newest entry of each kind that closed something, or signed it."""
-    frozen = reading.load(Keys(books=(book,))).book(book).frozen is not None
-    wanted = {"tighten", "checkpoint", *(["freeze"] if frozen else [])}
-    for entry in reading.rare(book):
-        if entry.kind in wanted and entry.number <= head:
-            wanted.remove(entry.kind)
-            yield line_of(entry)
-        if not wanted:
-            return
+    signed = False
+    for entry in reading.rare("tighten", "freeze", "checkpoint"):
+        book = str(entry.body.get("book"))
+        if entry.kind == "checkpoint":
+            if not signed:
+                yield entry
+            signed = True
+        elif entry.kind == "freeze":
+            if book in frozen:
+                yield entry
+            frozen.discard(book)
+        elif book not in tightened:
+            tightened.add(book)
+            yield entry
 
 
 def begin_anew(
-    storage: Storage, witness: Witness, epoch: int, begun: Sequence[Line]
+    storage: Storage, witness: Witness, repairs: int, begun: Sequence[Line]
 ) -> None:
     """Begin a witness after an older one.
 
     Args:
         storage: Of the ledger.
         witness: Its witness.
-        epoch: The ledger's count of repairs.
+        repairs: The ledger's count of repairs.
         begun: The `beginning`, as it was when the repair was committed.
     """
-    witness.enrol(epoch, begun, anew=True)
-    known = {(line.place, line.kind) for line in begun}
+    witness.enrol(repairs, begun, anew=True)
+    known = {(line.number, line.kind) for line in begun}
     # What was charged since that commit may have been told to the old one.
     with storage.read() as reading:
         since = [
-            line for line in beginning(reading) if (line.place, line.kind) not in known
+            line for line in beginning(reading) if (line.number, line.kind) not in known
         ]
     if since:
         witness.append(since)
