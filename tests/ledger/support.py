@@ -23,17 +23,17 @@ from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
+from dpflow.ledger.entry import ACCOUNT
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Claim
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.transaction import Storage, Transaction
+from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import Transaction
 from dpflow.policy import Policy, parse_policy
 from tests.ledger import auditor
 from tests.ledger.columns import show_columns, show_columns_of_postgres
@@ -226,7 +226,7 @@ _READER = _Reader()
 def _postgres(path: str, *statements: str) -> psycopg.Connection[tuple[Any, ...]]:
     options = "-c search_path=dpflow -c default_transaction_read_only=off"
     connection = psycopg.connect(path, options=options)
-    (there,) = connection.execute(b"SELECT to_regclass('dpflow.row')").fetchall()
+    (there,) = connection.execute(b"SELECT to_regclass('dpflow.tag')").fetchall()
     # A database may hold a witness alone.
     if there != (None,):
         show_columns_of_postgres(connection, *statements)
@@ -259,32 +259,17 @@ def sums(path: Place, account: str = "a#1") -> tuple[Fraction, Fraction]:
 
 
 def kinds(path: Place, account: str = "a#1") -> list[str]:
-    """Return the kinds of the journal entries about an account, in order.
-
-    Besides those that post to it: for a term's own account those about the term, or
-    about the whole book.
-    """
+    """Return the kinds of the entries about an account or its dataset, in order."""
     book = account.partition("#")[0]
-    sql = "SELECT kind, postings, body FROM entry WHERE book = ? ORDER BY number"
-    return [
-        kind
-        for kind, postings, body in read(path, sql, book)
-        if account in json.loads(postings)
-        or (postings == "{}" and _is_about(account, json.loads(body)))
-    ]
-
-
-def _is_about(account: str, body: dict[str, Any]) -> bool:
-    if "/" in account:
-        return False
-    term = body.get("term")
-    return term is None or account.endswith(f"#{term['number']}")
+    named = {f"{ACCOUNT}{account}", *([] if "/" in account else [f"book/{book}"])}
+    rows = read(path, "SELECT kind, rows FROM entry ORDER BY number")
+    return [kind for kind, text in rows if named & json.loads(text).keys()]
 
 
 def repairs(path: Place) -> int:
     """Return how many repairs the ledger had."""
-    rows = read(path, "SELECT value FROM row WHERE key = 'epoch:'")
-    return sum(json.loads(text)[0] for (text,) in rows)
+    rows = read(path, "SELECT rows FROM entry WHERE kind = 'repair' ORDER BY number")
+    return json.loads(rows[-1][0])["repairs"] if rows else 0
 
 
 def state_of(path: Place, reservation: str) -> str | None:
@@ -293,26 +278,21 @@ def state_of(path: Place, reservation: str) -> str | None:
     return next((state for (state,) in read(path, sql, reservation)), None)
 
 
-COLUMNS = "book number kind charge postings body at writer"
-
-
-def chain(path: Place, book: str) -> list[tuple[str, str]]:
+def chain(path: Place) -> list[tuple[str, str]]:
     """Return each entry's stored hash and the one its content should have."""
-    names = COLUMNS.split()
-    found, previous = [], ""
-    sql = f"SELECT hash, {', '.join(names)} FROM entry WHERE book = ? ORDER BY number"
-    for stored, *values in read(path, sql, book):
-        content = dict(zip(names, values, strict=True))
-        for name in ("postings", "body"):
-            content[name] = json.loads(content[name])
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        previous = hashlib.sha256((previous + text).encode()).hexdigest()
-        found.append((stored, previous))
+    facts = read(path, "SELECT ledger_id, version, created_at, environment FROM ledger")
+    previous = hashlib.sha256("\n".join(str(f or "") for f in facts[0]).encode())
+    before, found = previous.hexdigest(), []
+    names = "number, kind, charge, at, writer, rows, body, hash"
+    for *values, stored in read(path, f"SELECT {names} FROM entry ORDER BY number"):
+        text = "\n".join([before, *(str(value or "") for value in values)])
+        before = hashlib.sha256(text.encode()).hexdigest()
+        found.append((stored, before))
     return found
 
 
 def audit(path: Place) -> None:
-    """Recompute every hash, sum and row of a ledger from its journals alone."""
+    """Recompute every hash, sum and row of a ledger from its journal alone."""
     auditor.audit(lambda sql: read(path, sql))
     if isinstance(path, Path):
         assert read(path, "PRAGMA integrity_check") == [("ok",)]
@@ -357,17 +337,7 @@ def check_acknowledged(path: Path, told: list[str]) -> None:
 
 def everything(path: Place) -> list[Any]:
     """Return all that is in a ledger."""
-    tables = (
-        "book",
-        "term",
-        "account",
-        "entry",
-        "charge",
-        "run",
-        "granted",
-        "release",
-        "claim",
-    )
+    tables = ("entry", "tag", "kept")
     return [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
 
 
@@ -381,7 +351,7 @@ def error_of(call: Callable[[], object]) -> type[DpflowError]:
 def freeze_of(ledger: Ledger, dataset: str) -> Any:
     """Return who froze a dataset and why; None if it is not frozen."""
     with ledger.storage.read() as reading:
-        return reading.load(Keys(books=(dataset,))).book(dataset).frozen
+        return reading.load(lambda _: (f"book/{dataset}",)).book(dataset).frozen
 
 
 def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
@@ -398,4 +368,4 @@ def impatient(path: Path) -> Ledger:
 
 def write_a_row(session: Transaction) -> None:
     """Write something within a transaction."""
-    session.store({("claim", "x"): Claim("x", {})}, (), {})
+    session.append((), {"x": "1"})
