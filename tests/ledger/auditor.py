@@ -140,8 +140,9 @@ class _Auditor:
         if kind in ("freeze", "unfreeze"):
             self.frozen ^= {body["book"]}
         self.newest.update(rows)
-        for name, state in self.states.items():
-            assert self.newest[f"charge/{name}"]["state"] == state, "a charge lies"
+        if charge in self.states:
+            told = self.newest[f"charge/{charge}"]["state"]
+            assert told == self.states[charge], "a charge lies"
 
     def _draw(self, charge: str, body: Any) -> None:
         if "preflight" not in body:
@@ -183,10 +184,12 @@ class _Auditor:
             for charge, asked in self.asked.items()
         }
         for name, kept in self.accounts.items():
-            if "/" not in name.partition("#")[2]:
-                used = kept.settled[0] + kept.held[0]
-                found.used[name] = used
-                assert self.limit is None or used <= self.limit, "a budget is exceeded"
+            book, _, place = name.partition("#")
+            if "/" not in place:
+                used = found.used.get(book, 0) + kept.settled[0] + kept.held[0]
+                found.used[book] = used
+        if self.limit is not None:
+            assert all(used <= self.limit for used in found.used.values()), "overspent"
         return found
 
 

@@ -29,8 +29,6 @@ from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Transaction
@@ -240,6 +238,9 @@ def await_death(path: Place, reservation: str) -> None:
     """
     if isinstance(path, Path) or in_memory(path):
         return
+    from dpflow.ledger.storage.postgres import PostgresStorage
+    from dpflow.ledger.storage.postgres_owners import SessionOwners
+
     ((owner,),) = read(path, "SELECT owner FROM charge WHERE id = ?", reservation)
     owners = SessionOwners(PostgresStorage(path).server)
     until = time.monotonic() + 60

@@ -32,7 +32,6 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.row_texts import key_of_text
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left
 from dpflow.ledger.witness.base import WitnessAt
@@ -275,8 +274,7 @@ def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
                 lines=tuple(beginning(reading)),
                 releases=kept_releases(reading),
                 reservations=frozenset(
-                    key_of_text(row[0])[1]
-                    for row in reading.kept("charge", limit=2**31)
+                    key.removeprefix("charge/") for key in reading.names("charge/")
                 ),
             )
     return None

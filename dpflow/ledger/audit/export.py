@@ -3,58 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.findings import Verification
-from dpflow.ledger.audit.fold import chained
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, parsed
+from dpflow.ledger.entry import Columns, JournalError, entry_of, first_hash
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import JournalError
+from dpflow.ledger.storage.base import VERSION
 
-_MANY = 2**31
 #: Columns of an exported entry, as the ledger keeps them.
-COLUMNS = (*Columns._fields, "hash")
-_FORMAT = 1
+COLUMNS = Columns._fields
 
 
 def export_head(ledger: Ledger) -> dict[str, Any]:
     """Return the first line of an export in JSON."""
+    identity = ledger.storage.identity
     return {
-        "dpflow_export": _FORMAT,
+        "dpflow_export": VERSION,
         "ledger": ledger.id,
         "environment": ledger.environment,
+        "created_at": identity.created_at,
     }
 
 
 def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """Yield every entry, dataset by dataset, in order, with raw texts.
+    """Yield every entry, in order, with raw texts.
 
     Each page is read in a transaction of its own. Entries that are written meanwhile
     are left out.
     """
     with ledger.storage.read() as reading:
-        books = [parsed(row[1]) for row in reading.kept("book", limit=_MANY)]
-    for book, last, *_ in books:
-        number = 0
-        while number < last:
-            with ledger.storage.read() as reading:
-                page = reading.page(book, number)
-            for columns in page[: last - number]:
-                yield dict(zip(COLUMNS, columns, strict=True))
-            if not page:
-                return
-            number = page[-1][1]
+        last, number = reading.head()[0], 0
+    while number < last:
+        with ledger.storage.read() as reading:
+            page = reading.page(number)
+        if not page:
+            return
+        for columns in page[: last - number]:
+            yield dict(zip(COLUMNS, columns, strict=True))
+        number = page[-1][0]
 
 
 def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verification]:
-    """Check the hash chains and the checkpoints of an export; no ledger is needed.
+    """Check the hash chain and the checkpoints of an export; no ledger is needed.
 
     Args:
         path: File that `dpflow ledger export` wrote in the format jsonl.
@@ -66,47 +61,37 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
     Raises:
         ConfigurationError: If the file cannot be read or is no export.
     """
-    report = Verification(signed=key is not None)
+    report, points = Verification(signed=key is not None), []
     try:
         with path.open(encoding="utf-8") as file:
             head = json.loads(next(file, "null"))
-            if head["dpflow_export"] != _FORMAT:
+            if head["dpflow_export"] != VERSION:
                 raise ValueError
-            ledger = str(head["ledger"])
-            for book, rows in groupby(map(json.loads, file), itemgetter("book")):
-                columns = ([row[name] for name in COLUMNS] for row in rows)
-                points = _follow(report, str(book), columns)
-                report.check_points(ledger, str(book), points, key)
+            ledger, facts = str(head["ledger"]), (head["created_at"], head["environment"])
+            hashes = [first_hash(ledger, VERSION, *facts)]
+            for row in map(json.loads, file):
+                columns = tuple(row[name] for name in COLUMNS)
+                try:
+                    if columns[0] != len(hashes):
+                        what = "an entry is missing or out of order"
+                        raise JournalError(what)
+                    entry = entry_of((*columns, hashes[-1]))
+                except JournalError as error:
+                    report.add(str(error), len(hashes))
+                    break
+                hashes.append(entry.hash)
+                if entry.kind == "checkpoint":
+                    points.append(entry.body["signed"])
+                    number = points[-1]["number"]
+                    signed = 0 < number < entry.number
+                    if not signed or points[-1]["hash"] != hashes[number]:
+                        report.add("the entry is not the one that was signed", number)
     except (OSError, *UNREADABLE) as error:
         msg = (
             f"{path} is no export of a ledger, or it is damaged ({error!r:.80}). Write "
             "one with `dpflow ledger export --out FILE`."
         )
         raise ConfigurationError(msg) from error
+    report.check_points(ledger, points, key)
+    report.entries, report.head = len(hashes) - 1, (len(hashes) - 1, hashes[-1])
     return ledger, report
-
-
-def _follow(
-    report: Verification, book: str, rows: Iterable[Sequence[Any]]
-) -> list[Mapping[str, Any]]:
-    """Check each hash of a journal, and return its checkpoints."""
-    hashes: list[str] = []
-    points: list[Mapping[str, Any]] = []
-    try:
-        # A journal that comes twice begins with an entry that is not its first.
-        for entry in chained(book, report.heads.get(book, (0, "")), rows):
-            hashes.append(entry.hash)
-            if entry.kind == "checkpoint":
-                points.append(entry.body["signed"])
-                number = points[-1]["number"]
-                if (
-                    not 0 < number < len(hashes)
-                    or points[-1]["hash"] != hashes[number - 1]
-                ):
-                    what = "the entry is not the one that was signed"
-                    report.add(what, book, number)
-            report.heads[book] = entry.number, entry.hash
-    except JournalError as error:
-        report.add(str(error), book, len(hashes) + 1)
-    report.entries += len(hashes)
-    return points

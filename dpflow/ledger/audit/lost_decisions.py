@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpflow.ledger.model import State
-from dpflow.ledger.rows import name_of_term
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.rows import term_of
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import read_releases
 from dpflow.ledger.witness.lines import Line
 
@@ -85,10 +85,7 @@ def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
 def perhaps_lost(gone: Sequence[Line]) -> tuple[LostRelease, ...]:
     """Return what may have been kept of the charges that a ledger lacks."""
     runs = {line.charge: line.run for line in gone if line.kind == "reserve"}
-    books: dict[str | None, dict[str, None]] = {name: {} for name in runs}
-    for line in gone:
-        if line.charge in books:
-            books[line.charge][line.book] = None
+    books = {line.charge: line.books for line in gone}
     return tuple(
         LostRelease(reservation=name, dataset=",".join(books[name]), run=run)
         for name, run in runs.items()
@@ -110,17 +107,22 @@ def lost_decisions(
         book: Name of the dataset.
         gone: The lines about it that the ledger lacks.
     """
-    newest = state.book(book).terms
+    newest, first = state.book(book).terms, min(line.number for line in gone)
     lost: set[int] = set()
     if newest:
-        first = min(line.number for line in gone)
-        opened = sum(entry.number < first for entry in reading.rare(book, "open"))
+        opened = sum(
+            entry.number < first and entry.body["book"] == book
+            for entry in reading.rare("open")
+        )
         again = sum(line.kind == "open" for line in gone)
         lost = {*range(opened + 1, opened + again + 1)}
-        lost |= {int(name_of_term(name)) for line in gone for name in line.used}
+        mine = f"{book}#"
+        lost |= {term_of(n) for line in gone for n in line.used if n.startswith(mine)}
     terms = tuple(sorted(number for number in lost if number > newest))
+    # A policy file opens the first term again.
     gates = any(
-        line.decides and (line.kind != "open" or newest == 0) and line.number > 1
+        line.decides
+        and (line.kind != "open" or (not newest and f"{book}#1" not in line.used))
         for line in gone
     )
     if not gates and not terms:

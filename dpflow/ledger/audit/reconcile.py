@@ -1,15 +1,15 @@
 """A ledger that forgot charges, made safe again.
 
 The witness tells how much was charged. What the ledger lacks of it is charged again, in
-full and on the same accounts, by entries of kind `repair`; nothing is ever lowered, and
-which outputs those charges stand for stays unknown. A dataset that lost a decision is
-frozen. Each lost entry is named by the repair that charged it, so that one which died
-before it began the witness anew is not made a second time.
+full and on the same accounts, by an entry of kind `repair`; nothing is ever lowered,
+and which outputs those charges stand for stays unknown. A dataset that lost a decision
+is frozen. The repair names each lost entry by its hash, so that one which died before
+it began the witness anew is not made a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
@@ -21,15 +21,16 @@ from dpflow.ledger.audit.lost_decisions import (
     lost_decisions,
     perhaps_lost,
 )
-from dpflow.ledger.decision.by_hand import BookLoss, Repair, lost_name
+from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
+from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Amounts, epoch_of, split
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.model import all_terms, terms_of_accounts
+from dpflow.ledger.rows import account_key, split
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.file import KEPT
-from dpflow.ledger.witness.lines import HEAD, Line
+from dpflow.ledger.witness.lines import HEAD, KEPT, Line
 from dpflow.ledger.witness.rollback_check import begin_anew, beginning, missing
 from dpflow.policy import Policy
 
@@ -64,7 +65,7 @@ class Comparison:
         older: Whether the ledger is a copy from before a repair.
         epoch: How many repairs the ledger had.
         unsigned: How many signed checkpoints it lacks; they cannot be made again, and
-            the next `verify` signs anew.
+            the next `sign` signs anew.
         lost: Decisions that it lacks; a repair freezes their datasets.
         again: How many lost entries a repair has charged that died before it began
             the witness anew.
@@ -131,23 +132,29 @@ def reconcile(
     witness = ledger.watch.witness
     lines = [*(() if witness is None else witness.all_lines()), *others]
     with ledger.storage.read() as reading:
-        found, losses = _compared(reading, lines, witness)
-    before, known = found.epoch, 0 if witness is None else witness.epoch
-    epoch = max(before, known) + 1
-    if losses:
+        head = reading.head()[0]
+        found, amounts, lost = _compared(reading, lines, witness)
+    repairs = max(found.epoch, 0 if witness is None else witness.epoch) + 1
+    if lost or found.older:
         ledger.ask(
             Repair(
-                losses=losses,
+                amounts=amounts,
                 reason=reason,
-                before=before,
-                epoch=epoch,
+                head=head,
+                before=found.epoch,
+                repairs=repairs,
+                lost=tuple(dict.fromkeys((line.number, _told(line)) for line in lost)),
+                charges=tuple(
+                    {"entry": line.number, "reservation": line.charge, "run": line.run}
+                    for line in lost[:_LISTED]
+                ),
+                frozen={each.dataset: each.reason for each in found.lost},
                 policies=policies,
             )
         )
     if witness is not None and not found.agrees:
         with ledger.storage.read() as reading:
-            begun = beginning(reading)
-            now = epoch_of(reading.load(Keys()).rows)
+            begun, now = beginning(reading), _repairs(reading)
         begin_anew(ledger.storage, witness, now, begun)
     return found
 
@@ -160,10 +167,13 @@ def trust(ledger: Ledger) -> list[Line]:
     """
     witness = _witness(ledger)
     with ledger.storage.read() as reading:
-        epoch = epoch_of(reading.load(Keys()).rows)
-        begun = beginning(reading)
-    witness.enrol(epoch, begun)
+        begun, repairs = beginning(reading), _repairs(reading)
+    witness.enrol(repairs, begun)
     return [line for line in begun if line.kind == HEAD]
+
+
+def _repairs(reading: Reading) -> int:
+    return reading.load(lambda _: ("repairs",)).repairs
 
 
 def _witness(ledger: Ledger) -> Witness:
@@ -179,90 +189,66 @@ def _witness(ledger: Ledger) -> Witness:
 
 def _compared(
     reading: Reading, lines: Sequence[Line], witness: Witness | None
-) -> tuple[Comparison, dict[str, BookLoss]]:
+) -> tuple[Comparison, dict[str, Amounts], list[Line]]:
     """Find what the ledger lacks of all that was told, and what would repair it."""
     lines = [*{_mark(line): line for line in lines}.values()]
     gone = missing(reading, lines)
-    names = [lost_name(line.book, line.number, _told(line)) for line in gone]
-    books = tuple(sorted({line.book for line in gone}))
-    state = reading.load(Keys(books=books, whole=books, claims=tuple(names)))
-    lost = [
-        line
-        for line, name in zip(gone, names, strict=True)
-        if line.book not in state.claimed(name)
+    charged = {told for entry in reading.rare("repair") for told in entry.body["lost"]}
+    lost = [line for line in gone if _told(line) not in charged]
+    complete = _complete(lines, gone, witness)
+    by_account: dict[str, list[Line]] = {}
+    for line in lost:
+        for account, used in line.used.items():
+            if used:
+                by_account.setdefault(account, []).append(line)
+    books = sorted({book for line in lost for book in line.books})
+
+    def needs(state: State) -> Iterable[str]:
+        yield "repairs"
+        yield from map(account_key, by_account)
+        yield from terms_of_accounts(by_account)
+        yield from all_terms(state, *books)
+
+    state = reading.load(needs)
+    amounts: dict[str, Amounts] = {}
+    losses = [
+        _loss(state, account, tuple(mine), amounts, complete=account in complete)
+        for account, mine in by_account.items()
     ]
-    whole = witness is None or witness.whole
-    complete = _complete(lines, lines if whole else lines[-KEPT:], gone, whole=whole)
-    losses: list[Loss] = []
-    decisions, repairs = [], {}
+    decisions = []
     for book in books:
-        mine = [line for line in lost if line.book == book]
-        if not mine:
-            continue
-        amounts: dict[str, Amounts] = {}
-        told = dict.fromkeys(
-            name
-            for line in mine
-            for name, u in line.used.items()
-            if u and name.partition("#")[0] == book
-        )
-        for account in told:
-            own = tuple(line for line in mine if line.used.get(account))
-            sure = complete(account)
-            losses.append(_loss(state, account, own, amounts, complete=sure))
-        if not told:
-            losses.append(_untold(state, book, mine))
+        mine = [line for line in lost if book in line.books]
         decided = lost_decisions(reading, state, book, mine)
-        decisions += [decided] if decided is not None else []
-        repairs[book] = BookLoss(
-            number=state.book(book).number,
-            amounts=amounts,
-            entries=tuple(dict.fromkeys((line.number, _told(line)) for line in mine)),
-            charges=tuple(
-                {"entry": line.number, "reservation": line.charge, "run": line.run}
-                for line in mine[:_LISTED]
-            ),
-            frozen="" if decided is None else decided.reason,
-        )
-    epoch = epoch_of(state.rows)
+        decisions += [] if decided is None else [decided]
+        if not any(split(account)[0] == book for account in by_account):
+            losses.append(_untold(state, book, mine))
     comparison = Comparison(
         lines=len(lines),
         losses=tuple(losses),
-        older=witness is not None and epoch < witness.epoch,
-        epoch=epoch,
+        older=witness is not None and state.repairs < witness.epoch,
+        epoch=state.repairs,
         unsigned=sum(line.kind == "checkpoint" for line in lost),
         lost=tuple(decisions),
         again=len(gone) - len(lost),
     )
-    if comparison.older and not repairs:
-        # Of a copy from before a repair that lost nothing: it only counts.
-        for book in reading.books():
-            if (
-                not repairs
-                and (head := reading.load(Keys(books=(book,))).book(book)).number
-            ):
-                repairs[book] = BookLoss(number=head.number)
-    return comparison, repairs
+    return comparison, amounts, lost
 
 
 def _complete(
-    lines: Sequence[Line],
-    contiguous: Sequence[Line],
-    gone: Sequence[Line],
-    *,
-    whole: bool,
-) -> Callable[[str], bool]:
-    """Return what says whether the witness has every missing line about an account.
+    lines: Sequence[Line], gone: Sequence[Line], witness: Witness | None
+) -> set[str]:
+    """Return the accounts of which the witness has every missing line.
 
     It has those after a line that the ledger holds, as far as none was left out; or all
     of them, where no line stands for all before it.
     """
+    whole = witness is None or witness.whole
+    contiguous = lines if whole else lines[-KEPT:]
     away = {*map(_mark, gone)}
-    joined = {
-        name for line in contiguous if _mark(line) not in away for name in line.used
-    }
+    joined = {n for line in contiguous if _mark(line) not in away for n in line.used}
     begun = {name for line in lines if line.kind == HEAD for name in line.used}
-    return lambda account: account in joined or (whole and account not in begun)
+    every = {name for line in lines for name in line.used}
+    return joined | ((every - begun) if whole else set())
 
 
 def _told(line: Line) -> str:
@@ -272,7 +258,7 @@ def _told(line: Line) -> str:
 
 def _mark(line: Line) -> tuple[object, ...]:
     """Tell a line from others; its sums cannot be hashed."""
-    return line.place, line.hash, line.kind
+    return line.number, line.hash, line.kind
 
 
 def _loss(
@@ -284,12 +270,12 @@ def _loss(
     complete: bool,
 ) -> Loss:
     """Find what is to be charged to an account, and note it."""
-    row = state.account(account)
-    gate = gate_at(state, account)
+    row, gate = state.account(account), gate_at(state, account)
     nothing = (0,) * len(gone[0].used[account])
-    here = row or Account(account, "", 0, nothing, nothing)
-    after = _repaired(here, gone, complete=complete)
-    more = after - Tally(here.settled)
+    settled, held = (nothing, nothing) if row is None else (row.settled, row.held)
+    entry = 0 if row is None else row.entry
+    after = _repaired(account, entry, settled, held, gone, complete=complete)
+    more = after - Tally(settled)
     needed = row is not None or not is_unused(gone, account)
     if needed and not _is_taken_off(state, account) and any(more.amounts):
         amounts[account] = more.amounts
@@ -316,20 +302,28 @@ def _is_taken_off(state: State, account: str) -> bool:
     return not covers_flow(term.facts["pinned"], name)
 
 
-def _repaired(account: Account, gone: Sequence[Line], *, complete: bool) -> Tally:
+def _repaired(
+    account: str,
+    entry: int,
+    settled: Amounts,
+    held: Amounts,
+    gone: Sequence[Line],
+    *,
+    complete: bool,
+) -> Tally:
     """Return the least that is surely not less than what was settled.
 
     Where the witness has every charge that is missing, their sum is added. Else, if the
     ledger is merely older, its use is raised to the last that was witnessed; and if it
     has gone another way since, that is added to it.
     """
-    used = Tally(max(gone, key=lambda line: line.number).used[account.id])
-    settled = total = Tally(account.settled)
+    used = Tally(max(gone, key=lambda line: line.number).used[account])
+    before = total = Tally(settled)
     whole = [line for line in gone if line.kind != HEAD]
     for line in whole if complete else ():
-        total = total + Tally(line.amounts[account.id])
-    if min(line.number for line in gone) > account.entry:
-        return total.highest(remainder(used, Tally(account.held)))
+        total = total + Tally(line.amounts[account])
+    if min(line.number for line in gone) > entry:
+        return total.highest(remainder(used, Tally(held)))
     if not complete or len(whole) < len(gone):
-        return total.highest(settled + used)
+        return total.highest(before + used)
     return total

@@ -1,38 +1,41 @@
 """The whole ledger, followed again from its journal.
 
-Every hash is computed again, every entry followed, every grant asked of its gate, and
-what comes of it is compared with every row that is stored, with the releases, with the
-signed checkpoints and with the witness. Entries and rows are read in pages, each in a
-transaction of its own, so that steps go on running meanwhile.
+Every hash is computed again, every entry followed, every grant asked of its gate; tags
+and kept values are compared with the journal, and the journal with its signed
+checkpoints and the witness. Entries are read in pages, each in a transaction of its
+own, so that steps go on running meanwhile, and what has ended is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.audit.admissions import Admissions, Beyond, first_beyond
-from dpflow.ledger.audit.findings import Finding, Verification
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.audit.stored_rows import MISSING, NAMES, Fits, finding, problem_of
-from dpflow.ledger.checkpoint import points_of, signed
+from dpflow.ledger.audit.findings import Verification
+from dpflow.ledger.checkpoint import signed
 from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.decision.checks import (
+    check,
+    check_grant,
+    is_admitted,
+    term_of_account,
+)
 from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.decision.settlement import TOO_LITTLE, is_too_little, lesser_keys
-from dpflow.ledger.entry import Entry, parsed
+from dpflow.ledger.entry import Amounts, Entry, JournalError, entry_of
+from dpflow.ledger.journal import KINDS, charge_keys, follow
 from dpflow.ledger.keys import LedgerKey, Sign
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import JournalError, Key, Row, epoch_of
-from dpflow.ledger.storage.row_texts import key_of_text
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.rows import Term, held_key, split
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
 
-_NONE: Mapping[int, str] = {}
 _REWRITTEN = "it was signed with another content: the history was rewritten"
-_MOST_BOOKS = 2**31
-_PAGE = 2000
+_BEYOND = "a step was granted that its gate does not admit"
+#: What following garbage raises, where its hashes fit.
+_GARBAGE = (*UNREADABLE, RecursionError)
 
 
 def first_problem(ledger: Ledger) -> str | None:
@@ -58,15 +61,15 @@ def verify(
     Args:
         ledger: The ledger; other processes may go on using it.
         key: Checks the signed checkpoints.
-        sign: With a private key: sign every journal if all is fine, also one without
-            a checkpoint, which is bad otherwise.
+        sign: With a private key: sign the journal if all is fine, also one without a
+            checkpoint, which is bad otherwise.
         progress: Called with how many entries were just read, and how many are to be.
     """
     checked = _Verification(ledger, progress)
     checked.checkpoints(key, sign_new=sign)
-    checked.journals()
+    checked.journal()
     if checked.report.fine:
-        checked.rows()
+        checked.values()
     checked.witness()
     if sign and checked.report.fine and key is not None and key.sign is not None:
         checked.sign(key.sign)
@@ -80,156 +83,183 @@ class _Verification:
         self, ledger: Ledger, progress: Callable[[int, int], None] | None
     ) -> None:
         self.ledger = ledger
-        secret = ledger.digests.is_readable()
-        self.fits: Fits = lambda row, value: (
-            not secret or ledger.digests.of_value(row.charge, value) == row.digest
-        )
-        self.report = Verification(values=secret)
+        self.report = Verification(values=ledger.digests.is_readable())
         self._progress = progress
-        self._gates = Admissions()
-        self._fold = Fold(seen=self._seen)
-        self._points: dict[str, list[Mapping[str, Any]]] = {}
-        self._signed: dict[str, dict[int, str]] = {}
-        self._whole = 0
-
-    # Checkpoints
+        self._state = State(whole=True)
+        self._points: list[Any] = []
+        self._signed: dict[int, str] = {}
+        self._limit = 500
+        #: Charges that have ended: nobody may make them again.
+        self._ended: set[int] = set()
+        self._releases = self._tags = 0
+        #: The highest sums after a grant, component by component. A gate that admits
+        #: an amount admits every smaller one.
+        self._granted: dict[str, dict[str, Amounts]] = {}
+        self._since: dict[str, int] = {}
 
     def checkpoints(self, key: LedgerKey | None, *, sign_new: bool) -> None:
         """Read the signed checkpoints, and check who signed them."""
         self.report.signed = key is not None
         with self.ledger.storage.read() as reading:
-            books = reading.kept("book", limit=_MOST_BOOKS)
-            for book, number, *_ in (parsed(row[1]) for row in books):
-                self._whole += number
-                points = self._points[book] = _points(reading, book)
-                self._signed[book] = {each["number"]: each["hash"] for each in points}
-                if points or not sign_new:
-                    self.report.check_points(self.ledger.id, book, points, key)
+            self.report.head = 0, reading.identity.first
+            try:
+                entries = [*reading.rare("checkpoint")][::-1]
+                self._points = [entry.body["signed"] for entry in entries]
+                self._signed = {each["number"]: each["hash"] for each in self._points}
+            except (LedgerCorrupt, *UNREADABLE):
+                return  # it is found again where the journal is followed
+        if self._points or not sign_new:
+            self.report.check_points(self.ledger.id, self._points, key)
 
-    # Journals
+    # The journal
 
-    def journals(self) -> None:
+    def journal(self) -> None:
         """Follow every entry up to the newest."""
         more = True
-        while more:
+        while more and self.report.fine:
             with self.ledger.storage.read() as reading:
-                more = self._next_pages(reading)
-            self._fold.advance()
-            self._check_lesser()
-        self._end_journals()
+                more = self._next_page(reading)
+        if self.report.fine:
+            with self.ledger.storage.read() as reading:
+                for book in list(self._granted):
+                    self._ask_gates(reading, book)
+                self._check_end(reading)
 
-    def _next_pages(self, reading: Reading) -> bool:
-        """Read the next page of each journal; return whether there was any."""
-        books = [book for book in reading.books() if book not in self._fold.bad]
-        # Others wait for entries that stand in the next page of another.
-        ready = [book for book in books if not self._fold.is_waiting(book)]
-        read = [self._next_page(reading, book) for book in ready]
-        return any(read) or any(self._next_page(reading, book) for book in books)
-
-    def _next_page(self, reading: Reading, book: str) -> bool:
-        page = reading.page(book, self._fold.heads.get(book, (0, ""))[0])
-        read = self._fold.read(book, page)
-        self.report.entries += read
-        if page and self._progress is not None and book not in self._fold.bad:
-            self._progress(read, max(self._whole, self.report.entries))
+    def _next_page(self, reading: Reading) -> bool:
+        page = reading.page(self.report.head[0], self._limit)
+        self._limit = smaller(self._limit, page) if page else self._limit
+        names: list[str] = []
+        for columns in page:
+            number, previous = self.report.head
+            try:
+                if columns[0] != number + 1:
+                    what = f"entry {number + 1} is missing or out of order"
+                    raise JournalError(what)
+                entry = entry_of((*columns, previous))
+                self._follow(reading, entry)
+            except _GARBAGE as error:
+                what = str(error)
+                if not isinstance(error, JournalError | LedgerError):
+                    what = f"it is no entry of its kind ({type(error).__name__})"
+                self.report.add(what, number + 1)
+                return False
+            self.report.head = entry.number, entry.hash
+            names += [f"{entry.number} {key}" for key in entry.rows]
+        self._check_tags(reading, names)
+        self.report.entries += len(page)
+        if page and self._progress is not None:
+            self._progress(len(page), max(reading.head()[0], self.report.entries))
         return bool(page)
 
-    def _end_journals(self) -> None:
-        self._fold.end()
-        self._gates.end()
-        self._check_lesser()
-        bad = self._fold.bad
-        for book, (number, problem) in bad.items():
-            self.report.add(problem, book, number)
-        for book, points in self._signed.items():
-            number, newest = (
-                self._fold.heads.get(book, (0, ""))[0],
-                max(points, default=0),
-            )
-            if newest > number and book not in bad:
-                what = f"it was signed, and the journal ends at {number}"
-                self.report.add(what, book, newest)
-        for where in self._gates.beyond:
-            self._add_beyond(where)
-        self.report.heads = dict(self._fold.heads)
-
-    def _check_lesser(self) -> None:
-        """Check settlements for less than was held beside their outcomes' prices."""
-        found, self._gates.lesser = self._gates.lesser, []
-        for settled in found:
-            book, number = settled.place
-            try:
-                with self.ledger.storage.read() as reading:
-                    state = reading.load(lesser_keys([settled]))
-                wrong = is_too_little(state, settled)
-            except (LedgerCorrupt, *UNREADABLE):
-                wrong = True
-            if wrong and book not in self._fold.bad:
-                self.report.add(TOO_LITTLE, book, number)
-
-    def _add_beyond(self, where: Beyond) -> None:
-        book = where.account.partition("#")[0]
-        with self.ledger.storage.read() as reading:
-            number = first_beyond(reading.after(book, where.since), where)
-        if number is not None:
-            what = "a step was granted that its gate does not admit"
-            self.report.bad.append(
-                Finding(problem=what, account=where.account, book=book, entry=number)
-            )
-
-    def _seen(self, rows: Mapping[Key, Row], entry: Entry) -> None:
-        points = self._signed.get(entry.book, _NONE)
-        if points.get(entry.number, entry.hash) != entry.hash:
+    def _follow(self, reading: Reading, entry: Entry) -> None:
+        state = self._state
+        if self._signed.get(entry.number, entry.hash) != entry.hash:
             raise JournalError(_REWRITTEN)
-        self.report.postings += len(entry.postings)
-        self._gates.see(rows, entry)
+        if entry.kind == "reserve":
+            if hash(entry.charge) in self._ended:
+                what = f"it reserves for charge {entry.charge}, which was made before"
+                raise JournalError(what)
+            check_grant(state, entry)
+            self._note_grant(entry)
+            self.report.reservations += 1
+        else:
+            if entry.kind in ("open", "tighten"):
+                self._ask_gates(reading, str(entry.body["book"]), entry.number)
+            elif entry.kind == "adjust" and entry.charge is not None:
+                self._recall(reading, entry)
+            check(state, entry)
+        follow(state, entry)
+        self.report.postings += len(entry.amounts)
+        self._forget(entry)
 
-    # Rows
+    def _recall(self, reading: Reading, entry: Entry) -> None:
+        """Load a charge that has ended, and is corrected now."""
+        name = entry.charge or ""
+        found = reading.load(lambda s: charge_keys(s, name), before=entry.number)
+        for key, row in found.rows.items():
+            self._state.rows.setdefault(key, row)
+        self._state.made |= found.made
 
-    def rows(self) -> None:
-        """Compare what is stored with what the journals come to."""
-        for name in self._gates.hidden_overdrafts(self._fold.rows):
-            what = "more was charged than its filter admits, but it is not overdrawn"
-            self.report.bad.append(Finding(problem=what, account=name))
-        numbers = {kind: self._compare(kind) for kind in NAMES}
-        self.report.accounts = numbers["account"]
-        self.report.reservations = numbers["charge"]
-        self.report.releases = numbers["release"]
-        with self.ledger.storage.read() as reading:
-            self._catch_up(reading)
-            told, made = epoch_of(reading.load(Keys()).rows), epoch_of(self._fold.rows)
-        if told != made:
-            what = f"its row says that it was repaired {told} times, its journal {made}"
-            self.report.bad.append(Finding(problem=what))
-        self._end_journals()
+    def _forget(self, entry: Entry) -> None:
+        """Forget what no later entry can change."""
+        state, charge = self._state, entry.charge
+        if entry.kind not in ("open", "tighten"):
+            state.entries.pop(entry.number)
+        for key, row in entry.rows.items():
+            if key.startswith("release/") and row["state"] == "free":
+                state.rows.pop(key)
+                state.numbers.pop(key)
+        kind = KINDS[entry.kind]
+        corrected = entry.kind == "adjust" and hash(charge) in self._ended
+        if charge is not None and (kind.ends is not None or corrected):
+            self._ended.add(hash(charge))
+            made = state.made.pop(charge, None)
+            state.ends.pop(charge, None)
+            names = () if made is None else made.amounts
+            for key in (f"charge/{charge}", *(held_key(charge, n) for n in names)):
+                state.rows.pop(key, None)
+                state.numbers.pop(key, None)
 
-    def _compare(self, kind: str) -> int:
-        """Compare the rows of a kind, page by page, and return how many there are.
+    # Gates
 
-        Rows may change between two pages, as long as each page is of one time.
-        """
-        rows, bad, number, above = self._fold.rows, self.report.bad, 0, ""
-        left = {key for key in rows if key[0] == kind}
-        more = True
+    def _note_grant(self, entry: Entry) -> None:
+        for name, (_, settled, held) in entry.postings.items():
+            granted = self._granted.setdefault(split(name)[0], {})
+            total = tuple(map(add, settled, held))
+            known = granted.get(name, total)
+            granted[name] = total if known == total else tuple(map(max, known, total))
+
+    def _ask_gates(self, reading: Reading, book: str, number: int = 0) -> None:
+        """Ask the gates of a book's term about the highest sums so far."""
+        for account, highest in self._granted.pop(book, {}).items():
+            term = term_of_account(self._state, account)
+            if not is_admitted(term, account, highest):
+                since = self._since.get(book, 0)
+                first = _first_beyond(reading, account, term, since)
+                self.report.add(_BEYOND, first, account)
+        self._since[book] = number
+
+    # Tags, values, the witness
+
+    def _check_tags(self, reading: Reading, names: Sequence[str]) -> None:
+        """Check that each key of a page is tagged."""
+        self._tags += len(names)
+        if names and reading.ask("tagged", names=[*names]) != [(len(names),)]:
+            for name in names:
+                number, _, key = name.partition(" ")
+                if reading.ask("tagged", names=[name]) == [(0,)]:
+                    self.report.add(f"its tag {key!r} was taken away", int(number))
+
+    def _check_end(self, reading: Reading) -> None:
+        number, newest = self.report.head[0], max(self._signed, default=0)
+        if newest > number:
+            what = f"it was signed, and the journal ends at {number}"
+            self.report.add(what, newest)
+        ((tags,),) = reading.ask("tags", until=number)
+        if tags > self._tags:
+            self.report.add("there are tags that no entry of the journal names")
+        rows = self._state.rows
+        self.report.accounts = sum(key.startswith("account/") for key in rows)
+
+    def values(self) -> None:
+        """Compare the kept values with their digests."""
+        above, more = "", True
         while more:
             with self.ledger.storage.read() as reading:
-                self._catch_up(reading)
-                page = reading.kept(kind, above, _PAGE)
-                for above, value, output in page:
-                    key = key_of_text(above)
-                    left.discard(key)
-                    if problem := problem_of(rows.get(key), value, output, self.fits):
-                        bad.append(finding(key, problem))
-            number, more = number + len(page), len(page) == _PAGE
-        bad += [finding(key, MISSING) for key in sorted(left & rows.keys())]
-        return number
-
-    def _catch_up(self, reading: Reading) -> None:
-        """Follow what was written since, so that rows and journals are of one time."""
-        while self._next_pages(reading):
-            self._fold.advance()
-
-    # The witness, and signatures
+                while self._next_page(reading):
+                    pass
+                page = reading.kept(above)
+            more = bool(page)
+            for above, value in page:
+                self.report.releases += 1
+                row = self._state.rows.get(f"release/{above}")
+                fits = row is not None and row["state"] == "settled"
+                if fits and self.report.values and value is not None:
+                    made = self.ledger.digests.of_value(row["charge"], value)
+                    fits = made == row["digest"]
+                if not fits:
+                    what = "its value is not the one that was settled"
+                    self.report.add(f"release {above[:12]}: {what}")
 
     def witness(self) -> None:
         """Compare with the witness, which remembers what a rollback would hide."""
@@ -245,7 +275,7 @@ class _Verification:
                 gone = missing(reading, witness.all_lines())
         except LedgerCorrupt as error:
             if report.fine:
-                report.bad.append(Finding(problem=error.message))
+                report.add(error.message)
             return
         if gone:
             what = (
@@ -253,29 +283,26 @@ class _Verification:
                 "checkpoints that are not here, this one first; `dpflow ledger "
                 "reconcile` charges them again"
             )
-            report.add(what, gone[0].book, gone[0].number)
+            report.add(what, gone[0].number)
         else:
             report.witness = "agrees"
 
     def sign(self, sign: Sign) -> None:
-        """Sign each journal up to where it was verified, all in one transaction.
-
-        Nothing is signed if nothing came after each journal's newest checkpoint.
-        """
-        commands, new = [], False
-        for book, (number, head) in self._fold.heads.items():
-            last = next(reversed(self._points.get(book, ())), None)
-            new = new or last is None or last["number"] + 1 != number
-            told = signed(sign, self.ledger.id, book, (number, head), last=last)
-            commands.append(
-                Checkpoint(book=book, number=number, hash=head, signed=told)
-            )
-        if new:
-            self.ledger.ask_all(commands)
+        """Sign the journal up to where it was verified, if it went on since."""
+        number, head = self.report.head
+        last = self._points[-1] if self._points else None
+        if number and (last is None or last["number"] + 1 != number):
+            told = signed(sign, self.ledger.id, (number, head), last)
+            self.ledger.ask(Checkpoint(number=number, hash=head, signed=told))
 
 
-def _points(reading: Reading, book: str) -> list[Mapping[str, Any]]:
-    try:
-        return points_of([*reading.rare(book)][::-1])
-    except (LedgerCorrupt, *UNREADABLE):
-        return []  # it is found again where its journal is followed
+def _first_beyond(
+    reading: Reading, account: str, term: Term, since: int
+) -> int | None:
+    """Return the first entry that granted a step above an account's gate."""
+    for entry in reading.naming_after([f"account/{account}"], since):
+        posting = entry.postings[account]
+        total = tuple(map(add, posting.settled, posting.held))
+        if entry.kind == "reserve" and not is_admitted(term, account, total):
+            return entry.number
+    return None

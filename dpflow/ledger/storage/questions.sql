@@ -93,6 +93,9 @@ WHERE made.kind = 'reserve' AND NOT EXISTS (
 -- name: tags
 SELECT count(*) FROM tag WHERE number <= :until
 
+-- How many tags there are of some that are named as "NUMBER KEY".
 -- name: tagged
-SELECT tag.number, tag.key FROM tag
-WHERE tag.number > :after AND tag.number <= :until
+SELECT count(*) FROM json_each(:names) AS named
+JOIN tag ON tag.key = substr(named.value, instr(named.value, ' ') + 1)
+    AND tag.number
+        = CAST(substr(named.value, 1, instr(named.value, ' ') - 1) AS bigint)

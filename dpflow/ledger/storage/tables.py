@@ -312,6 +312,10 @@ class SqliteTables(Transaction):
             if value is not None:
                 execute(sql["keep_value"], (key, value))
 
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Copy the whole ledger, its log included, as this transaction sees it."""
+        self.connection.backup(target)
+
     def ask_all(
         self, questions: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[list[Any]]:
