@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from dpflow.ledger.audit.fold import Fold
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.journal import charge_keys, follow
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
-from dpflow.ledger.rows import Account, Key, Row, Run
-from dpflow.ledger.storage.row_texts import key_of_text
+from dpflow.ledger.model import all_terms
+from dpflow.ledger.rows import Account
+from dpflow.ledger.state import State, whole_book
+from dpflow.ledger.storage.tables import Reading
 
 #: One epsilon in tally units.
 UNIT = math.lcm(10**36, *range(1, 101))
 
 
-def entries(ledger: Ledger, book: str = "a") -> list[Entry]:
-    """Return the entries of a book, hashes checked."""
+def entries(ledger: Ledger, book: str | None = "a") -> list[Entry]:
+    """Return the entries that name a dataset, or all; hashes checked."""
     with ledger.storage.read() as reading:
-        return list(reading.after(book)) if book in reading.books() else []
+        return [e for e in reading.after() if book is None or book in e.books]
 
 
-def kinds(ledger: Ledger, book: str = "a") -> list[str]:
-    """Return the kinds of a book's entries, in order."""
+def kinds(ledger: Ledger, book: str | None = "a") -> list[str]:
+    """Return the kinds of a dataset's entries, in order."""
     return [entry.kind for entry in entries(ledger, book)]
 
 
 def body(ledger: Ledger, kind: str, book: str = "a") -> dict[str, Any]:
-    """Return the body of a book's newest entry of a kind."""
+    """Return the body of a dataset's newest entry of a kind."""
     found = [entry for entry in entries(ledger, book) if entry.kind == kind]
     return dict(found[-1].body)
 
@@ -39,7 +41,15 @@ def body(ledger: Ledger, kind: str, book: str = "a") -> dict[str, Any]:
 def whole(ledger: Ledger, *charges: str) -> State:
     """Return all terms and accounts, and some charges."""
     with ledger.storage.read() as reading:
-        return reading.load(Keys(whole=tuple(reading.books()), charges=charges))
+        books = reading.books()
+
+        def needs(state: State) -> Iterator[str]:
+            yield from all_terms(state, *books)
+            yield from map(whole_book, books)
+            for charge in charges:
+                yield from charge_keys(state, charge)
+
+        return reading.load(needs)
 
 
 def account(ledger: Ledger, name: str = "a#1") -> Account | None:
@@ -77,54 +87,32 @@ def terms_of(ledger: Ledger, book: str = "a") -> list[dict[str, Any]]:
     return [dict(term.facts) for term in whole(ledger).terms(book)]
 
 
-def folded(journals: dict[str, list[Entry]]) -> dict[Key, Row]:
-    """Fold the journals of all books, in an order that they tell themselves."""
-    fold = Fold()
-    for book, found in journals.items():
-        fold.add(book, found)
-    fold.end()
-    assert fold.bad == {}
-    return fold.rows
+def folded(entries: Iterable[Entry]) -> State:
+    """Follow a journal from its first entry."""
+    state = State(whole=True)
+    for entry in entries:
+        follow(state, entry)
+    return state
 
 
-def all_rows(reading: Any) -> dict[Key, Row]:
-    """Load every row that is kept, and count that none is left out."""
-    kept = {
-        kind: [key_of_text(text) for text, _, _ in reading.kept(kind, limit=2**31)]
-        for kind in KINDS_OF_ROWS
-    }
-    keys = Keys(
-        whole=tuple(reading.books()),
-        charges=tuple(name for _, name in kept["charge"]),
-        releases=tuple(name for _, name in kept["release"]),
-        runs=tuple(name for _, name in kept["run"]),
-        granted=tuple((book, step) for _, book, step in kept["granted"]),
-        claims=tuple(name for _, name in kept["claim"]),
-    )
-    rows = dict(reading.load(keys).rows)
-    assert {key for found in kept.values() for key in found} == rows.keys()
-    return rows
+def stored(reading: Reading) -> State:
+    """Load every key that the tags name."""
+    keys = [key for (key,) in reading.ask("names", first="", last="~")]
+    return reading.load(lambda _: keys)
 
 
-KINDS_OF_ROWS = (
-    *("book", "term", "account", "charge", "release", "run", "granted", "claim"),
-    "epoch",
-)
+def unlike(folded: State, stored: State) -> list[str]:
+    """Return the keys that are not what the journal comes to, or not in its place."""
+    return [
+        key
+        for key in sorted({*folded.rows, *stored.rows})
+        if canonical(folded.rows.get(key)) != canonical(stored.rows.get(key))
+        or folded.numbers.get(key) != stored.numbers.get(key)
+    ]
 
 
 def audit(ledger: Ledger) -> None:
-    """Compare every row with the fold of the journals, and let `verify` do so."""
+    """Compare every key with the fold of the journal, and let `verify` do so."""
     with ledger.storage.read() as reading:
-        rows = folded({book: list(reading.after(book)) for book in reading.books()})
-        assert unordered(rows) == unordered(all_rows(reading))
+        assert unlike(folded(reading.after()), stored(reading)) == []
     assert verify(ledger).bad == []
-
-
-def unordered(rows: Any) -> dict[Key, str]:
-    """Return rows as text, but for the order of a run's refusals."""
-    found = {}
-    for key, row in rows.items():
-        runs = ("refused", "halted") if isinstance(row, Run) else ()
-        sets = {name: tuple(sorted(getattr(row, name))) for name in runs}
-        found[key] = canonical(row._replace(**sets))
-    return found

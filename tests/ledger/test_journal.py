@@ -1,4 +1,4 @@
-"""What may come next in a journal, asked of the pure rules alone."""
+"""What may come next in the journal, asked of the pure rules alone."""
 
 from __future__ import annotations
 
@@ -6,38 +6,50 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import follow, next_entry
-from dpflow.ledger.model import State
-from dpflow.ledger.rows import Changes, JournalError, Key, Row
+from dpflow.ledger.entry import JournalError
+from dpflow.ledger.journal import Change, after
+from dpflow.ledger.state import State, whole_book
 
 
-def written(rows: dict[Key, Row], kind: str, **fields: Any) -> tuple[Entry, Changes]:
-    """Write the next entry of a book, and keep the rows that it changes."""
-    label = {"at": "2026-11-23", "writer": "me"}
-    entry, changes = next_entry(rows, "a", kind, {}, fields, charge=None, **label)
-    rows.update((key, row) for key, row in changes.items() if row is not None)
-    return entry, changes
+def change(kind: str, body: dict[str, Any], **fields: Any) -> Change:
+    """Make what an entry says."""
+    return Change(1, kind, None, {}, body, "t")._replace(**fields)
 
 
-def test_an_entry_that_is_missing_is_noticed() -> None:
-    """The second may follow the first only, and not itself."""
-    rows: dict[Key, Row] = {}
-    first, _ = written(rows, "unfreeze", who="ann")
-    before = dict(rows)
-    second, changes = written(rows, "unfreeze", who="bob")
-    assert follow(before, second) == changes
-    for held, entry in (({}, second), (before, first), (rows, second)):
-        with pytest.raises(JournalError, match="is missing"):
-            follow(held, entry)
+def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
+    """Its value would be written over; one that was looked for is new."""
+    with pytest.raises(JournalError, match="account/a#1 was not looked for"):
+        State().account("a#1")
+    assert State(asked={"account/a#1"}).account("a#1") is None
+    assert State(asked={whole_book("a")}).account("a#1/flow/x") is None
+    with pytest.raises(JournalError, match="was not looked for"):
+        State(asked={whole_book("a")}).account("ba#1")
 
 
-def test_an_account_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
-    """Its row would be written over; one of a term to come, or looked for, is new."""
-    term = ("term", "a", "1")
-    with pytest.raises(JournalError, match="'a#1/flow/x' was not looked for"):
-        State(rows={}, looked_for={term}).account("a#1/flow/x")
-    assert State(rows={}, looked_for={term}).account("a#2") is None
-    assert State(rows={}, looked_for={term}, whole={"a"}).account("a#1") is None
-    known = {term, ("account", "a#1")}
-    assert State(rows={}, looked_for=known).account("a#1") is None
+@pytest.mark.parametrize(
+    ("kind", "body", "match"),
+    [
+        ("refuse", {"claims": {"s": "p"}, "accounts": ["a#1"]}, "nothing of 'claims'"),
+        ("settle", {"overdrawn": ["a#1"]}, "nothing of 'overdrawn'"),
+        ("open", {"evidence": "e"}, "nothing of 'evidence'"),
+        ("unfreeze", {"book": "a", "frozen": {}}, "nothing of 'frozen'"),
+        ("open", {"book": "a", "term": {"number": 2}}, "comes after term 0"),
+        ("tighten", {"book": "a", "term": {"number": 1}}, "comes after term 0"),
+        ("repair", {"repairs": 0}, "there were 0"),
+        ("withdraw", {"release": "k"}, "no release/k"),
+        ("mend", {}, "no entry is of kind"),
+    ],
+)
+def test_what_no_entry_says_is_refused(
+    kind: str, body: dict[str, Any], match: str
+) -> None:
+    """A fact that moves a key belongs to its kinds, and a number to its place."""
+    with pytest.raises(JournalError, match=match):
+        after(State(whole=True), change(kind, body))
+
+
+def test_a_freeze_posts_nothing() -> None:
+    """Amounts belong to the kinds that post."""
+    said = change("freeze", {"book": "a", "frozen": {}}, amounts={"a#1": (1,)})
+    with pytest.raises(JournalError, match="posts nothing"):
+        after(State(whole=True), said)
