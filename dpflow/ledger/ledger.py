@@ -82,7 +82,7 @@ class Ledger:
         """Return who sends a command, when, and how it is decided."""
         return {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "writer": writer(),
+            "writer": self.storage.writer or writer(),
             "facts": self.conditions.facts,
             "applies": self.conditions.applies_policies,
         }

@@ -1,37 +1,39 @@
 """The ledger in a PostgreSQL database, for workers on many machines.
 
 A transaction that writes has the ledger for itself, as in a file: it takes the ledger's
-turn before it reads. A process has one connection, used by one thread at a time, never
-across a fork, and never again after an error.
+turn before it reads. Its statements are sent together, in the driver's pipeline: one
+trip begins the transaction and loads what the keys led to at the last load, and one
+appends and commits. A process has one connection, used by one thread at a time, never
+across a fork, and never again after an error of the server's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import (
-    ConfigurationError,
-)
-from dpflow.ledger.storage.base import (
-    SCHEMA_VERSION,
-    Identity,
-    another_version,
-    identity_of,
-)
-from dpflow.ledger.storage.postgres_connection import Connection, Server, Session
-from dpflow.ledger.storage.postgres_transaction import (
-    READING,
-    WRITING,
-    PostgresTables,
-    Seen,
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Columns, JournalError, entry_of
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.base import VERSION, Identity, another_version, identity_of
+from dpflow.ledger.storage.postgres_connection import (
+    Connection,
+    Server,
+    Session,
     sql_of,
 )
-from dpflow.ledger.storage.transaction import Storage
+from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
 
 _LOCK_SECONDS = 30.0
+#: How a transaction begins, and its first question. What comes behind the one that
+#: waits for the turn sees all that was committed before.
+_READING = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "identity")
+_WRITING = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", "turn")
 
 
 class PostgresStorage(Storage):
@@ -55,8 +57,9 @@ class PostgresStorage(Storage):
     ) -> None:
         self.server = Server(url, lock_seconds=lock_seconds)
         super().__init__(self.server.place, lock_seconds, read_only=read_only)
-        self._seen: Seen = {}
         self._session = Session(self.server)
+        #: What was loaded or written last, which says what to load next.
+        self.newest = State(whole=True)
 
     @classmethod
     def create(cls, url: str, identity: Identity, secret: bytes) -> PostgresStorage:
@@ -66,11 +69,10 @@ class PostgresStorage(Storage):
             ConfigurationError: If there is one already.
             LedgerUnavailable: If the server is out of reach or not durable.
         """
-        storage = cls(url)
-        sql = sql_of(shows_values=True)
-        values = {"version": SCHEMA_VERSION, "secret": secret.hex()}
+        storage, sql = cls(url), sql_of()
+        values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
         with storage.server.connect() as connection:
-            if connection.has_ledger:
+            if connection.facts["has_ledger"]:
                 msg = (
                     f"there is a ledger at {storage.place} already; a ledger is never "
                     "overwritten"
@@ -79,20 +81,22 @@ class PostgresStorage(Storage):
             try:
                 with connection.transaction():
                     connection.execute(sql["schema"], prepare=False)
-                    connection.execute(
-                        sql["create_ledger"], {**identity._asdict(), **values}
-                    )
+                    connection.execute(sql["create_ledger"], values)
             except psycopg.Error as error:
                 raise storage.server.translated(error) from None
-        storage._identity = identity
         return storage
 
+    @property
+    def writer(self) -> str | None:
+        """The login, which the database compares with the writer of each entry."""
+        return self.server.login
+
     def _writing(self) -> AbstractContextManager[PostgresTables]:
-        return self._transaction(WRITING)
+        return self._transaction(_WRITING)
 
     def read(self) -> AbstractContextManager[PostgresTables]:
         """Run a block that reads one consistent state; the right to read will do."""
-        return self._transaction(READING)
+        return self._transaction(_READING)
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -109,39 +113,127 @@ class PostgresStorage(Storage):
             connection = self._open()
             try:
                 if self._identity is None:
-                    self._identity = self._found(connection)
+                    rows = connection.execute(sql_of()["whole_identity"]).fetchall()
+                    self._identity = identity_of(rows, self.place)
                 with connection.pipeline() as pipeline:
-                    within = PostgresTables(
-                        connection,
-                        pipeline.sync,
-                        server=self.server,
-                        identity=self._identity,
-                        begin=begin,
-                        seen=self._seen,
-                    )
+                    within = PostgresTables(self, connection, pipeline, begin)
                     yield within
                     within.end()
                 within.check_committed()
-            except BaseException as error:
-                # Whether a commit without an answer happened is for who asked to look
-                # up.
+            except psycopg.Error as error:
+                # Whether a commit without an answer happened is looked up by the
+                # caller.
                 connection.close()
-                if isinstance(error, psycopg.Error):
-                    raise self.server.translated(error) from None
+                raise self.server.translated(error) from None
+            except Exception:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+                raise
+            except BaseException:
+                connection.close()
                 raise
 
     def _open(self) -> Connection:
         """Return the connection to a database that has a ledger."""
         connection = self._session.open()
-        if not connection.has_ledger:
+        if not connection.facts["has_tables"]:
             # There may be one at the next call.
             self._session.drop()
+            if connection.facts["has_ledger"]:
+                raise another_version(self.place)
             raise self.server.no_ledger()
         return connection
 
-    def _found(self, connection: Connection) -> Identity:
-        """Read which ledger is there."""
-        if not connection.has_books:
-            raise another_version(self.place)
-        sql = sql_of(shows_values=False)["whole_identity"]
-        return identity_of(connection.execute(sql).fetchall(), self.place)
+
+class PostgresTables(Transaction):
+    """A ledger within one transaction of a connection.
+
+    Args:
+        storage: Of the ledger that was opened.
+        connection: Outside a transaction, in a pipeline; the first question begins one.
+        pipeline: Waits for the answers to all that was sent.
+        begin: `_READING` or `_WRITING`.
+    """
+
+    def __init__(
+        self,
+        storage: PostgresStorage,
+        connection: Connection,
+        pipeline: psycopg.Pipeline,
+        begin: tuple[str, str],
+    ) -> None:
+        super().__init__(storage.place, storage.identity)
+        self._storage, self._begin = storage, begin
+        self._execute, self._sync = connection.execute, pipeline.sync
+        self._sql = sql_of(shows_values=connection.facts["shows_values"])
+        self._has_written = False
+        self._commit: psycopg.Cursor[Any] | None = None
+
+    def load(
+        self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
+    ) -> State:
+        """Return what some keys are; asked with what they led to at the last load."""
+        storage, guess = self._storage, list[str]()
+        if self._begin is _READING or before != ENDLESS:
+            return super().load(needs, numbers=numbers, before=before)
+        with suppress(JournalError, *UNREADABLE):
+            guess += needs(storage.newest)
+        state = super().load(
+            lambda state: [*needs(state), *guess], numbers=numbers, before=before
+        )
+        storage.newest = state.copy()
+        storage.newest.whole = True
+        return state
+
+    def append(
+        self, entries: Sequence[Columns], kept: Mapping[str, str | None]
+    ) -> None:
+        """Append entries; keep values by release key, or drop those that are None."""
+        previous = self.head()[1]
+        for columns in entries:
+            self._execute(self._sql["new_entry"], columns)
+            self._storage.newest.add(entry_of((*columns, previous)))
+            previous = columns.hash
+        for key, value in kept.items():
+            self._execute(self._sql["drop_value"], (key,))
+            if value is not None:
+                self._execute(self._sql["keep_value"], (key, value))
+        self._has_written = True
+
+    def ask_all(
+        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> list[list[Any]]:
+        """Run statements, all in one trip, and return the rows of each."""
+        asked: list[tuple[str, Mapping[str, Any]]] = [*questions]
+        begins = self._head is None
+        if begins:
+            self._execute(self._begin[0])
+            asked[:0] = [(name, {}) for name in (self._begin[1], "durable", "head")]
+        cursors = [self._execute(self._sql[name], values) for name, values in asked]
+        self._sync()
+        answers = [cursor.fetchall() for cursor in cursors]
+        if begins:
+            identity, durable, head, *answers = answers
+            self._storage.server.check_durable(durable)
+            self.begun(identity, head)
+        return answers
+
+    def end(self) -> None:
+        """Send a commit behind what was appended, if there is anything."""
+        if self._has_written:
+            self._commit = self._execute("COMMIT")
+        elif self._head is not None:
+            self._execute("ROLLBACK")
+
+    def check_committed(self) -> None:
+        """Check that what was appended is committed.
+
+        Raises:
+            LedgerUnavailable: If the server rolled back instead.
+        """
+        if self._commit is not None and self._commit.statusmessage != "COMMIT":
+            msg = (
+                f"the ledger {self.place} did not commit but answered "
+                f"{self._commit.statusmessage}; nothing was charged"
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)

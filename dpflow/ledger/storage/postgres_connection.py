@@ -11,7 +11,8 @@ import re
 import select
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final
 from weakref import WeakSet
 
 import psycopg
@@ -26,18 +27,25 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.storage.row_texts import statements
+from dpflow.ledger.storage.sql import statements
 
 #: How long one statement may take, and a transaction may idle, on the server.
 STATEMENT_SECONDS: Final = 120.0
 IDLE_SECONDS: Final = 60.0
 #: A server that stopped without closing its sockets answers nothing.
 _GRACE_SECONDS: Final = 10.0
-_CONNECT_SECONDS: Final = 10
+_DEFAULTS: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "application_name": "dpflow",
+}
 _SAFE: Final = {
+    "synchronous_commit": ("on", "remote_apply"),
     "fsync": ("on",),
     "full_page_writes": ("on",),
-    "synchronous_commit": ("on", "remote_apply"),
 }
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
@@ -62,29 +70,25 @@ _NO_CONNECTION: Final = {
 }
 
 
-class Durable(NamedTuple):
-    """What a server says of whether it keeps what it acknowledges."""
-
-    synchronous_commit: str
-    fsync: str
-    full_page_writes: str
-    in_recovery: bool
+@cache
+def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
+    """Return the statements; who may not read released values is shown none."""
+    return {
+        name: (
+            sql if shows_values else re.sub(r"\S+ AS output", "NULL AS output", sql)
+        ).encode()
+        for name, sql in statements("postgres").items()
+    }
 
 
 class Connection(psycopg.Connection[TupleRow]):
     """A connection whose every wait has an end.
 
     Attributes:
-        system_identifier: Of the server's cluster.
-        has_ledger: Whether there is a ledger, of whatever schema.
-        has_books: Whether it is of a schema with books.
-        shows_values: Whether the role may read released values.
+        facts: What `prepare_connection` asks of the server, by name.
     """
 
-    system_identifier = ""
-    has_ledger = False
-    has_books = False
-    shows_values = False
+    facts: Mapping[str, Any]
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed.
@@ -111,6 +115,8 @@ class Server:
 
     Attributes:
         place: The URL without any secret, for messages.
+        login: The name under which the server knows this process; None before the
+            first connection.
 
     Raises:
         ConfigurationError: If the URL cannot be read.
@@ -130,17 +136,14 @@ class Server:
             )
             raise ConfigurationError(msg)
         self._options: dict[str, Any] = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 30_000,
-            "application_name": "dpflow",
+            **_DEFAULTS,
             **options,
             "client_encoding": "utf8",
+            "autocommit": True,
         }
-        self._lock_seconds = lock_seconds
+        self.lock_seconds = lock_seconds
         self.place = _shown(options)
+        self.login: str | None = None
 
     def connect(self) -> Connection:
         """Open a connection and check that the server keeps what it acknowledges.
@@ -150,76 +153,69 @@ class Server:
             LedgerMissing: If there is no such database.
         """
         connection: Connection | None = None
-        values = {
-            "lock_timeout": f"{round(self._lock_seconds * 1000)}ms",
-            "statement_timeout": f"{round(STATEMENT_SECONDS * 1000)}ms",
-            "idle_timeout": f"{round(IDLE_SECONDS * 1000)}ms",
+        seconds = {
+            "lock_timeout": self.lock_seconds,
+            "statement_timeout": STATEMENT_SECONDS,
+            "idle_timeout": IDLE_SECONDS,
         }
+        values = {name: f"{round(each * 1000)}ms" for name, each in seconds.items()}
         try:
-            connection = Connection.connect(**self._options, autocommit=True)
-            with connection.cursor(row_factory=dict_row) as cursor:
-                # In a transaction of its own, should a pooler stand in between.
-                sql = statements("postgres")["prepare_connection"]
-                (row,) = cursor.execute(sql.encode(), values).fetchall()
-            self.check_durable(Durable(*(row[name] for name in Durable._fields)))
-            self._check_session(row, connection.info.backend_pid)
+            connection = Connection.connect(**self._options)
+            # In a transaction of its own, should a pooler stand in between.
+            cursor = connection.cursor(row_factory=dict_row)
+            cursor.execute(sql_of()["prepare_connection"], values)
+            ((connection.facts),) = cursor.fetchall()
+            self.check_durable(connection.execute(sql_of()["durable"]).fetchall())
+            self._check_session(connection)
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if isinstance(error, psycopg.Error):
                 raise self.translated(error) from None
             raise
-        for name in ("system_identifier", "has_ledger", "has_books", "shows_values"):
-            setattr(connection, name, row[name])
+        self.login = connection.facts["login"]
         return connection
 
-    def check_durable(self, told: Durable) -> None:
+    def check_durable(self, answer: list[Any]) -> None:
         """Refuse settings under which an acknowledged commit may be lost.
+
+        Args:
+            answer: To the question `durable`.
 
         Raises:
             LedgerUnavailable: If there are any; says which.
         """
-        if told.in_recovery:
+        ((*settings, in_recovery),) = answer
+        if in_recovery:
             msg = (
                 f"the server of the {self.keeps} {self.place} is a standby in "
                 "recovery; what it shows may be old. Point its URL at the primary, or "
                 "add `?target_session_attrs=read-write` to a URL of several hosts."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-        for name, safe in _SAFE.items():
-            found = getattr(told, name)
-            if found not in safe:
+        for (name, safe), setting in zip(_SAFE.items(), settings, strict=True):
+            if setting not in safe:
                 msg = (
-                    f"the server of the {self.keeps} {self.place} has {name} = {found},"
-                    f" so a crash may lose what it acknowledged; set it to {safe[0]} "
-                    "(in postgresql.conf, for the role and for the database)"
+                    f"the server of the {self.keeps} {self.place} has {name} = "
+                    f"{setting}, so a crash may lose what it acknowledged; set it to "
+                    f"{safe[0]} (in postgresql.conf, for the role and for the database)"
                 )
                 raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _check_session(self, row: Mapping[str, Any], pid: int) -> None:
-        if row["pid"] != pid:
+    def _check_session(self, connection: Connection) -> None:
+        encoding = connection.facts["server_encoding"]
+        if connection.facts["pid"] != connection.info.backend_pid:
             msg = (
                 f"a connection pooler stands before the {self.keeps} {self.place}, "
                 "which needs sessions of its own: point its URL at the server"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-        if row["server_encoding"] != "UTF8":
+        if encoding != "UTF8":
             msg = (
                 f"the database of the {self.keeps} {self.place} has the encoding "
-                f"{row['server_encoding']} and cannot keep every name; it needs UTF8"
+                f"{encoding} and cannot keep every name; it needs UTF8"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-
-    def name_taken(self) -> LedgerUnavailable:
-        """Return the error for a process whose name another session has locked."""
-        waited = self._lock_seconds
-        msg = (
-            f"another session has locked the name of this process in {self.place}; "
-            f"waited {waited:g} s. The step did not run and nothing was charged. "
-            "Find the session in pg_locks (locktype 'advisory', mode 'ExclusiveLock') "
-            "and end it with pg_terminate_backend: dpflow never takes such a lock."
-        )
-        return LedgerUnavailable(msg, ledger=self.place, waited=waited)
 
     def no_ledger(self, why: str = "") -> LedgerMissing:
         """Return the error for a server without a ledger."""
@@ -237,7 +233,7 @@ class Server:
         if code in _NO_LEDGER or (unknown and not code):
             return self.no_ledger(f" ({text})")
         if code == "55P03":
-            waited = self._lock_seconds
+            waited = self.lock_seconds
             msg = (
                 f"another process holds the lock of the ledger {self.place}; waited "
                 f"{waited:g} s. The step did not run; try again, or find the holder in "
@@ -255,16 +251,13 @@ class Server:
         if code == "42P06" or schema_race:
             msg = f"there is a ledger at {self.place} already; none is ever overwritten"
             return ConfigurationError(msg)
-        damaged = isinstance(
-            error,
-            psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError,
-        ) or code.startswith("XX")
-        if damaged:
+        wrong = psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError
+        if isinstance(error, wrong) or code.startswith("XX"):
             msg = f"the ledger {self.place} is damaged or inconsistent: {text}"
             return LedgerCorrupt(msg, ledger=self.place)
         msg = (
-            f"the ledger {self.place} cannot be used: {text or 'no answer'}. The step "
-            "did not run and nothing was charged unless `dpflow history` shows it."
+            f"the ledger {self.place} cannot be used: {text}. The step did not run and "
+            "nothing was charged unless `dpflow history` shows it."
         )
         return LedgerUnavailable(msg, ledger=self.place)
 
@@ -278,22 +271,18 @@ class Server:
 
 def _options(url: str) -> dict[str, Any] | None:
     """Read a URL; one whose password could be taken for something else is none."""
-    if not _URL.fullmatch(url):
-        return None
-    try:
-        return conninfo_to_dict(url)
-    except psycopg.Error:
-        return None
+    with suppress(psycopg.Error):
+        return conninfo_to_dict(url) if _URL.fullmatch(url) else None
+    return None
 
 
 def _shown(options: Mapping[str, Any]) -> str:
     user = f"{options['user']}@" if options.get("user") else ""
     host, port = str(options.get("host") or ""), options.get("port")
-    where = f"{host}:{port}" if port and not host.startswith("/") else host
     database = options.get("dbname") or options.get("user") or ""
     if host.startswith("/"):
         return f"postgresql://{user}/{database}?host={host}"
-    return f"postgresql://{user}{where}/{database}"
+    return f"postgresql://{user}{host}{f':{port}' if port else ''}/{database}"
 
 
 class Session:
@@ -358,11 +347,9 @@ def _is_stale(connection: Connection) -> bool:
 
 def _abandon(connection: Connection) -> None:
     """Drop an inherited connection in a forked child without telling the server."""
-    try:
+    # It may have been closed before the fork.
+    with suppress(OSError, psycopg.Error):
         silence = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(silence, connection.pgconn.socket, inheritable=False)
         os.close(silence)
-    except (OSError, psycopg.Error):
-        # It was closed before the fork.
-        return
-    connection.close()
+        connection.close()

@@ -12,20 +12,28 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import uuid
 from typing import Any
 
 import psycopg
 
-from dpflow.ledger.storage.postgres_connection import Connection, Server, Session
-from dpflow.ledger.storage.row_texts import statements
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.storage.postgres_connection import (
+    Connection,
+    Server,
+    Session,
+    sql_of,
+)
+from dpflow.locks import Lock
 
+#: How long a thread waits for the others of its process.
+_THREAD_SECONDS = 60.0
 _PATTERN = re.compile(r"[0-9a-f]{32}")
-#: The names that this process holds, over all its objects, and the process: a forked
-#: child has none of its parent's. They keep the objects: a name lives until it is given
-#: up, whatever becomes of the ledger that took it.
-_here: dict[str, tuple[int, SessionOwners]] = {}
+#: The names that this process holds, over all its objects; a forked child has none of
+#: its parent's. They keep the objects: a name lives until it is given up, whatever
+#: becomes of the ledger that took it.
+_here: dict[str, SessionOwners] = {}
+os.register_at_fork(after_in_child=_here.clear)
 
 
 class SessionOwners:
@@ -38,14 +46,10 @@ class SessionOwners:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._session = Session(server)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.RLock()
-        self._name: str | None = None
+        self._lock = Lock()
+        self._name = ""
         #: The connection in which the name's lock was taken.
         self._holder: Connection | None = None
-        self._pid = os.getpid()
 
     def mine(self) -> str:
         """Return this process's owner name, with its lock taken.
@@ -53,16 +57,15 @@ class SessionOwners:
         Raises:
             LedgerUnavailable: If the server does not answer; nothing may be reserved.
         """
-        with self._held():
-            if self._name is None:
-                name = uuid.uuid4().hex
-                self._ask("take_owner", key=_key(name))
-                self._name = name
-                _here[name] = (self._pid, self)
-            else:
-                # Its session may have ended meanwhile.
-                self._ask(None)
+
+        def take() -> str:
+            if self._name not in _here:
+                self._name, self._holder = uuid.uuid4().hex, None
+                _here[self._name] = self
+            self._ask()
             return self._name
+
+        return self._lock.run(take, _THREAD_SECONDS)
 
     def alive(self, owner: str) -> bool:
         """Say whether the session behind an owner name still stands.
@@ -70,50 +73,45 @@ class SessionOwners:
         Raises:
             LedgerUnavailable: If the server does not answer.
         """
-        if owner in _here and _here[owner][0] == os.getpid():
-            return True
-        if not _PATTERN.fullmatch(owner):
-            return False
+        if owner in _here or not _PATTERN.fullmatch(owner):
+            return owner in _here
         key = _key(owner) & (2**64 - 1)
-        with self._held():
-            found = self._ask("owner_alive", high=key >> 32, low=key & (2**32 - 1))
-            return found != []
+        asked = {"high": key >> 32, "low": key & (2**32 - 1)}
+        ask = lambda: self._ask("owner_alive", **asked)  # noqa: E731
+        return self._lock.run(ask, _THREAD_SECONDS) != []
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        with self._held():
-            name, self._name = self._name, None
-            _here.pop(name or "", None)
-            self._session.drop()
+        _here.pop(self._name, None)
+        self._lock.run(self._session.drop, _THREAD_SECONDS)
 
-    def _held(self) -> threading.RLock:
-        if self._pid != os.getpid():
-            self._begin()
-        return self._lock
-
-    def _ask(self, statement: str | None, **values: Any) -> list[Any]:
-        """Run a statement, in a session that has the name's lock."""
+    def _ask(self, name: str | None = None, **values: Any) -> list[Any]:
+        """Ask in a session that has the lock of this process's name, if it has one."""
         try:
             connection = self._session.open()
-            if connection is not self._holder:
-                _run(connection, "owner_connection")
-                if self._name is not None:
-                    # Shared, so that a session that the server has not given up is no
-                    # obstacle.
-                    _run(connection, "take_owner", key=_key(self._name))
+            if connection is not self._holder and self._name in _here:
+                # Shared, so that a session that the server has not given up is no
+                # obstacle.
+                key = {"key": _key(self._name)}
+                connection.execute(sql_of()["take_owner"], key)
                 self._holder = connection
-            return [] if statement is None else _run(connection, statement, **values)
+            return connection.execute(sql_of()[name], values).fetchall() if name else []
         except psycopg.errors.LockNotAvailable:
             self._session.drop()
-            raise self._server.name_taken() from None
+            raise self._name_taken() from None
         except psycopg.Error as error:
             self._session.drop()
             raise self._server.translated(error) from None
 
-
-def _run(connection: Connection, statement: str, **values: Any) -> list[Any]:
-    sql = statements("postgres")[statement].encode()
-    return connection.execute(sql, values).fetchall()
+    def _name_taken(self) -> LedgerUnavailable:
+        place, waited = self._server.place, self._server.lock_seconds
+        msg = (
+            f"another session has locked the name of this process in {place}; waited "
+            f"{waited:g} s. The step did not run and nothing was charged. Find the "
+            "session in pg_locks (locktype 'advisory', mode 'ExclusiveLock') and end "
+            "it with pg_terminate_backend: dpflow never takes such a lock."
+        )
+        return LedgerUnavailable(msg, ledger=place, waited=waited)
 
 
 def _key(owner: str) -> int:

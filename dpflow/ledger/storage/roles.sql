@@ -1,18 +1,16 @@
--- Roles of a dpflow ledger on PostgreSQL. Run once, after `dpflow ledger init`, as a
--- role that may create roles and that made the ledger:
+-- Roles of a dpflow ledger on PostgreSQL. Run this script once, after `dpflow ledger
+-- init`, as a role that may create roles and that made the ledger:
 --
 --     dpflow ledger roles --sql | psql "$DPFLOW_LEDGER_URL"
 --
--- Then GRANT one of them to each login role. Running it again changes nothing.
+-- Then GRANT one of the roles to each login. A second run changes nothing.
 --
---   dpflow_owner    owns the tables; not for daily use
---   dpflow_operator  opens terms, freezes and unfreezes, posts operators' entries
---   dpflow_worker   runs steps: reserves, settles, voids, keeps releases
---   dpflow_reader   sees accounts and journal; no released value, no key secret
+--   dpflow_owner     owns the tables; not for daily use
+--   dpflow_operator  opens and tightens terms, unfreezes, signs, charges by hand
+--   dpflow_worker    runs steps: reserves, settles, voids, keeps releases
+--   dpflow_reader    sees accounts and journal; no released value, no secret of keys
 --
--- Nobody but the owner can change or delete a journal row, and triggers stop even the
--- owner until they are dropped.
-
+-- Only the owner can change or delete a journal entry, after dropping the triggers.
 DO $$
 DECLARE
     role text;
@@ -20,7 +18,7 @@ BEGIN
     FOREACH role IN ARRAY
         ARRAY['dpflow_owner', 'dpflow_operator', 'dpflow_worker', 'dpflow_reader']
     LOOP
-        IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = role) THEN
+        IF to_regrole(role) IS NULL THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role);
         END IF;
     END LOOP;
@@ -30,55 +28,46 @@ $$;
 BEGIN;
 
 -- Start from nothing, so that a right that is not named below is not there.
-REVOKE ALL ON SCHEMA dpflow FROM dpflow_operator, dpflow_worker, dpflow_reader;
+REVOKE ALL ON SCHEMA dpflow FROM PUBLIC, dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA dpflow
-    FROM dpflow_operator, dpflow_worker, dpflow_reader;
+    FROM PUBLIC, dpflow_operator, dpflow_worker, dpflow_reader;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow
-    FROM dpflow_operator, dpflow_worker, dpflow_reader;
-REVOKE ALL ON ALL TABLES IN SCHEMA dpflow FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
+    FROM PUBLIC, dpflow_operator, dpflow_worker, dpflow_reader;
 GRANT USAGE ON SCHEMA dpflow TO dpflow_operator, dpflow_worker, dpflow_reader;
 
--- The reader: neither the releases' outputs nor the secret of their keys.
-GRANT SELECT ON dpflow.entry
+-- The reader: neither the values of releases nor the secret of their keys.
+GRANT SELECT ON dpflow.entry, dpflow.tag
     TO dpflow_reader, dpflow_worker, dpflow_operator;
-GRANT SELECT (one, ledger_id, schema_version, min_writer, created_at, environment)
+GRANT SELECT (one, ledger_id, version, created_at, environment)
     ON dpflow.ledger TO dpflow_reader;
-GRANT SELECT (key, value, open) ON dpflow.row TO dpflow_reader;
+GRANT SELECT (key) ON dpflow.kept TO dpflow_reader;
 
--- The worker: appends to the journal, and moves the rows that follow from it. Triggers
--- keep it from opening and unfreezing, and from what would go back; what can be deleted is
--- the claim of a release. Only it and the operator take the ledger's turn, so that no reader
--- stops a step.
-GRANT SELECT ON dpflow.ledger, dpflow.row TO dpflow_worker, dpflow_operator;
-GRANT INSERT ON dpflow.entry, dpflow.row TO dpflow_worker, dpflow_operator;
-GRANT UPDATE (value, output), DELETE ON dpflow.row TO dpflow_worker, dpflow_operator;
+-- The worker appends entries, which triggers check and tag, and keeps or drops values.
+-- Only the worker and the operator take the ledger's turn, so no reader stops a step.
+GRANT SELECT ON dpflow.ledger, dpflow.kept TO dpflow_worker, dpflow_operator;
+GRANT INSERT ON dpflow.entry, dpflow.kept TO dpflow_worker, dpflow_operator;
+GRANT DELETE ON dpflow.kept TO dpflow_worker, dpflow_operator;
 GRANT EXECUTE ON FUNCTION dpflow.take_turn() TO dpflow_worker, dpflow_operator;
 
--- The operator: also terms, what unfreezes a book, and the count of repairs.
+-- The operator also writes entries of operators.
 GRANT EXECUTE ON FUNCTION dpflow.is_operators() TO dpflow_operator;
 
 -- The owner.
 GRANT CREATE, USAGE ON SCHEMA dpflow TO dpflow_owner;
 DO $$
 DECLARE
-    found record;
+    statement text;
 BEGIN
-    EXECUTE format('GRANT dpflow_owner TO %I', current_user);
-    FOR found IN
-        SELECT c.relname FROM pg_class c
-        WHERE c.relnamespace = 'dpflow'::regnamespace AND c.relkind = 'r'
+    FOR statement IN
+        SELECT format('GRANT dpflow_owner TO %I', current_user)
+        UNION ALL SELECT format('ALTER TABLE %s OWNER TO dpflow_owner', oid::regclass)
+        FROM pg_class WHERE relnamespace = 'dpflow'::regnamespace AND relkind = 'r'
+        UNION ALL SELECT format('ALTER FUNCTION %s OWNER TO dpflow_owner', oid::regprocedure)
+        FROM pg_proc WHERE pronamespace = 'dpflow'::regnamespace
+        UNION ALL SELECT 'ALTER SCHEMA dpflow OWNER TO dpflow_owner'
     LOOP
-        EXECUTE format('ALTER TABLE dpflow.%I OWNER TO dpflow_owner', found.relname);
+        EXECUTE statement;
     END LOOP;
-    FOR found IN
-        SELECT p.oid::regprocedure::text AS name FROM pg_proc p
-        WHERE p.pronamespace = 'dpflow'::regnamespace
-    LOOP
-        EXECUTE format('ALTER FUNCTION %s OWNER TO dpflow_owner', found.name);
-    END LOOP;
-    EXECUTE 'ALTER SCHEMA dpflow OWNER TO dpflow_owner';
 END
 $$;
-
 COMMIT;

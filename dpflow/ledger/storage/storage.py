@@ -44,6 +44,11 @@ class Storage(ABC):
         return self._identity
 
     @property
+    def writer(self) -> str | None:
+        """Under which name entries are written; None: any will do."""
+        return None
+
+    @property
     def unwritable(self) -> LedgerUnavailable | None:
         """Why this process may only read the ledger; None if it may write it."""
         return read_only_error(self.place) if self._read_only else None
