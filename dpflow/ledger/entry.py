@@ -136,7 +136,9 @@ def parsed(text: str) -> Any:
     return found
 
 
-def first_hash(ledger: str, version: int, created_at: str, environment: str | None) -> str:
+def first_hash(
+    ledger: str, version: int, created_at: str, environment: str | None
+) -> str:
     """Return what the first entry's hash is chained to: which ledger this is."""
     facts = (ledger, str(version), created_at, environment or "")
     return sha256("\n".join(facts).encode()).hexdigest()
@@ -150,8 +152,8 @@ def entry_hash(previous: str, columns: Sequence[Any]) -> str:
         columns: The entry's, those of `Columns`; the hash is not read.
     """
     number, kind, charge, rows, body, at, writer = columns[:7]
-    text = f"{previous}\n{number:d}\n{kind}\n{charge or ''}\n{at}\n{writer}\n{rows}\n{body}"
-    return sha256(text.encode()).hexdigest()
+    short = f"{previous}\n{number:d}\n{kind}\n{charge or ''}\n{at}\n{writer}"
+    return sha256(f"{short}\n{rows}\n{body}".encode()).hexdigest()
 
 
 #: By its hash, an entry that was read or written, and the columns that proved it.

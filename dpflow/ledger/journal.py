@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import add, le, sub
 from typing import Any, NamedTuple
 
-from dpflow.ledger.entry import Amounts, Entry, JournalError, Sums, canonical
+from dpflow.ledger.entry import Entry, JournalError, Sums, canonical
 from dpflow.ledger.rows import (
     NONE,
     Charge,
@@ -117,38 +117,44 @@ def change_of(entry: Entry) -> Change:
 
 def reads(state: State, change: Change) -> Iterator[str]:
     """Yield the keys that `after` reads; some are known once others were loaded."""
-    kind, body, charge = change.kind, change.body, change.charge
     yield from map(account_key, change.amounts)
-    if kind in _ABOUT_CHARGES and charge is not None:
-        yield from charge_keys(state, charge)
-    books = dict.fromkeys(split(name)[0] for name in change.amounts)
-    if kind == "reserve":
-        yield "repairs"
-        yield from (f"book/{book}" for book in books)
-        if body.get("key") is not None:
-            yield f"release/{body['key']}"
-        if body.get("covers") is not None:
-            yield f"run/{body['covers']}"
-        if "preflight" in body:
-            yield from charge_keys(state, body["preflight"]["id"])
-        yield from (granted_key(str(body["step"]), name) for name in change.amounts)
-    elif kind in ("open", "tighten"):
-        book = str(body["book"])
-        yield from (f"book/{book}", term_key(book, int(body["term"]["number"])))
-        yield from (f"claim/{name}" for name in body.get("claims", ()))
-    elif kind in ("freeze", "unfreeze"):
-        yield f"book/{body['book']}"
-    elif kind == "resume":
-        yield from (f"book/{book}" for book in body["books"])
-    elif kind == "refuse":
-        yield from (f"book/{split(name)[0]}" for name in body["accounts"])
-        yield from (f"run/{name}" for name in body.get("runs", ()))
-    elif kind == "withdraw":
-        yield f"release/{body['release']}"
-    elif kind == "repair":
-        yield "repairs"
-    elif kind == "adjust":
-        yield from _evidence(change)
+    kind = KINDS.get(change.kind)
+    if kind is not None and kind.reads is not None:
+        yield from kind.reads(state, change)
+
+
+def _reserve_reads(state: State, change: Change) -> Iterator[str]:
+    body, amounts = change.body, change.amounts
+    yield "repairs"
+    yield from _charge_reads(state, change)
+    yield from (f"book/{split(name)[0]}" for name in amounts)
+    yield from (granted_key(str(body["step"]), name) for name in amounts)
+    if body.get("key") is not None:
+        yield f"release/{body['key']}"
+    if body.get("covers") is not None:
+        yield f"run/{body['covers']}"
+    if "preflight" in body:
+        yield from charge_keys(state, body["preflight"]["id"])
+
+
+def _charge_reads(state: State, change: Change) -> Iterator[str]:
+    if change.charge is not None:
+        yield from charge_keys(state, change.charge)
+    yield from _evidence(change)
+
+
+def _book_reads(_: State, change: Change) -> Iterator[str]:
+    body = change.body
+    books = (body["book"],) if "book" in body else body.get("books", ())
+    yield from (f"book/{book}" for book in books)
+    if "term" in body:
+        yield term_key(str(body["book"]), int(body["term"]["number"]))
+    yield from (f"claim/{name}" for name in body.get("claims", ()))
+
+
+def _refuse_reads(_: State, change: Change) -> Iterator[str]:
+    yield from (f"book/{split(name)[0]}" for name in change.body["accounts"])
+    yield from (f"run/{name}" for name in change.body.get("runs", ()))
 
 
 def charge_keys(state: State, name: str) -> Iterator[str]:
@@ -177,39 +183,35 @@ def may_return(body: Mapping[str, Any], added: Sums = NONE) -> bool:
 
 def _accounts(state: State, change: Change, kind: Kind) -> Rows:
     """Return the accounts that an entry moves, as they are after it."""
-    held: Sums = NONE
-    if kind.ends is not None:
-        held = _open_charge(state, change).held
+    held = NONE if kind.ends is None else _open_charge(state, change).held
     # What a step draws from its run's reservation is held already.
     holds = kind.holds and "preflight" not in change.body
-    overdrawn = change.body.get("overdrawn", ())
-    told = change.body.get("told", NONE)
     rows: Rows = {}
     for name, amount in change.amounts.items():
-        row = state.row(account_key(name))
-        done = holding = (0,) * len(amount)
-        flags: dict[str, Any] = {}
-        if row is not None:
-            done, holding, flags = row[1], row[2], row[3] if len(row) > 3 else {}
-        if len(done) != len(amount) or any(n < 0 for n in amount):
-            what = f"it posts {list(amount)} to account {name!r}"
-            raise JournalError(what)
+        row = state.row(account_key(name)) or [(), *[(0,) * len(amount)] * 2]
+        _, done, holding, *flags = row
         if holds:
             holding = [*map(add, holding, amount)]
         elif kind.ends:
             holding = [*map(sub, holding, held.get(name, ()))]
-            if len(holding) != len(amount) or min(holding) < 0:
-                what = f"{holding} would be held on account {name!r}"
-                raise JournalError(what)
         if kind.settles:
             done = [*map(add, done, amount)]
-        if name in overdrawn:
-            flags = {**flags, "overdrawn": True}
-        if name in told:
-            now = dict.fromkeys(told[name], change.number)
-            flags = {**flags, "told": {**flags.get("told", NONE), **now}}
-        rows[account_key(name)] = [amount, done, holding, *([flags] if flags else [])]
+        if {len(row[1]), len(holding)} != {len(amount)} or min(*holding, *amount) < 0:
+            what = f"{[*holding]} would be held on account {name!r}"
+            raise JournalError(what)
+        noted = _noted(change, name, flags[0] if flags else NONE)
+        rows[account_key(name)] = [amount, done, holding, *([noted] if noted else [])]
     return rows
+
+
+def _noted(change: Change, name: str, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an account says beside its sums."""
+    if name in change.body.get("overdrawn", ()):
+        flags = {**flags, "overdrawn": True}
+    if told := change.body.get("told", NONE).get(name):
+        now = dict.fromkeys(told, change.number)
+        flags = {**flags, "told": {**flags.get("told", NONE), **now}}
+    return flags
 
 
 # Charges
@@ -261,7 +263,9 @@ def _note_flow(state: State, change: Change, rows: Rows) -> None:
     for book in dict.fromkeys(split(name)[0] for name in change.amounts):
         found = state.book(book)
         if flow is not None and flow not in found.flows:
-            rows[f"book/{book}"] = _book(state, book, flows=sorted({*found.flows, flow}))
+            rows[f"book/{book}"] = _book(
+                state, book, flows=sorted({*found.flows, flow})
+            )
 
 
 def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
@@ -341,6 +345,7 @@ def _adjust(state: State, change: Change, rows: Rows) -> None:
 
 
 def _evidence(change: Change) -> Iterator[str]:
+    """Yield the keys of evidence, in the terms of the accounts that it charges."""
     digest = change.body.get("evidence")
     if digest is not None:
         terms = (split(name)[:2] for name in change.amounts)
@@ -430,6 +435,7 @@ class Kind(NamedTuple):
 
     Attributes:
         also: Changes what is no account.
+        reads: Yields the keys that `also` reads.
         holds: Whether it holds what it posts.
         settles: Whether it settles what it posts.
         ends: The state of the charge that it ends.
@@ -442,6 +448,7 @@ class Kind(NamedTuple):
     """
 
     also: Callable[[State, Change, Rows], None] | None = None
+    reads: Callable[[State, Change], Iterator[str]] | None = None
     holds: bool = False
     settles: bool = False
     ends: str | None = None
@@ -459,24 +466,36 @@ class Kind(NamedTuple):
 
 #: The only list of kinds; the SQL of the storages is written from it.
 KINDS: Mapping[str, Kind] = {
-    "open": Kind(_pin, decides=True, told=True, operator=True),
-    "tighten": Kind(_pin, decides=True, told=True, operator=True),
-    "freeze": Kind(_freeze, decides=True, told=True),
-    "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
-    "withdraw": Kind(_withdraw),
+    "open": Kind(_pin, _book_reads, decides=True, told=True, operator=True),
+    "tighten": Kind(_pin, _book_reads, decides=True, told=True, operator=True),
+    "freeze": Kind(_freeze, _book_reads, decides=True, told=True),
+    "unfreeze": Kind(_freeze, _book_reads, decides=True, told=True, operator=True),
+    "withdraw": Kind(_withdraw, lambda _, c: iter([f"release/{c.body['release']}"])),
     "checkpoint": Kind(told=True, operator=True),
-    "resume": Kind(_resume),
-    "refuse": Kind(_refuse),
-    "reserve": Kind(_reserve, holds=True, posts=True, told=True, often=True),
-    "settle": Kind(_end, settles=True, ends="settled", posts=True, often=True),
-    "void": Kind(_end, ends="void", posts=True, often=True),
-    "forfeit": Kind(_end, settles=True, ends="forfeited", posts=True),
-    "seal": Kind(_end, ends="sealed", posts=True, often=True),
-    "adjust": Kind(_adjust, settles=True, posts=True, told=True, operator=True),
-    "repair": Kind(_repair, settles=True, posts=True, told=True, operator=True),
+    "resume": Kind(_resume, _book_reads),
+    "refuse": Kind(_refuse, _refuse_reads),
+    "reserve": Kind(
+        _reserve, _reserve_reads, holds=True, posts=True, told=True, often=True
+    ),
+    "settle": Kind(
+        _end, _charge_reads, settles=True, ends="settled", posts=True, often=True
+    ),
+    "void": Kind(_end, _charge_reads, ends="void", posts=True, often=True),
+    "forfeit": Kind(_end, _charge_reads, settles=True, ends="forfeited", posts=True),
+    "seal": Kind(_end, _charge_reads, ends="sealed", posts=True, often=True),
+    "adjust": Kind(
+        _adjust, _charge_reads, settles=True, posts=True, told=True, operator=True
+    ),
+    "repair": Kind(
+        _repair,
+        lambda *_: iter(["repairs"]),
+        settles=True,
+        posts=True,
+        told=True,
+        operator=True,
+    ),
 }
 
-_ABOUT_CHARGES = frozenset({"reserve", "adjust", *(n for n, k in KINDS.items() if k.ends)})
 _HOLDING = frozenset({"reserve"})
 #: Facts by which `after` changes rows, and the kinds that may say them.
 _MEANT: Mapping[str, frozenset[str]] = {
@@ -493,13 +512,3 @@ _MEANT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"refuse"}),
     "told": _HOLDING,
 }
-
-
-def ending(kinds: Iterable[str] = KINDS) -> list[str]:
-    """Return the kinds that end a charge."""
-    return [name for name in kinds if KINDS[name].ends is not None]
-
-
-def amounts_of(found: Mapping[str, Any]) -> dict[str, Amounts]:
-    """Return amounts as JSON keeps them, in tuples."""
-    return {name: tuple(amount) for name, amount in found.items()}

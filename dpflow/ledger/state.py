@@ -100,7 +100,9 @@ class State:
             JournalError: If nobody asked for it.
         """
         found = self.rows.get(key)
-        if found is None and not (self.whole or key in self.asked or self._is_absent(key)):
+        if found is None and not (
+            self.whole or key in self.asked or self._is_absent(key)
+        ):
             what = f"{key} was not looked for"
             raise JournalError(what)
         return found

@@ -67,7 +67,10 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
             head = json.loads(next(file, "null"))
             if head["dpflow_export"] != VERSION:
                 raise ValueError
-            ledger, facts = str(head["ledger"]), (head["created_at"], head["environment"])
+            ledger, facts = (
+                str(head["ledger"]),
+                (head["created_at"], head["environment"]),
+            )
             hashes = [first_hash(ledger, VERSION, *facts)]
             for row in map(json.loads, file):
                 columns = tuple(row[name] for name in COLUMNS)

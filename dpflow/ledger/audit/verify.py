@@ -296,9 +296,7 @@ class _Verification:
             self.ledger.ask(Checkpoint(number=number, hash=head, signed=told))
 
 
-def _first_beyond(
-    reading: Reading, account: str, term: Term, since: int
-) -> int | None:
+def _first_beyond(reading: Reading, account: str, term: Term, since: int) -> int | None:
     """Return the first entry that granted a step above an account's gate."""
     for entry in reading.naming_after([f"account/{account}"], since):
         posting = entry.postings[account]

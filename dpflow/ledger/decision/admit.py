@@ -102,8 +102,7 @@ class Reserve(Command):
         """Return who makes its release now, and who holds its run."""
         kept = state.release(self.request.release_key)
         held = state.reservation(self.request.covers)
-        names = (None if kept is None else kept.charge, held and held.id)
-        return names
+        return (None if kept is None else kept.charge, held and held.id)
 
     def decide(self, state: State) -> Decision:
         """Decide one request against every account.

@@ -30,7 +30,7 @@ from dpflow.ledger.entry import Amounts, Sums
 from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
 from dpflow.ledger.records import Request, described
-from dpflow.ledger.rows import Charge, Term, account_key, evidence_key, split
+from dpflow.ledger.rows import Charge, account_key, evidence_key, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 
@@ -355,8 +355,8 @@ def _check_evidence(
             account = key.removeprefix("evidence/").rpartition("/")[0]
             msg = (
                 f"this evidence was charged to account {account!r} before, by "
-                f"entry {before['entry']}; a second time would charge the same spending "
-                "twice. Other spending needs a file of its own that proves it."
+                f"entry {before['entry']}; a second time would charge the same "
+                "spending twice. Other spending needs a file of its own that proves it."
             )
             raise ConfigurationError(msg)
 

@@ -25,10 +25,10 @@ from dpflow.accounting.rules.rule import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
+from dpflow.ledger.entry import Sums
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import Request
-from dpflow.ledger.entry import Sums
 from dpflow.ledger.rows import OF_FLOW, Account, Term, gate_in, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy

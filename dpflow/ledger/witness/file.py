@@ -116,9 +116,7 @@ class FileLog:
         except FileNotFoundError:
             raise NotBegun from None
 
-    def begin(
-        self, _: str, __: int, header: str, lines: Sequence[str]
-    ) -> bool:
+    def begin(self, _: str, __: int, header: str, lines: Sequence[str]) -> bool:
         """Begin the file; an old one is kept beside it."""
         texts = [header, *lines]
 

@@ -91,10 +91,11 @@ def compacted(lines: Sequence[Line]) -> list[Line]:
     """Return fewer lines: the newest of each account, decisions, and the last ones."""
     newest = {account: line for line in lines for account in line.used}
     wanted = {line.number for line in newest.values()}
-    older = (
-        line for line in lines[:-KEPT] if line.decides or line.number in wanted
-    )
-    return [*{(line.number, line.hash, line.kind): line for line in older}.values(), *lines[-KEPT:]]
+    older = (line for line in lines[:-KEPT] if line.decides or line.number in wanted)
+    return [
+        *{(line.number, line.hash, line.kind): line for line in older}.values(),
+        *lines[-KEPT:],
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +206,7 @@ class Log(Protocol):
             NotBegun: If no epoch was ever begun; nothing is written then.
         """
 
-    def begin(
-        self, ledger: str, epoch: int, header: str, lines: Sequence[str]
-    ) -> bool:
+    def begin(self, ledger: str, epoch: int, header: str, lines: Sequence[str]) -> bool:
         """Begin an epoch with a header and lines, durably, all or nothing.
 
         Returns:
