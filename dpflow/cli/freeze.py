@@ -32,13 +32,12 @@ def unfreeze(dataset: str, *, reason: str, as_json: bool = False) -> None:
 
 def _change(dataset: str, reason: str, *, unfreeze: bool, as_json: bool) -> None:
     from dpflow.ledger.decision.office import Freeze
-    from dpflow.ledger.model import Keys
 
     with project_ledger(writes=True) as (found, ledger):
         check_known(found, ledger, dataset)
         accounts = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
         with ledger.storage.read() as reading:
-            standing = reading.load(Keys(books=(dataset,))).book(dataset).frozen
+            standing = reading.load(lambda _: [f"book/{dataset}"]).book(dataset).frozen
     frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
     data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
     answer(data, text, as_json=as_json)

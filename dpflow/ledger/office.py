@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.office import Resume, Withdraw
 from dpflow.ledger.decision.policy_changes import Applied, Apply, Proposal
-from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.views.parts import load_book
 from dpflow.ledger.views.refusals import refusals
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 
-if TYPE_CHECKING:
-    from dpflow.ledger.storage.transaction import Reading
-
 
 def resume(ledger: Ledger, flow: str) -> None:
-    """Note that a flow's schedule was resumed, in each book that refused a step."""
-    books = {each.book for each in refusals(ledger) if each.body.get("flow") == flow}
+    """Note that a flow's schedule was resumed, for each book that refused a step."""
+    books = {each.dataset for each in refusals(ledger) if each.body.get("flow") == flow}
     if books:
         ledger.ask(Resume(books=tuple(sorted(books)), flow=flow))
 
@@ -36,8 +32,7 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
     with ledger.storage.read() as reading:
         found = named_release(reading, name)
     row = found.row
-    command = Withdraw(key=row.key, book=row.book, digest=row.digest, reason=reason)
-    if not ledger.ask(command):
+    if not ledger.ask(Withdraw(key=row.key, digest=row.digest, reason=reason)):
         msg = (
             f"release {name!r} is {found.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
@@ -49,7 +44,8 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
     """Say what applying a policy would do; nothing is written."""
     with ledger.storage.read() as reading:
-        return policy_changes.propose(_whole(reading, policy.dataset), policy)
+        state = load_book(reading, policy.dataset)
+    return policy_changes.propose(state, policy)
 
 
 def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
@@ -65,18 +61,7 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
         PolicyNotApplied: If the lifetime or a freeze forbids it.
         ConfigurationError: If another dataset has its source.
     """
-    book = policy.dataset
-    forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
-        state = _whole(reading, book)
-        if not all(is_charged(state, term) for term in state.terms(book)):
-            forgotten = tuple(ledger.watch.forgotten(reading, book))
-    named = (term.facts["pinned"].get("source") for term in state.terms(book))
-    sources = tuple(dict.fromkeys(name for name in named if name is not None))
-    command = Apply(policy=policy, forgotten=forgotten, sources=sources, **wish)
-    applied: Applied = ledger.ask(command)
+        forgotten = ledger.watch.forgotten(reading, policy.dataset)
+    applied: Applied = ledger.ask(Apply(policy=policy, forgotten=forgotten, **wish))
     return applied
-
-
-def _whole(reading: Reading, book: str) -> State:
-    return reading.load(Keys(books=(book,), whole=(book,)))

@@ -327,11 +327,11 @@ class AccountView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLine:
-    """One line of a journal: what an entry posts to an account, or only says.
+    """One line of the journal: what an entry posts to an account, or only says.
 
     Attributes:
         account: The account; of an entry that posts nothing, its term's whole.
-        seq: The entry's number in the journal of its dataset or population.
+        seq: The entry's number in the journal.
     """
 
     account: str
@@ -354,8 +354,7 @@ class RefusalView:
     Attributes:
         account: The first account that did not admit it.
         term: The term of that account.
-        book: The dataset or population in whose journal it stands.
-        position: The entry's number there.
+        number: The entry's number in the journal.
     """
 
     dataset: str
@@ -364,8 +363,7 @@ class RefusalView:
     body: Mapping[str, Any]
     at: str
     term: int = 0
-    book: str = ""
-    position: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

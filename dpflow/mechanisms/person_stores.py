@@ -20,8 +20,10 @@ from dpflow.guard.charge import Execution
 from dpflow.guard.person_budgets import people_folder
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import gate_at
-from dpflow.ledger.model import Keys, Reach
-from dpflow.ledger.rows import split
+from dpflow.ledger.journal import charge_keys
+from dpflow.ledger.model import terms_of_accounts
+from dpflow.ledger.rows import account_key, split
+from dpflow.ledger.state import State
 from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
 
@@ -77,19 +79,26 @@ def _bound(ledger: Ledger, account: str, reservation: str) -> IndividualBound:
 def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None]:
     """Return the account that a charge was posted to, and the bound that it paid."""
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(charges=(reservation,), reach=Reach.TERMS))
+        state = reading.load(lambda state: _needs(state, reservation))
     charge = state.charge(reservation)
     if charge is None or charge.state == "void":
         msg = f"the ledger {ledger.place} knows no charge {reservation} that ran"
         raise LedgerCorrupt(msg, ledger=ledger.place)
-    entry = state.made(charge, next(iter(charge.places)))
-    account = next(name for name in entry.postings if split(name)[2] == "dataset")
-    gate = gate_at(state, account)
-    amounts = entry.postings[account].amount
+    amounts = charge.made.amounts
+    account = next(name for name in amounts if split(name)[2] == "dataset")
+    gate, paid = gate_at(state, account), amounts[account]
     if gate is None or not isinstance(gate.rule, IndividualFilter):
         msg = f"account {account} keeps no budgets of people"
         raise LedgerCorrupt(msg, ledger=ledger.place)
-    return account, gate.rule.bound_of(amounts) if any(amounts) else None
+    return account, gate.rule.bound_of(paid) if any(paid) else None
+
+
+def _needs(state: State, reservation: str) -> Iterator[str]:
+    yield from charge_keys(state, reservation)
+    made = state.made.get(reservation)
+    if made is not None:
+        yield from terms_of_accounts(made.amounts)
+        yield from map(account_key, made.amounts)
 
 
 def _places(found: Settings, ledger: Ledger, account: str) -> tuple[Path, Path]:

@@ -23,8 +23,6 @@ _WORDS = {
     "freeze": "frozen",
     "unfreeze": "unfrozen",
     "forfeit": "charge closed in full",
-    "amend": "charge raised",
-    "prior": "prior charged",
     "repair": "lost charges charged again",
 }
 
@@ -130,6 +128,8 @@ def decision_of(item: JournalEntry) -> str:
     kind = item.entry.kind
     if kind == "open":
         return f"term {item.account.term} opened"
+    if kind == "adjust":
+        return "charge raised" if item.entry.reservation else "prior charged"
     return _WORDS[kind]
 
 

@@ -28,6 +28,7 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.opening import FENCE_VARIABLE
+from dpflow.ledger.views.charges import newest_first
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies, load_policy
@@ -190,9 +191,9 @@ class LedgerForTests:
 
     def _entries(self, dataset: str | None) -> list[Entry]:
         with self.ledger.storage.read() as reading:
-            books = reading.books() if dataset is None else [dataset]
-            entries = [entry for book in books for entry in reading.after(book)]
-        return sorted(entries, key=lambda entry: entry.at)
+            if dataset is None:
+                return [*reading.after()]
+            return [*newest_first(reading, [dataset])][::-1]
 
     def _replace(self, seeds: Seeds) -> None:
         ledger = self.ledger

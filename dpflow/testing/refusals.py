@@ -9,9 +9,9 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decision.gates import Gate, gates_of
 from dpflow.ledger.decision.refusal import Refusal, refusal_error
-from dpflow.ledger.model import State
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import Term
+from dpflow.ledger.state import State
 
 _WHOLE = ("dataset", "partition", "population")
 

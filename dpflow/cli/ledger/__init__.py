@@ -122,7 +122,7 @@ def info(*, as_json: bool = False) -> None:
     Example: `dpflow ledger info`
     """
     from dpflow.ledger import LOCK_NAME, views
-    from dpflow.ledger.storage.base import SCHEMA_VERSION
+    from dpflow.ledger.storage.base import VERSION
 
     with project_ledger() as (found, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}
@@ -131,7 +131,7 @@ def info(*, as_json: bool = False) -> None:
     data = {
         **ledger_facts(ledger),
         "pin": str(found.policies / LOCK_NAME),
-        "schema": SCHEMA_VERSION,
+        "schema": VERSION,
         "witness": _witness_place(ledger),
         "failover_detected": ledger.watch.witness is not None,
         "environment": ledger.environment,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.audit.findings import Verification
     from dpflow.ledger.keys import LedgerKey
-    from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
 
@@ -63,10 +62,10 @@ def _verify_export(path: Path, *, as_json: bool) -> None:
 
 
 def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
-    """Verify the whole ledger and sign the newest entry of each dataset.
+    """Verify the whole ledger and sign its newest entry.
 
-    Needs the private key in DPFLOW_LEDGER_KEY. Signs datasets without a checkpoint,
-    too, which `verify` calls bad: be sure that nobody has rewritten them. Keep the
+    Needs the private key in DPFLOW_LEDGER_KEY. Signs a journal without a checkpoint,
+    too, which `verify` calls bad: be sure that nobody has rewritten it. Keep the
     private key from everybody who can write the ledger; give the public key to
     everybody who verifies.
 
@@ -85,8 +84,8 @@ def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
     with project_ledger(quiet=True, writes=True) as (_, ledger):
         report = _verified(ledger, key=key, sign=True)
     if report.fine and not as_json:
-        number = len(report.heads)
-        say(f"Verified {report.entries:,} entries and signed {number} journals.")
+        signed = f"signed the newest, entry {report.head[0]:,}"
+        say(f"Verified {report.entries:,} entries and {signed}.")
     else:
         _tell(ledger, report, as_json=as_json)
 
@@ -116,21 +115,19 @@ def trust(*, yes: bool = False, as_json: bool = False) -> None:
     Example: `dpflow ledger trust`
     """
     from dpflow.ledger.audit.reconcile import trust as begin
-    from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         place = _free_place(ledger)
         report = _verified(ledger, key=None)
         if not report.fine:
             _tell(ledger, report, as_json=False)
-        with ledger.storage.read() as reading:
-            found = [head_of(reading, book) for book in reading.books()]
         if yes:
-            found = begin(ledger)
+            begin(ledger)
         used = _used(ledger)
     data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
-    lines = (f"Ledger {ledger.id} holds:", *_head_lines(found, used), "", end)
+    holds = f"Ledger {ledger.id} holds {report.entries:,} entries:"
+    lines = (holds, *_used_lines(used), "", end)
     answer(data, *lines, as_json=as_json)
     if not yes:
         raise typer.Exit(1)
@@ -255,31 +252,14 @@ def _checkpoint_text(report: Verification) -> str:
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
-    from dpflow.ledger.decision.gates import gate_at
-    from dpflow.ledger.model import Keys
-    from dpflow.ledger.rows import Account
+    from dpflow.ledger.views import accounts
 
-    found: dict[str, dict[str, str]] = {}
-    with ledger.storage.read() as reading:
-        for book in reading.books():
-            state = reading.load(Keys(whole=(book,)))
-            for row in state.rows.values():
-                if not isinstance(row, Account):
-                    continue
-                gate = gate_at(state, row.id)
-                if gate is not None:
-                    found[row.id] = dict(gate.rule.named(gate.used))
-    return found
+    gates = (view.gate for view in accounts(ledger) if view.gate.row is not None)
+    return {gate.id: dict(gate.rule.named(gate.used)) for gate in gates}
 
 
-def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
+def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:
     from dpflow.ledger.views.words import amounts_text
 
-    lines = [
-        f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "
-        f"entries of {plain(line.book)}"
-        for line in found
-        for account, amounts in line.used.items()
-        if amounts and account in used
-    ]
+    lines = [f"  {plain(n)}: used {amounts_text(each)}" for n, each in used.items()]
     return lines or ["  nothing: no step was ever charged"]

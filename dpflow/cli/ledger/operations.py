@@ -117,9 +117,9 @@ def export(
     out: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Write the whole journal, dataset by dataset, in order, with raw texts.
+    """Write the whole journal, in order, with raw texts.
 
-    `dpflow ledger verify FILE` checks the hash chains and checkpoints of an export in
+    `dpflow ledger verify FILE` checks the hash chain and checkpoints of an export in
     JSON lines, without project and ledger. With --json and --out, JSON says how many
     entries were written; with --json alone the journal is printed.
 

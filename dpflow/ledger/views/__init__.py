@@ -7,7 +7,7 @@ no SQL, and imports neither the shell's storages nor what audits the ledger.
 
 from dpflow.ledger.views.accounts import accounts
 from dpflow.ledger.views.alerts import alerts
-from dpflow.ledger.views.history import decisions, history
+from dpflow.ledger.views.history import history
 from dpflow.ledger.views.refusals import count_refusals, halts, refusal_of_run, refusals
 from dpflow.ledger.views.reservations import open_reservations
 from dpflow.ledger.views.terms import terms
@@ -18,7 +18,6 @@ __all__ = [
     "accounts",
     "alerts",
     "count_refusals",
-    "decisions",
     "halts",
     "history",
     "open_reservations",

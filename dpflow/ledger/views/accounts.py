@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State, rule_of
+from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Account, Amounts, split
-from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.charges import account_of_term, openings
-from dpflow.ledger.views.parts import load_accounts, load_parts
+from dpflow.ledger.rows import term_of
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.charges import openings
+from dpflow.ledger.views.parts import gates_of_book, load_book, load_parts
 from dpflow.ledger.views.reservations import waiting
+from dpflow.ledger.views.terms import governing
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
+
+#: Amounts by account.
+_Sums = Mapping[str, Tally]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class BookAccounts:
 
 
 #: Of a dataset that the ledger does not know.
-NO_ACCOUNTS = BookAccounts(state=State(rows={}), accounts=(), parts=0)
+NO_ACCOUNTS = BookAccounts(state=State(whole=True), accounts=(), parts=0)
 
 
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
@@ -61,44 +65,36 @@ def book_accounts(
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
         # What processes hold that have ended.
-        dead = _sums(
-            held
-            for each in waiting(ledger, reading)
-            if not each.alive
-            for held in each.charge.held.items()
-        )
-        return {book: _of_book(reading, book, part, dead) for book in books}
+        dead = _sums(c.held for c, alive in waiting(ledger, reading) if not alive)
+        closed = _sums(entry.amounts for entry in reading.rare("forfeit"))
+        return {book: _of_book(reading, book, part, dead, closed) for book in books}
 
 
 def _of_book(
-    reading: Reading, book: str, part: str | None, dead: Mapping[str, Tally]
+    reading: Reading, book: str, part: str | None, dead: _Sums, closed: _Sums
 ) -> BookAccounts:
     state, parts = load_parts(reading, book, part)
-    forfeits = reading.rare(book, "forfeit")
-    closed = _sums(
-        (name, posting.amount)
-        for entry in forfeits
-        for name, posting in entry.postings.items()
-    )
-    opened, ran = openings(reading, book), state.book(book).ran
-    views = [
-        account_view(
-            gate,
-            dead=dead.get(gate.id),
-            closed=closed.get(gate.id),
-            charged=any(gate.used.amounts) or ran.get(str(term_of(gate.id)), 0) > 0,
-            opened=_opened(gate, opened.get(term_of(gate.id))),
+    opened, views = openings(reading, book), []
+    for gate in gates_of_book(state, book):
+        term = term_of(gate.id)
+        views.append(
+            account_view(
+                gate,
+                dead=dead.get(gate.id),
+                closed=closed.get(gate.id),
+                charged=state.account(f"{book}#{term}") is not None,
+                opened=_opened(gate, opened.get(term)),
+            )
         )
-        for gate in gates_of_book(state, book)
-    ]
     return BookAccounts(state=state, accounts=tuple(views), parts=parts)
 
 
-def _sums(found: Iterable[tuple[str, Amounts]]) -> dict[str, Tally]:
+def _sums(found: Iterable[Mapping[str, Amounts]]) -> dict[str, Tally]:
     """Add amounts up by account."""
     sums: dict[str, Tally] = {}
-    for name, amount in found:
-        sums[name] = sums.get(name, Tally((0,) * len(amount))) + Tally(amount)
+    for amounts in found:
+        for name, amount in amounts.items():
+            sums[name] = sums.get(name, Tally((0,) * len(amount))) + Tally(amount)
     return sums
 
 
@@ -113,23 +109,6 @@ def _opened(gate: Gate, opening: Entry | None) -> dict[str, str] | None:
     return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
 
 
-def gates_of_book(state: State, book: str) -> list[Gate]:
-    """Return the gates of all terms of a book, whole and charged ones.
-
-    Args:
-        state: With every term and account of the book.
-        book: Its name.
-    """
-    newest = state.book(book).terms
-    names = {account_of_term(term) for term in state.terms(book)}
-    names |= {
-        row.id
-        for row in state.rows.values()
-        if isinstance(row, Account) and row.book == book
-    }
-    return [_standing(state, name, newest) for name in sorted(names)]
-
-
 def standing_gates(
     ledger: Ledger, dataset: str, names: Collection[str] | None = None
 ) -> dict[str, Gate]:
@@ -140,45 +119,20 @@ def standing_gates(
         dataset: The dataset.
         names: Only the gates of these accounts. Default: all.
     """
+    found: dict[str, Gate] = {}
     with ledger.storage.read() as reading:
-        term = reading.load(Keys(books=(dataset,))).newest(dataset)
+        term = governing(reading, dataset)
         above = None if term is None else population_of(term.facts["pinned"])
-        found: dict[str, Gate] = {}
         for book in filter(None, (dataset, above)):
-            if names is None:
-                state = reading.load(Keys(whole=(book,)))
-            else:
-                own = [name for name in names if name.partition("#")[0] == book]
-                state = load_accounts(reading, book, own)
-            found |= current_gates(state, book)
+            found |= current_gates(load_book(reading, book, names), book)
     return {k: g for k, g in found.items() if names is None or k in names}
 
 
 def current_gates(state: State, book: str) -> dict[str, Gate]:
-    """Return the gates of a book's newest term, by the ids of their accounts.
-
-    Args:
-        state: With every term and account of the book.
-        book: Its name.
-    """
+    """Return the gates of a book's newest term, by the ids of their accounts."""
     newest = state.book(book).terms
     gates = gates_of_book(state, book)
     return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
-
-
-def _standing(state: State, name: str, newest: int) -> Gate:
-    gate = gate_of(state, name, 1)
-    if gate.state == "frozen" and term_of(name) != newest:
-        # What is frozen is the term that governs.
-        row = state.account(name)
-        overdrawn = row is not None and row.overdrawn
-        return gate._replace(state="overdrawn" if overdrawn else "open")
-    return gate
-
-
-def term_of(account: str) -> int:
-    """Return the number of the term that an account belongs to."""
-    return split(account)[1]
 
 
 def account_view(
@@ -198,10 +152,9 @@ def account_view(
         charged: Whether a step may have read data under it.
         opened: The budget that a filter was opened with, as the journal tells.
     """
-    rule = gate.rule
+    rule, left = gate.rule, gate.left()
     dead, closed = dead or rule.zero(), closed or rule.zero()
     budget = rule.limit if isinstance(rule, Filter) else None
-    left = gate.left()
     return AccountView(
         id=gate.id,
         dataset=gate.dataset,

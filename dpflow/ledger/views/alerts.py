@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from dpflow.exceptions import InvalidCost
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Alert, AlertView
-from dpflow.ledger.rows import Account, split
-from dpflow.ledger.views.parts import partition_of
+from dpflow.ledger.rows import split
+from dpflow.ledger.views.parts import load_book, partition_of
 from dpflow.rounding import number_from_text
 
 
 def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
     """Return the alerts that a dataset's accounts have given, newest first."""
     with ledger.storage.read() as reading:
-        rows = reading.load(Keys(whole=(dataset,))).rows.values()
         told = [
-            (row.id, threshold, (dataset, number))
-            for row in rows
-            if isinstance(row, Account)
-            for threshold, number in row.told.items()
+            (threshold, account.id, number)
+            for account in load_book(reading, dataset).accounts(dataset)
+            for threshold, number in account.told.items()
         ]
-        entries = reading.entries({place for _, _, place in told})
-    found = [
+        entries = reading.entries({number for _, _, number in told})
+    told.sort(reverse=True)
+    return [
         AlertView(
             dataset=dataset,
             account=account,
             gate=split(account)[2],
             name=split(account)[3],
             threshold=threshold,
-            at=entries[place].at,
+            at=entries[number].at,
         )
-        for account, threshold, place in told
+        for threshold, account, number in sorted(told, key=lambda e: (-e[2], e[1]))
     ]
-    found.sort(key=lambda each: each.threshold, reverse=True)
-    found.sort(key=lambda each: each.account)
-    return sorted(found, key=lambda each: each.at, reverse=True)
 
 
 def alert_text(alert: Alert | AlertView) -> str:

@@ -1,4 +1,4 @@
-"""Charges as the journal of a dataset has them: the entries that began and ended each.
+"""Charges as the journal has them: the entries that began and ended each.
 
 The end of a charge names it, and the entry that reserved it says which step, flow and
 cost it was; people read both as one.
@@ -6,17 +6,21 @@ cost it was; people read both as one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import sub
+from heapq import merge
+from operator import attrgetter, sub
 from typing import Any
 
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Keys, Reach
+from dpflow.ledger.entry import Amounts, Entry
+from dpflow.ledger.journal import KINDS, charge_keys
 from dpflow.ledger.provenance import told_anew
-from dpflow.ledger.rows import Amounts, Term
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import ENDLESS, Reading
+
+_number = attrgetter("number")
+#: Kinds whose entries may name no dataset, or only parts of one.
+_STRAY = ("adjust", "repair", "withdraw")
 
 
 @dataclass(slots=True)
@@ -41,85 +45,121 @@ class JournalCharge:
     @property
     def body(self) -> dict[str, Any]:
         """Facts of both entries."""
-        return joined(self.last, self.made.body)
+        return joined(self.last, self.made)
 
 
-def charges(reading: Reading, book: str, after: int) -> Iterator[JournalCharge]:
-    """Yield the charges that a book's entries began, moved or ended.
+def charges(reading: Reading, book: str, after: int = 0) -> Iterator[JournalCharge]:
+    """Yield the charges on a dataset or population that entries began, moved or ended.
 
     Each comes at its end, and the open ones come last.
 
     Args:
         reading: The ledger.
-        book: Name of the book.
+        book: The dataset or population.
         after: Number of the entry after which to begin.
     """
     begun: dict[str, JournalCharge] = {}
-    for entry in reading.after(book, after):
+    stray = [e for e in reading.rare(*_STRAY) if e.number > after and book in e.books]
+    named = reading.naming_after(root_keys(reading, book), after)
+    for entry in _once(merge(named, reversed(stray), key=_number)):
         kind, name = KINDS[entry.kind], entry.charge or ""
-        amounts = {place: posting.amount for place, posting in entry.postings.items()}
         if entry.kind == "reserve":
-            begun[name] = JournalCharge(entry, None, amounts)
-            if around := begun.get(drawn_from(entry.body) or ""):
-                for place in amounts.keys() & around.amounts.keys():
-                    rest = map(sub, around.amounts[place], amounts[place])
+            begun[name] = charge = JournalCharge(entry, None, entry.amounts)
+            if around := begun.get(drawn_from(entry.body)):
+                for place in charge.amounts.keys() & around.amounts.keys():
+                    rest = map(sub, around.amounts[place], charge.amounts[place])
                     around.amounts[place] = tuple(rest)
-        elif kind.settles or kind.ends:
-            charge = begun.pop(name, None) if kind.ends else begun.get(name)
-            made = {name: charge.made} if charge else beginnings(reading, [name])
-            posted = amounts if kind.settles else {}
+        elif kind.posts:
+            before = begun.pop(name, None) if kind.ends else begun.get(name)
+            made = {name: before.made} if before else beginnings(reading, [name])
+            posted = entry.amounts if kind.settles else {}
             yield JournalCharge(made.get(name, entry), entry, posted)
     yield from begun.values()
 
 
-def beginnings(reading: Reading, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries that reserved charges, by charge."""
-    names = tuple(filter(None, names))
-    if not names:
-        return {}
-    state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
-    found = filter(None, map(state.charge, names))
-    return {each.id: state.made(each, next(iter(each.places))) for each in found}
+def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
+    """Yield the entries about datasets and populations, newest first."""
+    keys = [key for book in books for key in root_keys(reading, book)]
+    named = reading.naming([*keys, *(f"book/{book}" for book in books)])
+    stray = (e for e in reading.rare(*_STRAY) if {*books_of(reading, e)} & {*books})
+    yield from _once(merge(named, stray, key=_number, reverse=True))
 
 
-def told(
-    reading: Reading, entries: Sequence[Entry]
-) -> Iterator[tuple[Entry, dict[str, Any]]]:
-    """Yield entries with the facts of each and of the beginning of its charge.
+def root_keys(reading: Reading, book: str) -> list[str]:
+    """Return the keys of the accounts that a book's whole has in each of its terms."""
+    return [f"account/{key[5:]}" for key in reading.names(f"term/{book}#")]
 
-    Args:
-        reading: The ledger.
-        entries: Any, in any order.
+
+def books_of(reading: Reading, entry: Entry) -> Sequence[str]:
+    """Return the datasets and populations that an entry is about."""
+    if entry.kind != "withdraw":
+        return entry.books
+    return [
+        book for e in beginnings(reading, [entry.charge]).values() for book in e.books
+    ]
+
+
+def newest_numbers(reading: Reading, keys: Iterable[str], most: int) -> list[int]:
+    """Return the numbers of the entries that name one of some keys, newest first."""
+    pages = (
+        reading.ask("numbers_down", key=key, before=ENDLESS, limit=most) for key in keys
+    )
+    return sorted({number for page in pages for (number,) in page}, reverse=True)[:most]
+
+
+def window(reading: Reading, keys: Iterable[str], most: int) -> tuple[int, bool]:
+    """Return after which number the newest entries with keys begin.
+
+    Returns:
+        The number, and whether older entries name one of the keys.
     """
-    made = {each.charge or "": each for each in entries if each.kind == "reserve"}
-    named = {each.charge or "" for each in entries if each.kind != "refuse"}
-    made |= beginnings(reading, named - made.keys())
-    for entry in entries:
-        yield entry, joined(entry, getattr(made.get(entry.charge or ""), "body", None))
+    found = newest_numbers(reading, keys, most + 1) or [reading.head()[0]]
+    older = len(found) > most
+    return found[-1] - (not older), older
 
 
-def joined(entry: Entry, first: Mapping[str, Any] | None) -> dict[str, Any]:
+def read_charges(reading: Reading, names: Collection[str]) -> State:
+    """Read charges with the entries that began and ended them."""
+    return reading.load(lambda s: (key for n in names for key in charge_keys(s, n)))
+
+
+def beginnings(reading: Reading, names: Iterable[str | None]) -> dict[str, Entry]:
+    """Return the entries that reserved charges, by charge."""
+    keys = [f"charge/{name}" for name in dict.fromkeys(names) if name]
+    return reading.load(lambda _: keys).made if keys else {}
+
+
+def bodies(reading: Reading, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    """Yield the facts of each entry and of the beginning of its charge."""
+    made = beginnings(reading, (each.charge for each in entries))
+    return (joined(each, made.get(each.charge or "")) for each in entries)
+
+
+def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
     """Return the facts of an entry and of the one that began its charge."""
-    if entry.kind == "open":
-        return {"reason": entry.body["term"]["reason"], **entry.body}
-    if first is None or entry.kind in ("reserve", "refuse"):
+    if made is None or entry.kind in ("reserve", "refuse"):
         return dict(entry.body)
-    return told_anew(first, entry.body)
+    return told_anew(made.body, entry.body)
 
 
-def drawn_from(body: Mapping[str, Any]) -> str | None:
-    """Return the preflight that held what an entry reserves; None if none did."""
-    found: Mapping[str, str] = body.get("preflight") or {}
-    return found.get("id")
+def drawn_from(body: Mapping[str, Any]) -> str:
+    """Return the reservation that held what an entry reserves; "" if none did."""
+    return str((body.get("preflight") or {}).get("id", ""))
 
 
 def openings(reading: Reading, book: str) -> dict[int, Entry]:
     """Return the entries that opened the terms of a book, by term, newest first."""
     return {
-        int(entry.body["term"]["number"]): entry for entry in reading.rare(book, "open")
+        int(entry.body["term"]["number"]): entry
+        for entry in reading.naming(reading.names(f"term/{book}#"))
+        if entry.kind == "open"
     }
 
 
-def account_of_term(term: Term) -> str:
-    """Return the id of the account that a term's whole dataset or population has."""
-    return f"{term.book}#{term.number}"
+def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield each of some entries in order once."""
+    last = 0
+    for entry in entries:
+        if entry.number != last:
+            yield entry
+        last = entry.number

@@ -11,9 +11,10 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountLine, AccountView
-from dpflow.ledger.views.accounts import accounts
-from dpflow.ledger.views.history import decisions, history
-from dpflow.ledger.views.reservations import open_reservations
+from dpflow.ledger.rows import split
+from dpflow.ledger.views.accounts import account_view
+from dpflow.ledger.views.history import decided, lines
+from dpflow.ledger.views.reservations import waiting
 from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.rounding import number_from_text, number_text
 
@@ -64,7 +65,10 @@ class JournalEntry:
         """What came of the entry, in a few words, and whether that is bad news."""
         body, kind = self.entry.body, self.entry.kind
         if kind == "open":
-            return _with_name(self._opened(), body), False
+            opened = self.opened_with
+            by_hand = body.get("reason") not in (None, *BY_ITSELF)
+            text = f"{opened}; {_decided(body)}" if by_hand else opened
+            return _with_name(text, body), False
         if kind == "reserve":
             drawn = "from the reservation" if "preflight" in body else ""
             return _with_name(self.fate or drawn, body), self.fate == "forfeited"
@@ -77,11 +81,6 @@ class JournalEntry:
         if kind == "settle":
             return f"noise {body.get('noise', 'unknown')}", False
         return _decided(body), kind == "forfeit" or KINDS[kind].by_hand
-
-    def _opened(self) -> str:
-        body, opened = self.entry.body, self.opened_with
-        by_hand = body.get("reason") not in (None, *BY_ITSELF)
-        return f"{opened}; {_decided(body)}" if by_hand else opened
 
     @property
     def message(self) -> str:
@@ -100,25 +99,22 @@ def journal_entries(
     account stands for them; refusals are told whichever gate refused, and so is what
     was decided about a population.
     """
-    known = {view.id: view for view in accounts(ledger, dataset)}
 
     def keep(entry: Entry, account: str) -> bool:
-        view = known.get(account)
-        return view is not None and (
-            all_accounts or _stands_alone(entry, view, dataset)
-        )
+        return all_accounts or _stands_alone(entry, split(account)[2], dataset)
 
-    fates = {
-        reservation.reservation: "running" if reservation.alive else "forfeited"
-        for reservation in open_reservations(ledger)
-    }
+    with ledger.storage.read() as reading:
+        fates = {
+            charge.id: "running" if alive else "forfeited"
+            for charge, alive in waiting(ledger, reading)
+        }
     return [
         JournalEntry(
-            entry=entry,
-            account=known[entry.account],
-            fate=fates.get(entry.reservation or "", ""),
+            entry=line,
+            account=account_view(gate),
+            fate=fates.get(line.reservation or "", ""),
         )
-        for entry in history(ledger, dataset, kind=None, limit=limit, keep=keep)
+        for line, gate in lines(ledger, dataset, limit=limit, keep=keep)
     ]
 
 
@@ -126,22 +122,20 @@ def decision_entries(
     ledger: Ledger, dataset: str | None, *, limit: int
 ) -> list[JournalEntry]:
     """Return the newest decisions, newest first."""
-    known = {view.id: view for view in accounts(ledger, dataset)}
     return [
-        JournalEntry(entry=entry, account=known[entry.account], fate="")
-        for entry in decisions(ledger, dataset)[:limit]
-        if entry.account in known
+        JournalEntry(entry=line, account=account_view(gate), fate="")
+        for line, gate in decided(ledger, dataset, limit=limit)
     ]
 
 
-def _stands_alone(entry: Entry, account: AccountView, dataset: str | None) -> bool:
+def _stands_alone(entry: Entry, kind: str, dataset: str | None) -> bool:
     """Say whether an entry is shown where a charge is told once."""
     if entry.kind == "refuse":
         # An odometer that halts the run journals another gate's refusal, too.
-        return bool(account.kind == entry.body.get("gate", account.kind))
-    if account.kind == "population":
+        return bool(kind == entry.body.get("gate", kind))
+    if kind == "population":
         return dataset is not None or KINDS[entry.kind].decides
-    return account.kind == "dataset"
+    return kind == "dataset"
 
 
 def _left(budget: str, settled: str, held: str) -> str:

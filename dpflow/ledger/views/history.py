@@ -1,30 +1,26 @@
-"""The journals as people read them: a line for each account that an entry moves."""
+"""The journal as people read it: a line for each account that an entry moves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
 from itertools import islice
-from operator import attrgetter
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.settlement import gate_of
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
 from dpflow.ledger.records import AccountLine
 from dpflow.ledger.rows import split
-from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.charges import told
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.charges import bodies, books_of, newest_first
+from dpflow.ledger.views.parts import gates_by_name
 from dpflow.policy.population import PREFIX
 
 #: Entries that a person decided on: no charge and no refusal of a step.
 _DECIDED = ("forfeit", *(n for n, k in KINDS.items() if k.decides or k.by_hand))
-#: Those of them that may stand in several journals: they charge a step's accounts.
-_SPREAD = ("forfeit", "amend", "prior")
-#: An entry, and an account that it moves; its term's whole if it moves none.
-_Line = tuple[Entry, str]
+#: A line of the journal, and the gate of its account as it stands now.
+Line = tuple[AccountLine, Gate]
 
 
 def history(
@@ -33,90 +29,88 @@ def history(
     *,
     kind: str | None = "dataset",
     limit: int = 50,
-    keep: Callable[[Entry, str], bool] = lambda *_: True,
 ) -> list[AccountLine]:
-    """Return the newest lines of the journals, newest first.
-
-    Those of one dataset come in the order of its journal. Between datasets there is no
-    other order than that of the labels that their writers' clocks gave; where these
-    agree, one dataset's come after another's, by its name.
+    """Return the newest lines of the journal, newest first.
 
     Args:
         ledger: The ledger to read.
         dataset: Only of this dataset or population.
         kind: Only accounts of this kind; each charge posts to several. None: all.
         limit: At most so many.
-        keep: Only lines of such an entry and account. Default: all.
     """
+
+    def keep(_: Entry, account: str) -> bool:
+        return kind in (None, split(account)[2])
+
+    return [line for line, _ in lines(ledger, dataset, limit=limit, keep=keep)]
+
+
+def lines(
+    ledger: Ledger,
+    dataset: str | None,
+    *,
+    limit: int,
+    keep: Callable[[Entry, str], bool],
+) -> list[Line]:
+    """Return the newest lines of such entries and accounts, newest first."""
     with ledger.storage.read() as reading:
-        books, state = _books(reading, dataset)
-        lines = (
-            line
-            for line in _lines(newest_first(map(reading.newest, books)), state)
-            if kind in (None, split(line[1])[2]) and keep(*line)
+        books = reading.books() if dataset is None else [dataset]
+        found = (
+            (entry, account)
+            for entry, accounts in _moved(reading, newest_first(reading, books), books)
+            for account in sorted(accounts, reverse=True)
+            if keep(entry, account)
         )
-        return list(_written(reading, state, list(islice(lines, limit))))
+        return list(_written(reading, list(islice(found, limit))))
 
 
-def decisions(ledger: Ledger, dataset: str | None = None) -> list[AccountLine]:
-    """Return what people decided, newest first: no charge and no refusal of a step.
+def decided(
+    ledger: Ledger, dataset: str | None = None, *, limit: int | None = None
+) -> list[Line]:
+    """Return a line for each of the newest decisions of people, newest first.
 
-    A decision that moves several accounts is returned once, as the whole dataset's; one
-    that several journals tell of, as a dataset's.
-
-    Args:
-        ledger: The ledger to read.
-        dataset: Only about this dataset or population.
+    A decision that moves several accounts has the line of a whole dataset.
     """
-    found: dict[tuple[object, ...], _Line] = {}
     with ledger.storage.read() as reading:
-        books, state = _books(reading, dataset)
-        entries = newest_first(reading.rare(book, *_DECIDED) for book in books)
-        for entry, account in _lines(entries, state):
-            why = map(entry.body.get, ("who", "reason", "evidence_sha256"))
-            place = "" if entry.kind in _SPREAD else entry.book
-            same = (entry.kind, entry.charge, entry.at, place, *why)
-            before = found.get(same, (entry, account))[0]
-            # The whole comes last; a population's journal repeats a dataset's.
-            if before.book == entry.book or not entry.book.startswith(PREFIX):
-                found[same] = entry, account
-        return list(_written(reading, state, list(found.values())))
+        books = reading.books() if dataset is None else [dataset]
+        found = (
+            (entry, min(accounts, key=lambda each: (each.startswith(PREFIX), each)))
+            for entry, accounts in _moved(reading, reading.rare(*_DECIDED), books)
+        )
+        return list(_written(reading, list(islice(found, limit))))
 
 
-def newest_first(books: Iterable[Iterable[Entry]]) -> Iterator[Entry]:
-    """Merge the entries of several books, newest first.
+def _moved(
+    reading: Reading, entries: Iterable[Entry], books: Iterable[str]
+) -> Iterator[tuple[Entry, list[str]]]:
+    """Yield entries, newest first, each with the accounts of books that it is about.
 
-    Between journals there is no other order than that of their labels.
+    One that names no account is about the whole of the term at its time.
     """
-    return merge(*books, key=attrgetter("at", "book", "number"), reverse=True)
-
-
-def _books(reading: Reading, dataset: str | None) -> tuple[list[str], State]:
-    books = reading.books() if dataset is None else [dataset]
-    return books, reading.load(Keys(whole=tuple(books)))
-
-
-def _lines(entries: Iterable[Entry], state: State) -> Iterator[_Line]:
-    """Yield the lines of entries, newest first; all that opened a term are there."""
-    terms: dict[str, int] = {}
+    terms = {book: len(reading.names(f"term/{book}#")) for book in books}
     for entry in entries:
-        term = terms.get(entry.book, state.book(entry.book).terms)
-        for account in sorted(entry.postings, reverse=True) or [f"{entry.book}#{term}"]:
-            yield entry, account
-        if entry.kind == "open":
-            # What is older was written under the term before.
-            terms[entry.book] = int(entry.body["term"]["number"]) - 1
+        names = (
+            entry.amounts
+            or entry.body.get("accounts")
+            or [
+                f"{book}#{terms[book]}"
+                for book in books_of(reading, entry)
+                if book in terms
+            ]
+        )
+        if accounts := [name for name in names if split(name)[0] in terms]:
+            yield entry, accounts
+        if entry.kind == "open" and entry.body["book"] in terms:
+            terms[entry.body["book"]] -= 1
 
 
-def _written(
-    reading: Reading, state: State, lines: list[_Line]
-) -> Iterator[AccountLine]:
-    bodies = told(reading, [entry for entry, _ in lines])
-    for (entry, account), (_, body) in zip(lines, bodies, strict=True):
-        rule = gate_of(state, account, 1).rule
-        moved = [rule.named(Tally(each)) for each in entry.postings.get(account, ())]
-        amount, settled, held = moved or ({}, {}, {})
-        yield AccountLine(
+def _written(reading: Reading, found: list[tuple[Entry, str]]) -> Iterator[Line]:
+    gates = gates_by_name(reading, {account for _, account in found})
+    facts = bodies(reading, [entry for entry, _ in found])
+    for (entry, account), body in zip(found, facts, strict=True):
+        moved, named = entry.postings.get(account, ()), gates[account].rule.named
+        amount, settled, held = [named(Tally(a)) for a in moved] or ({}, {}, {})
+        line = AccountLine(
             account=account,
             seq=entry.number,
             kind=entry.kind,
@@ -129,3 +123,4 @@ def _written(
             at=entry.at,
             writer=entry.writer,
         )
+        yield line, gates[account]

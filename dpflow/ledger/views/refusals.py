@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import chain, islice, takewhile
+from itertools import islice
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Reach
 from dpflow.ledger.records import Halt, RefusalView
 from dpflow.ledger.rows import split
-from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.history import newest_first
+from dpflow.ledger.views.charges import root_keys
+from dpflow.ledger.views.terms import governing
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
+_EXHAUSTED = BudgetExhausted.__name__
 
 
 def count_refusals(ledger: Ledger, flow_run: str) -> int:
     """Return how many refusals a flow run has met."""
     with ledger.storage.read() as reading:
-        return len(
-            reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES))
-            .run(flow_run)
-            .refused
-        )
+        return reading.load(lambda _: [f"run/{flow_run}"]).run(flow_run).refusals
 
 
 def refusal_of_run(
@@ -41,21 +37,18 @@ def refusal_of_run(
             execution of the run, which a new term or another policy may have answered.
     """
     with ledger.storage.read() as reading:
-        run = reading.load(Keys(runs=(flow_run,), reach=Reach.ENTRIES)).run(flow_run)
-        places = [(book, number) for book, number, _ in run.refused[after:]]
-        entries = reading.entries(places)
-    bodies = [entries[place].body for place in places]
-    bodies.sort(key=lambda body: body["refusal"] != BudgetExhausted.__name__)
-    for body in bodies:
-        if body.get("covers") is not None:
-            continue
-        kind = {k.__name__: k for k in (BudgetExhausted, BudgetRefused)}
-        details = {name: body.get(name) for name in _NAMED}
-        details["dataset"] = book_of_account(body["account"])
-        if "refused_with" in body:
-            details["refused_with"] = body["refused_with"]
-        return kind[body["refusal"]](body["message"], flow_run=flow_run, **details)
-    return None
+        named = reading.naming_after([f"run/{flow_run}"])
+        refused = [entry.body for entry in named if entry.kind == "refuse"][after:]
+    bodies = [body for body in refused if body.get("covers") is None]
+    if not bodies:
+        return None
+    body = min(bodies, key=lambda body: body["refusal"] != _EXHAUSTED)
+    kind = BudgetExhausted if body["refusal"] == _EXHAUSTED else BudgetRefused
+    details = {name: body.get(name) for name in _NAMED}
+    details["dataset"] = split(body["account"])[0]
+    if "refused_with" in body:
+        details["refused_with"] = body["refused_with"]
+    return kind(body["message"], flow_run=flow_run, **details)
 
 
 def refusals(
@@ -69,29 +62,21 @@ def refusals(
         limit: Read at most so many entries.
     """
     with ledger.storage.read() as reading:
-        every = newest_first(reading.rare(book, "refuse") for book in reading.books())
-        # A step that gates of several books refuse stands in each of them.
-        found = {entry.charge: _view(entry) for entry in islice(every, limit)}
-    return [each for each in found.values() if dataset in (None, each.dataset)]
+        found = [_view(entry) for entry in islice(reading.rare("refuse"), limit)]
+    return [each for each in found if dataset in (None, each.dataset)]
 
 
 def _view(entry: Entry) -> RefusalView:
     account = str(entry.body["account"])
     return RefusalView(
-        dataset=book_of_account(account),
+        dataset=split(account)[0],
         account=account,
         run=entry.body.get("flow_run"),
         body=entry.body,
         at=entry.at,
         term=split(account)[1],
-        book=entry.book,
-        position=entry.number,
+        number=entry.number,
     )
-
-
-def book_of_account(account: str) -> str:
-    """Return the dataset or population that an account is of."""
-    return account.partition("#")[0]
 
 
 def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
@@ -105,44 +90,33 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
     """
     last: dict[str | None, RefusalView] = {}
     for each in refusals(ledger):
-        body = each.body
-        exhausted = body.get("refusal") == BudgetExhausted.__name__
-        if exhausted and dataset in body.get("datasets", [each.dataset]):
-            last.setdefault(body.get("flow"), each)
-    found: dict[str | None, Halt] = {}
+        flow, books = each.body.get("flow"), each.body.get("datasets", [each.dataset])
+        if each.body.get("refusal") == _EXHAUSTED and dataset in books:
+            last.setdefault(flow, each)
+    if not last:
+        return {}
     with ledger.storage.read() as reading:
-        books = (dataset, *{each.dataset for each in last.values()} - {dataset})
-        state = reading.load(Keys(books=tuple(sorted(books))))
+        found, refusing = {}, {each.dataset for each in last.values()}
+        terms = {book: governing(reading, book) for book in refusing}
         for flow, each in last.items():
-            term = state.newest(each.dataset)
+            term = terms[each.dataset]
             current = term is not None and term.number == each.term
-            if not _answered(reading, dataset, each, resumed=not current):
-                found[flow] = Halt(flow=flow, refusal=each, current=current)
+            found[flow] = Halt(flow=flow, refusal=each, current=current)
+        keys = [*root_keys(reading, dataset), *(f"book/{book}" for book in refusing)]
+        first = min(each.number for each in last.values())
+        for entry in reading.naming_after(keys, first):
+            halt = found.get(entry.body.get("flow"))
+            if halt is not None and _answers(entry, halt, dataset):
+                del found[halt.flow]
+                if not found:
+                    break
     return found
 
 
-def _answered(
-    reading: Reading, dataset: str, refusal: RefusalView, *, resumed: bool
-) -> bool:
-    """Say whether a flow was granted a step on a dataset after it was refused one.
-
-    What follows in the journal that has the refusal is known to be later; in another
-    one, what bears a later time.
-
-    Args:
-        reading: The ledger.
-        dataset: The dataset.
-        refusal: Of the flow's step.
-        resumed: Also say so if its schedule was resumed since.
-    """
-    flow, other = refusal.body.get("flow"), refusal.book != dataset
-    elsewhere = reading.newest(dataset) if other else iter(())
-    later = takewhile(lambda entry: entry.at > refusal.at, elsewhere)
-    return any(
-        entry.body.get("flow") == flow
-        and (
-            (resumed and entry.kind == "resume" and entry.book == refusal.book)
-            or (entry.kind == "reserve" and dataset in entry.body["datasets"])
-        )
-        for entry in chain(reading.after(refusal.book, refusal.position), later)
-    )
+def _answers(entry: Entry, halt: Halt, dataset: str) -> bool:
+    """Say whether a flow was granted a step, or was resumed in a newer term."""
+    if entry.number <= halt.refusal.number:
+        return False
+    if entry.kind == "resume":
+        return not halt.current and halt.refusal.dataset in entry.body["books"]
+    return entry.kind == "reserve" and dataset in entry.body["datasets"]

@@ -5,21 +5,27 @@ The value of a release is for its readers. Everything else shows its digest only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.codec import decode
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Reach
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.charges import root_keys
 
+_PREFIX = "release/"
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100
+#: An id of a release, which no other release key is taken for.
+_ID = re.compile(r"[0-9a-f]{12,}")
 #: The mechanism whose releases may be estimates.
 _REFINED = "Refined"
 
@@ -71,32 +77,36 @@ def values_kept(
 ) -> list[tuple[KeptRelease, str]]:
     """Return the releases that may be replayed, with their values, newest first."""
     with ledger.storage.read() as reading:
-        found = read_releases(reading, dataset)
-        values = ((each, _value(reading, each.row)) for each in found)
-        return [(each, value) for each, value in values if value is not None]
+        found = (
+            (each, _value(reading, each)) for each in read_releases(reading, dataset)
+        )
+        return [(each, value) for each, value in found if value is not None]
 
 
 def read_releases(
     reading: Reading, dataset: str | None = None, name: str | None = None
 ) -> list[KeptRelease]:
-    """Return releases, newest first; of the others no charge is read.
+    """Return releases, newest first.
 
     Args:
         reading: Of the ledger.
         dataset: Only of this dataset.
         name: Only with this release key, or an id that begins so.
     """
-    kept = reading.releases()
-    if dataset is not None or name is not None:
-        text = "" if name is None else canonical({"release_key": name})[1:-1]
-        charges = reading.charges_of(dataset, text)
-        kept = [
-            pair
-            for pair in kept
-            if pair[0].charge in charges
-            or (name is not None and pair[0].key.startswith(name))
-        ]
-    found = sorted(_told(reading, kept), key=lambda each: each.id)
+    named = [] if name is None else reading.names(_PREFIX + name)
+    if dataset is not None:
+        entries = reading.naming(root_keys(reading, dataset))
+        keys = {k: None for e in entries for k in e.rows if k.startswith(_PREFIX)}
+    elif named and _ID.fullmatch(name or ""):
+        keys = dict.fromkeys(named)
+    else:
+        keys = dict.fromkeys(reading.names(_PREFIX))
+    found = [
+        each
+        for each in _read(reading, keys)
+        if name is None or each.key == name or each.row.key.startswith(name)
+    ]
+    found.sort(key=lambda each: each.id)
     return sorted(found, key=lambda each: each.at, reverse=True)
 
 
@@ -113,7 +123,7 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     """
     with ledger.storage.read() as reading:
         found = named_release(reading, name)
-        value = _value(reading, found.row)
+        value = _value(reading, found)
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
@@ -132,9 +142,7 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
         ReleaseError: If there is none or more than one.
     """
     kept = read_releases(reading, name=name)
-    found = [each for each in kept if each.key == name] or [
-        each for each in kept if each.row.key.startswith(name)
-    ]
+    found = [each for each in kept if each.key == name] or kept
     if len(found) == 1:
         return found[0]
     msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
@@ -144,42 +152,52 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
     raise ReleaseError(msg)
 
 
-def _value(reading: Reading, row: rows.Release) -> str | None:
-    return reading.load(Keys(releases=(row.key,))).values.get(row.key)
+def _value(reading: Reading, found: KeptRelease) -> str | None:
+    return reading.load(lambda _: [_PREFIX + found.row.key]).values.get(found.row.key)
 
 
-def _told(
-    reading: Reading, kept: list[tuple[rows.Release, int | None]]
-) -> Iterator[KeptRelease]:
-    """Yield releases with what the entries of their charges say."""
-    for start in range(0, len(kept), _PAGE):
-        page = kept[start : start + _PAGE]
-        names = tuple({row.charge for row, _ in page})
-        state = reading.load(Keys(charges=names, reach=Reach.ENTRIES))
-        for row, size in page:
-            charge = state.charge(row.charge)
-            if charge is None:
-                continue
-            made, ended = state.made(charge, row.book), state.ended(charge, row.book)
-            body, end = made.body, {} if ended is None else ended.body
-            refined = body["cost"].get("mechanism") == _REFINED
-            yield KeptRelease(
-                id=row.key[:12],
-                key=body.get("release_key") or "",
-                dataset=",".join(body["datasets"]),
-                step=body["step"],
-                cost=body["cost"],
-                state=_state(row, size),
-                digest=row.digest,
-                size=size,
-                at=made.at,
-                flow=body.get("flow"),
-                who=body.get("who"),
-                noise=end.get("noise"),
-                reported=end.get("reported"),
-                known=_known(_value(reading, row) if refined else None),
-                row=row,
-            )
+def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
+    """Yield releases with what the entries of their charges say, page by page."""
+    left = iter(keys)
+    while page := [*islice(left, _PAGE)]:
+
+        def needs(state: State, page: Sequence[str] = tuple(page)) -> Iterator[str]:
+            yield from page
+            for row in filter(None, map(state.rows.get, page)):
+                yield from charge_keys(state, row["charge"])
+
+        state = reading.load(needs)
+        names = [key.removeprefix(_PREFIX) for key in page]
+        sizes = reading.sizes(names)
+        for row in filter(None, map(state.release, names)):
+            yield _kept(state, row, sizes)
+
+
+def _kept(
+    state: State, row: rows.Release, sizes: Mapping[str, int | None]
+) -> KeptRelease:
+    made, ended = state.made[row.charge], state.ends.get(row.charge)
+    body, end = made.body, {} if ended is None else ended.body
+    refined, now = body["cost"].get("mechanism") == _REFINED, row.state
+    if now == "settled" and row.key not in sizes:
+        now = "unreplayable" if row.digest is None else "withdrawn"
+    return KeptRelease(
+        id=row.key[:12],
+        key=body.get("release_key") or "",
+        dataset=",".join(body["datasets"]),
+        step=body["step"],
+        cost=body["cost"],
+        state=now,
+        digest=row.digest,
+        size=sizes.get(row.key),
+        at=made.at,
+        flow=body.get("flow"),
+        who=body.get("who"),
+        noise=end.get("noise"),
+        reported=end.get("reported"),
+        known=_known(state.values.get(row.key) if refined else None),
+        row=row,
+    )
 
 
 def _known(text: str | None) -> tuple[float, float] | None:
@@ -189,9 +207,3 @@ def _known(text: str | None) -> tuple[float, float] | None:
         return None
     low, high = found.interval
     return max(high - found, found - low), found.confidence
-
-
-def _state(row: rows.Release, size: int | None) -> str:
-    if row.state == "claimed" or size is not None:
-        return row.state
-    return "unreplayable" if row.digest is None else "withdrawn"

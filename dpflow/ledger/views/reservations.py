@@ -3,73 +3,53 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Reach, State
 from dpflow.ledger.records import OpenReservation
 from dpflow.ledger.rows import Charge
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.charges import read_charges
+from dpflow.ledger.views.parts import gates_by_name
 
 
-class UnsettledCharge(NamedTuple):
-    """A charge that nobody has settled.
-
-    Attributes:
-        made: The entry that reserved it, in the first of its books.
-        alive: Whether the process that holds it runs.
-    """
-
-    charge: Charge
-    made: Entry
-    alive: bool
-
-
-def waiting(
-    ledger: Ledger, reading: Reading, state: State | None = None
-) -> list[UnsettledCharge]:
-    """Return the charges that nobody has settled, oldest first.
+def waiting(ledger: Ledger, reading: Reading) -> list[tuple[Charge, bool]]:
+    """Return the charges that nobody has settled, and who of their owners runs.
 
     Args:
         ledger: The ledger, which knows who runs.
         reading: Of the ledger.
-        state: With all open charges. Default: they are read.
+
+    Returns:
+        The oldest first.
     """
-    names = reading.open_charges()
-    state = state or reading.load(Keys(charges=tuple(names), reach=Reach.ENTRIES))
-    alive = cache(ledger.owners.alive)
-    found = (
-        UnsettledCharge(
-            each, state.made(each, next(iter(each.places))), alive(each.owner)
-        )
-        for each in filter(None, map(state.charge, names))
-    )
-    return sorted(found, key=lambda each: (each.made.at, each.charge.id))
+    names, alive = reading.open_charges(), cache(ledger.owners.alive)
+    found = filter(None, map(read_charges(reading, names).charge, names))
+    ordered = sorted(found, key=lambda each: each.made.number)
+    return [(each, alive(each.owner)) for each in ordered]
 
 
 def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     """Return the charges that nobody has settled, oldest first."""
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(charges=tuple(reading.open_charges())))
-        found = waiting(ledger, reading, state)
+        found = waiting(ledger, reading)
+        held = {name for each, _ in found if each.covers for name in each.held}
+        gates = gates_by_name(reading, held)
     return [
         OpenReservation(
-            reservation=each.charge.id,
+            reservation=each.id,
             step=each.made.body["step"],
             accounts=tuple(each.made.body["accounts"]),
             cost=each.made.body["cost"],
             body=each.made.body,
-            alive=each.alive,
+            alive=alive,
             at=each.made.at,
-            covers=each.charge.covers,
+            covers=each.covers,
             undrawn={
-                name: gate_of(state, name, 1).rule.named(Tally(amount))
-                for name, amount in each.charge.held.items()
-                if each.charge.covers is not None
+                name: gates[name].rule.named(Tally(amount))
+                for name, amount in each.held.items()
+                if each.covers is not None
             },
         )
-        for each in found
+        for each, alive in found
     ]

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, Reach, State
-from dpflow.ledger.rows import Book, Term, name_of_term
-from dpflow.ledger.storage.transaction import Reading
+from dpflow.ledger.rows import Term, account_key
+from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.charges import (
     JournalCharge,
     charges,
     drawn_from,
-    openings,
+    read_charges,
+    root_keys,
+    window,
 )
+from dpflow.ledger.views.terms import governing
 from dpflow.ledger.views.unusual import RECENT
 
 
@@ -127,33 +128,28 @@ class DatasetRuns:
 
 
 def dataset_runs(
-    ledger: Ledger, dataset: str, *, most: int | None = RECENT
+    ledger: Ledger, dataset: str, *, most: int = RECENT
 ) -> DatasetRuns | None:
     """Read the runs of a dataset's newest term; None if it has no term yet.
 
     Args:
         ledger: The ledger to read.
         dataset: The dataset.
-        most: Read so many entries of its journal, the newest; None: all.
+        most: Read so many entries of its term, the newest.
     """
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(books=(dataset,)))
-        term = state.newest(dataset)
+        term = governing(reading, dataset)
         if term is None:
             return None
-        first = openings(reading, dataset)[term.number].number
-        runs, older = _runs(reading, state.book(dataset), first, most, f"{term.number}")
+        account = f"{dataset}#{term.number}"
+        runs, older = _runs(reading, dataset, [account_key(account)], most)
         refused = _refused(reading, runs)
-    return DatasetRuns(
-        dataset=dataset,
-        term=term,
-        runs=tuple(
-            replace(run, complete=run.whole and run.run not in refused and _done(run))
-            for run in runs
-            if run.steps
-        ),
-        older=older,
+    found = (
+        replace(run, complete=run.whole and run.run not in refused and _done(run))
+        for run in runs
+        if run.steps
     )
+    return DatasetRuns(dataset=dataset, term=term, runs=tuple(found), older=older)
 
 
 def _done(run: FlowRun) -> bool:
@@ -161,25 +157,24 @@ def _done(run: FlowRun) -> bool:
 
 
 def _runs(
-    reading: Reading, book: Book, first: int, most: int | None, term: str = ""
+    reading: Reading, book: str, keys: Sequence[str], most: int = RECENT
 ) -> tuple[list[FlowRun], bool]:
-    """Return the runs in the newest entries of a book, and whether there are older.
+    """Return the runs in the newest entries of accounts, and whether there are older.
 
     Args:
         reading: The ledger.
-        book: Where every charge of its dataset stands.
-        first: The entry after which to begin.
-        most: Read so many entries, the newest; None: all.
-        term: Only charges on this term. Default: on any.
+        book: The dataset.
+        keys: Of those of its whole, each for one of its terms.
+        most: Read so many entries, the newest.
     """
-    start = first if most is None else max(book.number - most, first)
+    start, older = window(reading, keys, most)
     # What was first seen in the older half may have begun before it.
-    sure = start + (book.number - start) // 2 if start > first else 0
+    sure = start + (reading.head()[0] - start) // 2 if older else 0
     parts: dict[str, list[JournalCharge]] = {}
-    for charge in sorted(charges(reading, book.name, start), key=_number):
-        made, kind = charge.made, charge.last.kind
-        moves = any(term in ("", name_of_term(account)) for account in made.postings)
-        if made.number > start and moves and not KINDS[kind].by_hand:
+    for charge in sorted(charges(reading, book, start), key=_number):
+        made = charge.made
+        moves = made.number > start and not made.rows.keys().isdisjoint(keys)
+        if moves and not KINDS[charge.last.kind].by_hand:
             name = made.body.get("flow_run") or made.charge
             parts.setdefault(str(name), []).append(charge)
     lent: dict[str, list[str]] = {}
@@ -189,7 +184,7 @@ def _runs(
             if around and around not in {each.made.charge for each in own}:
                 lent.setdefault(around, []).append(str(charge.made.charge))
     runs = [_run(own, lent, whole=_number(own[0]) > sure) for own in parts.values()]
-    return runs, start > first
+    return runs, older
 
 
 def _number(charge: JournalCharge) -> int:
@@ -237,9 +232,9 @@ def _step(charge: JournalCharge) -> RunStep:
 
 def _refused(reading: Reading, runs: Iterable[FlowRun]) -> set[str]:
     """Return those runs that met a refusal, on whatever dataset."""
-    names = tuple({run.run for run in runs if run.run is not None})
-    state = reading.load(Keys(runs=names, reach=Reach.ENTRIES))
-    return {name for name in names if state.run(name).refused}
+    names = {run.run for run in runs if run.run is not None}
+    state = reading.load(lambda _: [f"run/{name}" for name in names])
+    return {name for name in names if state.run(name).refusals}
 
 
 # The last run of a flow
@@ -259,8 +254,7 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
     runs: dict[str, list[FlowRun]] = {}
     with ledger.storage.read() as reading:
         for book in reading.books():
-            head = reading.load(Keys(books=(book,))).book(book)
-            for run in _runs(reading, head, 0, RECENT)[0]:
+            for run in _runs(reading, book, root_keys(reading, book))[0]:
                 if run.flow == flow and run.run not in (None, but):
                     runs.setdefault(str(run.run), []).append(run)
         refused = _refused(reading, [each[0] for each in runs.values()])
@@ -287,11 +281,12 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
 
     Those of its population are among them.
     """
-    names = (*(step.reservation for step in run.steps), *run.preflights)
+    names = [*(step.reservation for step in run.steps), *run.preflights]
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(charges=(*names, *run.lent), reach=Reach.ENTRIES))
+        state = read_charges(reading, [*names, *run.lent])
     # What other runs drew of its preflights is theirs when it ends.
-    entries = [*_entries(state, names, ends=True), *_entries(state, run.lent)]
+    entries = [state.made[name] for name in (*names, *run.lent)]
+    entries += [state.ends[name] for name in names if name in state.ends]
     totals: dict[str, Tally] = {}
     peaks: dict[str, list[Tally]] = {}
     held: dict[tuple[str, str], Tally] = {}
@@ -302,18 +297,18 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
         if not any(total.fits_within(each) for each in peak):
             peak[:] = [*(each for each in peak if not each.fits_within(total)), total]
 
-    for entry in sorted(entries, key=lambda each: each[:2]):
+    for entry in sorted(entries, key=lambda each: each.number):
         charge, kind = entry.charge or "", KINDS[entry.kind]
-        for account, posting in entry.postings.items():
-            amount = Tally(posting.amount)
+        for account, posted in entry.amounts.items():
+            amount = Tally(posted)
             more = less = amount.times(0)
-            around = drawn_from(entry.body) or "", account
-            if entry.kind != "reserve":
+            around = drawn_from(entry.body), account
+            if kind.ends:
                 less = held.pop((charge, account), less)
                 more = amount if kind.settles else more
             elif around in held:
                 held[around], less = held[around] - amount, amount
-            if entry.kind == "reserve" and charge in names:
+            if not kind.ends and charge in names:
                 held[charge, account] = more = amount
             add(account, more, less)
     for each in filter(None, map(state.charge, names)):
@@ -322,19 +317,6 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
             add(account, Tally(added), Tally(added).times(0))
     gates = standing_gates(ledger, dataset, totals.keys())
     return {
-        name: RunCharge(gate=gates[name], spent=total, peaks=tuple(peaks[name]))
-        for name, total in totals.items()
-        if name in gates
+        name: RunCharge(gate=gate, spent=totals[name], peaks=tuple(peaks[name]))
+        for name, gate in gates.items()
     }
-
-
-def _entries(
-    state: State, names: Iterable[str], *, ends: bool = False
-) -> Iterator[Entry]:
-    """Yield the entries that began charges and, if so said, ended them."""
-    for charge in filter(None, map(state.charge, names)):
-        for book in charge.places:
-            yield state.made(charge, book)
-            ended = state.ended(charge, book) if ends else None
-            if ended is not None:
-                yield ended

@@ -11,10 +11,9 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
-from dpflow.ledger.rows import split
-from dpflow.ledger.views.accounts import gates_of_book, term_of
+from dpflow.ledger.rows import term_of
 from dpflow.ledger.views.charges import charges, openings
+from dpflow.ledger.views.parts import gates_of_book, load_book
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
@@ -52,7 +51,7 @@ GROUPS: Mapping[str, Callable[[Mapping[str, Any], Entry], str]] = {
 
 
 def spending(
-    ledger: Ledger, dataset: str, by: tuple[str, ...], *, term: int | None = None
+    ledger: Ledger, dataset: str, by: tuple[str, ...], *, term: int
 ) -> list[Spending]:
     """Return what used the budgets of one term of a dataset, the largest first.
 
@@ -60,20 +59,18 @@ def spending(
         ledger: The ledger to read.
         dataset: The dataset.
         by: Names of `GROUPS`.
-        term: Number of the term. Default: the newest.
+        term: Number of the term.
     """
     groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str, str]] = {}
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(whole=(dataset,)))
-        number = state.book(dataset).terms if term is None else term
-        opening = openings(reading, dataset).get(number)
+        opening = openings(reading, dataset).get(term)
         if opening is None:
             return []
         rules = {
             gate.id: gate.rule
-            for gate in gates_of_book(state, dataset)
-            if term_of(gate.id) == number
-            and split(gate.id)[2] in _HAVE_BUDGETS
+            for gate in gates_of_book(load_book(reading, dataset), dataset)
+            if term_of(gate.id) == term
+            and gate.kind in _HAVE_BUDGETS
             and isinstance(gate.rule, Filter)
         }
         for charge in charges(reading, dataset, opening.number):
@@ -83,8 +80,8 @@ def spending(
                 zero = rules[account].zero(), 0, at, at
                 total, count, first, last = groups.get((account, group), zero)
                 total = total + Tally(charge.amounts[account])
-                key, dates = (account, group), (min(first, at), max(last, at))
-                groups[key] = (total, count + 1, *dates)
+                dates = min(first, at), max(last, at)
+                groups[account, group] = (total, count + 1, *dates)
     found = [
         Spending(
             account=account,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys, State
+from dpflow.ledger.model import newest_terms
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term
-from dpflow.ledger.views.parts import load_accounts, overdrawn
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.parts import load_book, overdrawn
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines
 
@@ -16,14 +18,19 @@ from dpflow.policy.pinned import difference_lines
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
     with ledger.storage.read() as reading:
-        state = load_accounts(reading, dataset, overdrawn(reading, dataset))
+        state = load_book(reading, dataset, overdrawn(reading))
         return list(term_views(state, dataset))
 
 
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:
     """Return the term that governs a dataset; None if nothing was applied yet."""
     with ledger.storage.read() as reading:
-        return reading.load(Keys(books=(dataset,))).newest(dataset)
+        return governing(reading, dataset)
+
+
+def governing(reading: Reading, book: str) -> Term | None:
+    """Return the term that governs a book; None if nothing was applied yet."""
+    return reading.load(lambda state: newest_terms(state, book)).newest(book)
 
 
 def differences(term: Term, policy: Policy) -> list[str]:

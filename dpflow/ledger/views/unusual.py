@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.storage.transaction import Reading
-from dpflow.ledger.views.charges import JournalCharge, charges, openings
+from dpflow.ledger.rows import account_key, split
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.charges import charges, openings, window
 from dpflow.ledger.views.reservations import waiting
+from dpflow.ledger.views.terms import governing
 
-#: So many entries of a dataset's journal tell of its newest steps.
+#: So many entries of a dataset's newest term tell of its newest steps.
 RECENT = 20_000
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 OWN_NOISE = ("own", "self-declared")
@@ -39,30 +40,27 @@ class Unusual:
     last: str
 
 
-def unusual_steps(
-    ledger: Ledger, dataset: str, *, most: int | None = RECENT
-) -> UnusualSteps:
+def unusual_steps(ledger: Ledger, dataset: str, *, most: int = RECENT) -> UnusualSteps:
     """Count the steps of a newest term that drew their own noise, failed or got lost.
 
     Args:
         ledger: The ledger to read.
         dataset: The dataset; nothing is counted if it has no term yet.
-        most: Read so many entries of its journal, the newest; None: all.
+        most: Read so many entries of its term, the newest.
     """
     with ledger.storage.read() as reading:
-        book = reading.load(Keys(books=(dataset,))).book(dataset)
-        if not book.terms:
+        term = governing(reading, dataset)
+        if term is None:
             return UnusualSteps()
-        first = openings(reading, dataset)[book.terms].number
-        start = first if most is None else max(book.number - most, first)
-        account = f"{dataset}#{book.terms}"
-        found = [what for what, _ in _unusual(ledger, reading, account, start)]
+        account = f"{dataset}#{term.number}"
+        start, older = window(reading, [account_key(account)], most)
+        found = [what for what, *_ in _unusual(ledger, reading, account, start)]
     own_noise, forfeited = found.count(_DREW), found.count(_FORFEITED)
     return UnusualSteps(
         own_noise=own_noise,
         failed=len(found) - own_noise - forfeited,
         forfeited=forfeited,
-        older=start > first,
+        older=older,
     )
 
 
@@ -74,40 +72,36 @@ def unusual(ledger: Ledger, dataset: str, term: int) -> list[Unusual]:
         dataset: A dataset or population.
         term: Number of one of its terms.
     """
-    times: dict[tuple[str, str, str | None], list[str]] = {}
+    times: dict[tuple[str, str, str | None], tuple[int, str, str]] = {}
     with ledger.storage.read() as reading:
         opening = openings(reading, dataset).get(term)
         if opening is None:
             return []
-        account = f"{dataset}#{term}"
-        for what, charge in _unusual(ledger, reading, account, opening.number):
-            body = charge.made.body
-            group = what, str(body.get("step") or "-"), body.get("flow")
-            times.setdefault(group, []).append(charge.last.at)
+        every = _unusual(ledger, reading, f"{dataset}#{term}", opening.number)
+        for what, made, at in every:
+            group = what, str(made.body.get("step") or "-"), made.body.get("flow")
+            count, first, last = times.get(group, (0, at, at))
+            times[group] = count + 1, min(first, at), max(last, at)
     found = [
-        Unusual(
-            what=what,
-            step=step,
-            flow=flow,
-            times=len(labels),
-            first=min(labels),
-            last=max(labels),
-        )
-        for (what, step, flow), labels in times.items()
+        Unusual(what=what, step=step, flow=flow, times=count, first=first, last=last)
+        for (what, step, flow), (count, first, last) in times.items()
     ]
     return sorted(found, key=lambda each: each.last, reverse=True)
 
 
 def _unusual(
     ledger: Ledger, reading: Reading, account: str, start: int
-) -> Iterator[tuple[str, JournalCharge]]:
-    """Yield the unusual charges on an account that ended after an entry, or never."""
-    for charge in charges(reading, account.partition("#")[0], start):
-        if account in charge.last.postings and (what := _way(charge.last)):
-            yield what, charge
-    for each in waiting(ledger, reading):
-        if not each.alive and account in each.charge.held:
-            yield _FORFEITED, JournalCharge(each.made, None, {})
+) -> Iterator[tuple[str, Entry, str]]:
+    """Yield how unusual charges that ended after an entry, or never, went.
+
+    With each come the entry that began it, and when it ended.
+    """
+    for charge in charges(reading, split(account)[0], start):
+        if account in charge.last.amounts and (what := _way(charge.last)):
+            yield what, charge.made, charge.last.at
+    for each, alive in waiting(ledger, reading):
+        if not alive and account in each.held:
+            yield _FORFEITED, each.made, each.made.at
 
 
 def _way(entry: Entry) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import Usage
+from dpflow.ledger.rows import account_key
+from dpflow.ledger.storage.tables import ENDLESS, Reading
 from dpflow.ledger.views.accounts import current_gates
-from dpflow.ledger.views.charges import openings, told
+from dpflow.ledger.views.charges import bodies, newest_numbers
+from dpflow.ledger.views.parts import load_book
 
 
 def usage(
-    ledger: Ledger, dataset: str, *, most: int | None = None
+    ledger: Ledger, dataset: str, *, most: int = ENDLESS
 ) -> dict[str, list[Usage]]:
     """Return how the gates of a dataset's newest term were used up, by account.
 
@@ -28,54 +32,51 @@ def usage(
         never asked.
     """
     with ledger.storage.read() as reading:
-        state = reading.load(Keys(whole=(dataset,)))
-        opening = openings(reading, dataset).get(state.book(dataset).terms)
-        if opening is None:
-            return {}
-        gates = current_gates(state, dataset)
-        numbers: dict[str, list[int]] = {
-            name: []
+        gates = current_gates(load_book(reading, dataset), dataset)
+        refused: dict[str, list[Entry]] = {}
+        for entry in reading.naming([f"book/{dataset}"]):
+            if entry.kind == "open":
+                break
+            for name in entry.body["accounts"] if entry.kind == "refuse" else ():
+                if len(refused.setdefault(name, [])) < most:
+                    refused[name].append(entry)
+        found = {
+            name: _points(reading, gate, refused.get(name, []), most)
             for name, gate in gates.items()
             if gate.used_share(gate.rule.zero()) is not None
         }
-        refused: dict[str, list[int]] = {name: [] for name in numbers}
-        for entry in reading.after(dataset, opening.number):
-            for name in numbers.keys() & entry.postings.keys():
-                numbers[name].append(entry.number)
-                if entry.kind == "refuse":
-                    refused[name].append(entry.number)
-        found = {}
-        for name in filter(numbers.get, numbers):
-            kept = _thinned(numbers[name], refused[name], most)
-            entries = reading.entries((dataset, number) for number in kept)
-            several = [entries[dataset, number] for number in kept]
-            points = told(reading, several)
-            found[name] = [_usage(gates[name], *each) for each in points]
-        return found
+    return {name: points for name, points in found.items() if points}
 
 
-def _thinned(numbers: list[int], refused: list[int], most: int | None) -> list[int]:
-    """Return every n-th number, the newest, and as many of the newest refusals."""
+def _points(
+    reading: Reading, gate: Gate, refused: list[Entry], most: int
+) -> list[Usage]:
+    """Return the points of an account: every n-th, the newest, and its refusals."""
+    numbers = newest_numbers(reading, [account_key(gate.id)], ENDLESS)[::-1]
     stride = 1
-    while most is not None and len(numbers) // stride > 2 * most:
+    while len(numbers) // stride > 2 * most:
         stride *= 2
-    return sorted(
-        {*numbers[stride - 1 :: stride], numbers[-1], *refused[-(most or 1) :]}
-    )
-
-
-def _usage(gate: Gate, entry: Entry, body: dict[str, object]) -> Usage:
-    posting = entry.postings[gate.id]
-    used = Tally(posting.settled) + Tally(posting.held)
-    texts = {
-        name: None if (text := body.get(name)) is None else str(text)
-        for name in ("step", "release_key", "covers")
-    }
-    return Usage(
-        seq=entry.number,
-        kind=entry.kind,
-        used_fraction=gate.used_share(used) or 0.0,
-        reservation=entry.charge,
-        at=entry.at,
-        **texts,
-    )
+    kept = {*numbers[stride - 1 :: stride], *numbers[-1:]}
+    # What was used when a step was refused stands in the entry before.
+    before = {e.number: numbers[: bisect(numbers, e.number)][-1:] for e in refused}
+    entries = reading.entries({*kept, *(n for each in before.values() for n in each)})
+    several = sorted([*refused, *(entries[n] for n in kept)], key=lambda e: e.number)
+    points = []
+    for entry, body in zip(several, bodies(reading, several), strict=True):
+        used = gate.rule.zero()
+        for number in before.get(entry.number, [entry.number]):
+            _, settled, held = entries[number].postings[gate.id]
+            used = Tally(settled) + Tally(held)
+        points.append(
+            Usage(
+                seq=entry.number,
+                kind=entry.kind,
+                used_fraction=gate.used_share(used) or 0.0,
+                reservation=entry.charge,
+                step=body.get("step"),
+                release_key=body.get("release_key"),
+                at=entry.at,
+                covers=body.get("covers"),
+            )
+        )
+    return points

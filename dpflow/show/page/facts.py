@@ -121,10 +121,6 @@ def _collect(
         for each in views.open_reservations(ledger)
         if dataset is None or known & set(each.accounts)
     ]
-    stamp = empty.stamp
-    if stamp is not None and dataset is not None:
-        heads = {k: head for k, head in stamp.found.heads.items() if k == dataset}
-        stamp = replace(stamp, found=replace(stamp.found, heads=heads))
     return replace(
         empty,
         warnings=(*problems, *status.warnings),
@@ -137,7 +133,6 @@ def _collect(
         held=len(held),
         releases=tuple(kept[:_MOST_RELEASES]),
         kept=len(kept),
-        stamp=stamp,
     )
 
 

@@ -20,7 +20,7 @@ class Stamp:
     """What a verification found, and when.
 
     Attributes:
-        found: What it found; heads let who kept an earlier page compare.
+        found: What it found; the newest entry lets who kept an earlier page compare.
         at: When it was done.
         seconds: How long it took.
     """
