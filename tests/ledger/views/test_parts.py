@@ -8,14 +8,9 @@ from dpflow import Gaussian, PureDP
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.by_hand import Amend
-from dpflow.ledger.model import Keys
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views.accounts import (
-    book_accounts,
-    gates_of_book,
-    standing_gates,
-)
-from dpflow.ledger.views.parts import partition_of
+from dpflow.ledger.views.accounts import book_accounts, standing_gates
+from dpflow.ledger.views.parts import gates_of_book, load_book, partition_of
 from tests.ledger.support import Place, edit, granted, make_policy
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
@@ -76,10 +71,7 @@ def test_gates_by_name_are_those_of_the_whole(ledger: Ledger) -> None:
     step = Gaussian(sensitivity=1, sigma=40)
     ledger.settle(granted(ledger, step, policies=[KEPT], flow="weekly"))
     with ledger.storage.read() as reading:
-        whole = {
-            gate.id: gate
-            for gate in gates_of_book(reading.load(Keys(whole=("k",))), "k")
-        }
+        whole = {each.id: each for each in gates_of_book(load_book(reading, "k"), "k")}
     for name, gate in whole.items():
         assert standing_gates(ledger, "k", [name]) == {name: gate}
 
@@ -88,8 +80,8 @@ def test_a_part_is_checked_against_the_journal(divided: Ledger, path: Place) -> 
     """A part that was edited is refused; the others are what they are."""
     edit(
         path,
-        "UPDATE row SET value = replace(value, '[1743', '[1643') "
-        "WHERE key = 'account:a#1/partition/east'",
+        "UPDATE entry SET rows = replace(rows, '[', '[ ') "
+        "WHERE kind = 'settle' AND rows LIKE '%partition/east%'",
     )
     assert of_part(divided, "west")
     with pytest.raises(LedgerCorrupt):
