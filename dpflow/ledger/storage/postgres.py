@@ -30,6 +30,8 @@ from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
 
 _LOCK_SECONDS = 30.0
+#: More keys than these are forgotten.
+_MOST = 10_000
 #: How a transaction begins, and its first question. What comes behind the one that
 #: waits for the turn sees all that was committed before.
 _READING = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "identity")
@@ -58,7 +60,7 @@ class PostgresStorage(Storage):
         self.server = Server(url, lock_seconds=lock_seconds)
         super().__init__(self.server.place, lock_seconds, read_only=read_only)
         self._session = Session(self.server)
-        #: What was loaded or written last, which says what to load next.
+        #: What this process saw and wrote, which says what to load in the first trip.
         self.newest = State(whole=True)
 
     @classmethod
@@ -172,7 +174,7 @@ class PostgresTables(Transaction):
     def load(
         self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
     ) -> State:
-        """Return what some keys are; asked with what they led to at the last load."""
+        """Return what some keys are; what they led to before is loaded with them."""
         storage, guess = self._storage, list[str]()
         if self._begin is _READING or before != ENDLESS:
             return super().load(needs, numbers=numbers, before=before)
@@ -181,8 +183,10 @@ class PostgresTables(Transaction):
         state = super().load(
             lambda state: [*needs(state), *guess], numbers=numbers, before=before
         )
-        storage.newest = state.copy()
-        storage.newest.whole = True
+        if len(storage.newest.rows) > _MOST:
+            storage.newest = State(whole=True)
+        for name in ("rows", "numbers", "entries", "made", "ends"):
+            getattr(storage.newest, name).update(getattr(state, name))
         return state
 
     def append(
@@ -204,19 +208,20 @@ class PostgresTables(Transaction):
         self, questions: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
-        asked: list[tuple[str, Mapping[str, Any]]] = [*questions]
-        begins = self._head is None
-        if begins:
-            self._execute(self._begin[0])
-            asked[:0] = [(name, {}) for name in (self._begin[1], "durable", "head")]
-        cursors = [self._execute(self._sql[name], values) for name, values in asked]
+        execute, sql, first = self._execute, self._sql, []
+        if self._head is None:
+            execute(self._begin[0])
+            first = [execute(sql[self._begin[1]]), execute(sql["head"])]
+        cursors = [
+            None if _is_empty(values) else execute(sql[name], values)
+            for name, values in questions
+        ]
         self._sync()
-        answers = [cursor.fetchall() for cursor in cursors]
-        if begins:
-            identity, durable, head, *answers = answers
-            self._storage.server.check_durable(durable)
-            self.begun(identity, head)
-        return answers
+        if first:
+            identity, head = (cursor.fetchall() for cursor in first)
+            self.begun([row[:2] for row in identity], head)
+            self._storage.server.check_durable(identity[0][2:])
+        return [[] if cursor is None else cursor.fetchall() for cursor in cursors]
 
     def end(self) -> None:
         """Send a commit behind what was appended, if there is anything."""
@@ -237,3 +242,9 @@ class PostgresTables(Transaction):
                 f"{self._commit.statusmessage}; nothing was charged"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
+
+
+def _is_empty(values: Mapping[str, Any]) -> bool:
+    """Say whether a question is about lists that are all empty."""
+    lists = [value for value in values.values() if isinstance(value, list)]
+    return bool(lists) and not any(lists)

@@ -73,12 +73,12 @@ _NO_CONNECTION: Final = {
 @cache
 def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
     """Return the statements; who may not read released values is shown none."""
-    return {
-        name: (
-            sql if shows_values else re.sub(r"\S+ AS output", "NULL AS output", sql)
-        ).encode()
-        for name, sql in statements("postgres").items()
-    }
+    found = dict(statements("postgres"))
+    for name in ("identity", "turn"):
+        settings = found["durable"].removeprefix("SELECT")
+        found[name] = found[name].replace(" FROM", f",{settings} FROM")
+    word, other = (r"\S+ AS output", "NULL AS output") if not shows_values else ("", "")
+    return {name: re.sub(word, other, sql).encode() for name, sql in found.items()}
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -164,8 +164,9 @@ class Server:
             # In a transaction of its own, should a pooler stand in between.
             cursor = connection.cursor(row_factory=dict_row)
             cursor.execute(sql_of()["prepare_connection"], values)
-            ((connection.facts),) = cursor.fetchall()
-            self.check_durable(connection.execute(sql_of()["durable"]).fetchall())
+            (connection.facts,) = cursor.fetchall()
+            (settings,) = connection.execute(sql_of()["durable"]).fetchall()
+            self.check_durable(settings)
             self._check_session(connection)
         except BaseException as error:
             if connection is not None:
@@ -176,7 +177,7 @@ class Server:
         self.login = connection.facts["login"]
         return connection
 
-    def check_durable(self, answer: list[Any]) -> None:
+    def check_durable(self, answer: tuple[Any, ...]) -> None:
         """Refuse settings under which an acknowledged commit may be lost.
 
         Args:
@@ -185,7 +186,7 @@ class Server:
         Raises:
             LedgerUnavailable: If there are any; says which.
         """
-        ((*settings, in_recovery),) = answer
+        *settings, in_recovery = answer
         if in_recovery:
             msg = (
                 f"the server of the {self.keeps} {self.place} is a standby in "

@@ -166,7 +166,7 @@ class PostgresLog:
             durable = connection.execute(sql_of()["durable"])
             answer = connection.execute(_statements()[name], values)
             pipeline.sync()
-            self._server.check_durable(durable.fetchall())
+            self._server.check_durable(durable.fetchall()[0])
             connection.execute("COMMIT")
         return answer.fetchall()
 
