@@ -91,8 +91,14 @@ class End(Command):
                 # What cannot return is posted; a void posts nothing.
                 kind, amounts, body["outcome"] = "settle", kept, "void"
         pen.write(kind, amounts, body, charge=charge.id)
-        if charge.key is not None and self.value is not None:
-            pen.keep(charge.key, self.value)
+        release = pen.state.release(charge.key)
+        # A charge that lost its key to another one settles without a release.
+        if (
+            release is not None
+            and release.charge == charge.id
+            and self.value is not None
+        ):
+            pen.keep(release.key, self.value)
         return pen.answered(None)
 
 
