@@ -212,7 +212,7 @@ def _hold(steps: list[_Planned], place: Place, run: str) -> None:
         partitions=tuple(dict.fromkeys(n for each in steps for n in each.partitions)),
         covers=run,
         planned=planned,
-        body={**place.facts, "covers": run},
+        body=place.facts,
     )
     try:
         answer = at_once(reserve(project, request, Blocking(), own=True))

@@ -203,6 +203,7 @@ class Ledger:
         """Load what commands need, checked against the witness where one is guarded."""
 
         def needs(state: State) -> Iterator[str]:
+            yield "repairs"
             for command in commands:
                 yield from command.keys(state)
 

@@ -9,7 +9,9 @@ from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.office import Resume, Withdraw
 from dpflow.ledger.decision.policy_changes import Applied, Apply, Proposal
+from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.rows import split
 from dpflow.ledger.views.parts import load_book
 from dpflow.ledger.views.refusals import refusals
 from dpflow.ledger.views.releases import KeptRelease, named_release
@@ -17,8 +19,9 @@ from dpflow.policy import Policy
 
 
 def resume(ledger: Ledger, flow: str) -> None:
-    """Note that a flow's schedule was resumed, for each book that refused a step."""
-    books = {each.dataset for each in refusals(ledger) if each.body.get("flow") == flow}
+    """Note that a flow's schedule was resumed, in each book that refused a step."""
+    refused = (each.body for each in refusals(ledger) if each.body.get("flow") == flow)
+    books = {split(name)[0] for body in refused for name in body["accounts"]}
     if books:
         ledger.ask(Resume(books=tuple(sorted(books)), flow=flow))
 
@@ -44,8 +47,7 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
     """Say what applying a policy would do; nothing is written."""
     with ledger.storage.read() as reading:
-        state = load_book(reading, policy.dataset)
-    return policy_changes.propose(state, policy)
+        return policy_changes.propose(load_book(reading, policy.dataset), policy)
 
 
 def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
@@ -61,7 +63,12 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
         PolicyNotApplied: If the lifetime or a freeze forbids it.
         ConfigurationError: If another dataset has its source.
     """
+    book = policy.dataset
+    forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
-        forgotten = ledger.watch.forgotten(reading, policy.dataset)
-    applied: Applied = ledger.ask(Apply(policy=policy, forgotten=forgotten, **wish))
+        state = load_book(reading, book)
+        if not all(is_charged(state, term) for term in state.terms(book)):
+            forgotten = tuple(ledger.watch.forgotten(reading, book))
+    command = Apply(policy=policy, forgotten=forgotten, **wish)
+    applied: Applied = ledger.ask(command)
     return applied

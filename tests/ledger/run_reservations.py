@@ -29,7 +29,7 @@ def whole(
     planned = tuple(
         request(ledger, cost, policies=policies, **fields) for cost in priced
     )
-    values = {"step": "preflight", "body": {"covers": run}, **fields}
+    values = {"step": "preflight", **fields}
     return request(
         ledger,
         Composed(*priced),
