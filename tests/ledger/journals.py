@@ -98,7 +98,9 @@ def folded(entries: Iterable[Entry]) -> State:
 def stored(reading: Reading) -> State:
     """Load every key that the tags name."""
     keys = [key for (key,) in reading.ask("names", first="", last="~")]
-    return reading.load(lambda _: keys)
+    found = reading.load(lambda _: keys)
+    found.whole = True
+    return found
 
 
 def unlike(folded: State, stored: State) -> list[str]:

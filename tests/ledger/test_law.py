@@ -87,8 +87,8 @@ def test_an_edited_entry_is_refused() -> None:
             (number + 1, kind, charge, rows, body, at, writer),
             (number, "void" if kind != "void" else "seal", charge, rows, body, at, writer),
             (number, kind, "x", rows, body, at, writer),
-            (number, kind, charge, rows.replace("1", "2"), body, at, writer),
-            (number, kind, charge, rows, body.replace("ann", "eve"), at, writer),
+            (number, kind, charge, f"{rows} ", body, at, writer),
+            (number, kind, charge, rows, f"{body} ", at, writer),
             (number, kind, charge, rows, body, "then", writer),
             (number, kind, charge, rows, body, at, "eve"),
         ]
