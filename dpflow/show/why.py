@@ -130,13 +130,9 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
 
 def _refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
     """Return what the gates of a term refused, those alike together, newest first."""
-    own = views.accounts(ledger, dataset)
-    kinds = {view.id: view.kind for view in own if view.term == term}
     found: dict[tuple[str, str], Refused] = {}
     for each in views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS):
-        kind = kinds.get(each.account)
-        # An odometer that halts the run journals another gate's refusal, too.
-        if kind is None or each.body.get("gate", kind) != kind:
+        if each.term != term:
             continue
         alike = (each.account, str(each.body.get("message")))
         former = found.get(alike, Refused(each, each.at, 0))

@@ -21,14 +21,13 @@ READERS = [
     ("freeze", "cdnow", "--reason", "it looks wrong"),
 ]
 DAMAGES = [
-    "UPDATE account SET settled = '[0]'",
-    "UPDATE account SET settled = 'junk'",
-    "UPDATE account SET book = 'elsewhere', told = '[]'",
-    "UPDATE charge SET held = 'junk', places = '[]'",
+    "UPDATE entry SET rows = replace(rows, '[', '[ ')",
+    "UPDATE entry SET rows = 'junk'",
     "UPDATE entry SET body = '[]'",
-    "UPDATE entry SET postings = '[]'",
-    "UPDATE term SET entry = 999999",
-    "UPDATE book SET frozen = 'junk', ran = '7'",
+    "UPDATE entry SET kind = 'junk', charge = NULL",
+    "DELETE FROM entry WHERE number = 2",
+    "UPDATE tag SET number = 999999 WHERE key LIKE 'term/%'",
+    "DELETE FROM tag WHERE key LIKE 'account/%'",
 ]
 
 

@@ -276,7 +276,7 @@ def test_a_log_without_its_index_is_no_ledger_to_read(place: Path) -> None:
     assert "Copy ledger.db* to a folder that can be written" in stderr
 
 
-@pytest.mark.parametrize("end", ["ledger.db", "ledger.db-wal", "ledger.db.lock", ""])
+@pytest.mark.parametrize("end", ["ledger.db", "ledger.db-wal", ""])
 def test_what_may_not_be_read_is_told_with_what_to_do(place: Path, end: str) -> None:
     """Nothing of it is left out in silence, least of all the log."""
 

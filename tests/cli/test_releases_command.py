@@ -97,9 +97,10 @@ def test_an_edited_value_is_not_shown_and_not_replayed(
 ) -> None:
     """Its digest differs from the one that was settled."""
     connection = sqlite3.connect(tmp_path / ".dpflow" / "ledger.db")
+    connection.execute("DROP TRIGGER kept_stays")
     edited = connection.execute(
-        "UPDATE row SET output = '1' WHERE value ->> 1 IN (SELECT charge FROM entry "
-        "WHERE kind = 'reserve' AND json_extract(body, '$.release_key') = 'revenue/w1')"
+        "UPDATE kept SET value = '1' WHERE key IN (SELECT body ->> '$.key' FROM entry "
+        "WHERE kind = 'reserve' AND body ->> '$.release_key' = 'revenue/w1')"
     )
     assert edited.rowcount == 1
     connection.commit()

@@ -101,7 +101,7 @@ def journal_entries(
     """
 
     def keep(entry: Entry, account: str) -> bool:
-        return all_accounts or _stands_alone(entry, split(account)[2], dataset)
+        return all_accounts or _stands_alone(entry, account, dataset)
 
     with ledger.storage.read() as reading:
         fates = {
@@ -128,11 +128,12 @@ def decision_entries(
     ]
 
 
-def _stands_alone(entry: Entry, kind: str, dataset: str | None) -> bool:
+def _stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
     """Say whether an entry is shown where a charge is told once."""
+    kind = split(account)[2]
     if entry.kind == "refuse":
-        # An odometer that halts the run journals another gate's refusal, too.
-        return bool(kind == entry.body.get("gate", kind))
+        # An odometer that halts the run as well is not the gate that refused.
+        return bool(account == entry.body["account"])
     if kind == "population":
         return dataset is not None or KINDS[entry.kind].decides
     return kind == "dataset"

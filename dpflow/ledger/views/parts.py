@@ -84,7 +84,9 @@ def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
 
 def partition_of(account: str) -> str:
     """Return the partition that an account's id speaks of; empty if of none."""
-    return split(account)[4] if account else ""
+    # An edited ledger can hold any text.
+    _, kind, part, *_ = (*account.partition("#")[2].split("/", 3), "", "", "")
+    return part if kind == "partition" else ""
 
 
 def overdrawn(reading: Reading) -> set[str]:

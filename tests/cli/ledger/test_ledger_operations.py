@@ -12,7 +12,7 @@ from dpflow import Gaussian, guarded
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.exceptions import LedgerRolledBack
 from dpflow.guard.project import forget_projects
-from dpflow.ledger.entry import Columns, entry_hash
+from dpflow.ledger.entry import Columns, entry_hash, first_hash
 from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
 from tests.projects import TENTH
 
@@ -121,7 +121,8 @@ def test_the_whole_journal_can_be_chained_again(shop: Shop) -> None:
     head, *entries = map(json.loads, lines)
     assert head["ledger"] == run_json("ledger", "info")["ledger"]
     assert [row["number"] for row in entries] == [1, 2, 3, 4]
-    previous = ""
+    names = ("ledger", "dpflow_export", "created_at", "environment")
+    previous = first_hash(*(head[name] for name in names))
     for row in entries:
         columns = Columns(*(row[name] for name in Columns._fields))
         assert entry_hash(previous, columns) == row["hash"]
