@@ -251,6 +251,8 @@ def _reserve(state: State, change: Change, rows: Rows) -> None:
     for account, amount in amounts.items():
         place = granted_key(str(body["step"]), account)
         before = state.row(place)
+        if not any(amount):
+            continue
         most = amount if before is None else tuple(map(max, before, amount))
         if before is None or [*most] != [*before]:
             rows[place] = most

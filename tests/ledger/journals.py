@@ -49,7 +49,9 @@ def whole(ledger: Ledger, *charges: str) -> State:
             for charge in charges:
                 yield from charge_keys(state, charge)
 
-        return reading.load(needs)
+        found = reading.load(needs)
+        found.whole = True
+        return found
 
 
 def account(ledger: Ledger, name: str = "a#1") -> Account | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -17,18 +15,19 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.witness import postgres as module
-from tests.ledger.processes import Child
-from tests.ledger.support import edit, granted, kinds, read, url
+from dpflow.ledger.witness import lines, postgres
+from tests.ledger.support import edit, granted, kinds, make_policy, read, url
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
     fresh_witness,
     log_of,
+    loses_no_line_of_many_writers,
     made_at,
 )
 from tests.postgres import server
 
 PASSWORD = "s3cret-word"
+TOLD = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
 
 
 @pytest.fixture
@@ -37,6 +36,11 @@ def database() -> Iterator[str]:
     found = server().new_database()
     yield found
     server().drop(found)
+
+
+def name_of(database: str) -> str:
+    """Return the name of a database."""
+    return database.partition("@/")[2].partition("?")[0]
 
 
 @pytest.mark.parametrize("promise", CONTRACT)
@@ -48,84 +52,106 @@ def test_a_database_keeps_a_witness(
 
 
 def test_the_ledgers_own_database_is_refused(database: str) -> None:
-    """One restore would bring both back; no ledger is made then."""
+    """One restore would bring both back; another database serves."""
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
         create_ledger(database, witness=database)
     with pytest.raises(LedgerMissing):
         open_ledger(database, witness="none")
-    create_ledger(database, witness="none")
-    # Also by another of its names.
-    other = f"{database}&application_name=x"
+    create_ledger(database, witness="none").close()
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
-        granted(open_ledger(database, witness=other))
+        granted(open_ledger(database, witness=f"{database}&application_name=x"))
     assert kinds(database) == []
-
-
-def test_another_database_serves_a_ledger_on_postgres(database: str) -> None:
-    """Both are databases, and each is its own."""
-    ledger_url = server().new_database()
-    try:
-        ledger = create_ledger(ledger_url, witness=database)
-        granted(ledger)
-        ledger.close()
-        granted(open_ledger(ledger_url, witness=database))
-        sql = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
-        assert read(database, sql) == [(2,)]
-    finally:
-        server().drop(ledger_url)
+    other = server().new_database()
+    granted(create_ledger(other, witness=database))
+    assert read(database, TOLD) == [(1,)]
+    server().drop(other)
 
 
 def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
     """Rows are only added, whoever asks."""
     granted(made_at(database, tmp_path))
-    for statement in (
-        "UPDATE dpflow_witness.line SET content = ''",
-        "DELETE FROM dpflow_witness.line",
-        "TRUNCATE dpflow_witness.line",
-        "DELETE FROM dpflow_witness.source",
-    ):
-        with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
-            edit(database, statement, locked=True)
+    columns = {"line": "content", "summary": "content", "source": "name"}
+    for table, column in columns.items():
+        for statement in (
+            f"UPDATE dpflow_witness.{table} SET {column} = ''",
+            f"DELETE FROM dpflow_witness.{table}",
+            f"TRUNCATE dpflow_witness.{table}",
+        ):
+            with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
+                edit(database, statement, locked=True)
 
 
-def _without_triggers(database: str, statement: str) -> None:
-    edit(database, f"SET session_replication_role = replica; {statement}")
-
-
-@pytest.mark.parametrize("gone", ["DELETE FROM dpflow_witness.line", "DROP"])
-def test_a_witness_that_goes_missing_fails_closed(
-    tmp_path: Path, database: str, gone: str
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        ("DELETE FROM dpflow_witness.line", LedgerUnwitnessed),
+        ("DROP SCHEMA dpflow_witness CASCADE", LedgerUnwitnessed),
+        ("DELETE FROM dpflow_witness.line WHERE number = 2", LedgerUnavailable),
+    ],
+)
+def test_lines_that_are_gone_fail_closed(
+    tmp_path: Path, database: str, damage: str, error: type[Exception]
 ) -> None:
-    """Also in a process that has it open."""
-    ledger = made_at(database, tmp_path)
-    granted(ledger)
-    every = "DROP SCHEMA dpflow_witness CASCADE" if gone == "DROP" else gone
-    _without_triggers(database, every)
-    for asked in (ledger, open_ledger(url(tmp_path / "ledger.db"), witness=database)):
-        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
-            granted(asked)
-
-
-def test_a_line_that_was_taken_out_is_noticed(tmp_path: Path, database: str) -> None:
-    """Lines are numbered without gaps."""
+    """Whether all are gone or one of them: lines are numbered without gaps."""
     ledger = made_at(database, tmp_path)
     for _ in range(3):
         granted(ledger)
-    _without_triggers(database, "DELETE FROM dpflow_witness.line WHERE number = 2")
+    edit(database, f"SET session_replication_role = replica; {damage}")
     opened = open_ledger(url(tmp_path / "ledger.db"), witness=database)
-    with pytest.raises(LedgerUnavailable, match="lines are missing"):
+    with pytest.raises(error, match=r"dpflow ledger trust|lines are missing"):
         granted(opened)
+
+
+def test_a_new_process_reads_a_summary(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many lines after many charges as after some; one that runs reads them all."""
+    for module in (lines, postgres):
+        monkeypatch.setattr(module, "KEPT", 10)
+    ledger = made_at(database, tmp_path)
+    granted(ledger, policies=[make_policy("first")])
+    follower, followed, counts = fresh_witness(database, ledger.id), 1, list[int]()
+    follower.accept(follower.unseen())
+    for _ in range(6):
+        for _ in range(10):
+            granted(ledger, "1e-6")
+        new = follower.unseen()
+        follower.accept(new)
+        followed += len(new.lines)
+        fresh = fresh_witness(database, ledger.id)
+        counts.append(len(fresh.unseen().lines))
+        used = {name for line in fresh.all_lines() for name in line.used}
+        assert used == {"first#1", "a#1"}
+    assert followed == 61
+    assert (follower.whole, fresh.whole) == (True, False)
+    assert max(counts) <= 22
+    assert read(database, TOLD) == [(61,)]
+    granted(open_ledger(url(tmp_path / "ledger.db"), witness=database))
 
 
 def test_a_server_that_may_lose_commits_is_refused(
     tmp_path: Path, database: str
 ) -> None:
-    """As for a ledger."""
-    name = database.partition("@/")[2].partition("?")[0]
-    server().run(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    """As for a ledger; its settings are read back with each line, too."""
+    ledger = made_at(database, tmp_path)
+    granted(ledger)
+    watch = ledger.watch.witness
+    assert watch is not None
+    for call in (
+        lambda: granted(ledger),
+        lambda: watch.claim("shop"),
+        lambda: watch.enrol(1, [], anew=True),
+    ):
+        connection = log_of(ledger)._session._connection  # type: ignore[attr-defined]
+        connection.execute("SET synchronous_commit = off")
+        with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
+            call()
+        log_of(ledger).read(ledger.id, "", None)
+    assert read(database, TOLD) == [(1,)]
+    server().run(f"ALTER DATABASE {name_of(database)} SET synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
-        made_at(database, tmp_path)
-    assert not (tmp_path / "ledger.db").exists()
+        made_at(database, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
@@ -136,12 +162,11 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
         made_at(setting, tmp_path)
     assert not path.exists()
     create_ledger(url(path), witness="none").close()
-    ledger = open_ledger(url(path), witness=setting)
     with pytest.raises(LedgerUnavailable, match="step did not run") as refused:
-        granted(ledger)
+        granted(open_ledger(url(path), witness=setting))
     assert kinds(path) == []
     for told in (error.value, refused.value):
-        assert PASSWORD not in f"{told}{told.details}{ledger.watch.witness.place}"
+        assert PASSWORD not in f"{told}{told.details}"
         assert "me@127.0.0.1:9/x" in told.message
 
 
@@ -151,105 +176,17 @@ def test_a_session_that_the_server_ended_is_made_anew(
     """At the next step; a restart of the server is no accident of the ledger's."""
     ledger = made_at(database, tmp_path)
     granted(ledger)
-    connection = log_of(ledger)._session._connection
+    connection = log_of(ledger)._session._connection  # type: ignore[attr-defined]
     server().run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
     granted(ledger)
-
-
-def test_a_child_has_a_session_of_its_own(tmp_path: Path, database: str) -> None:
-    """Two processes on one connection would read each other's answers."""
-    ledger = made_at(database, tmp_path)
-    granted(ledger)
-
-    def session() -> int:
-        granted(ledger)
-        pid: int = log_of(ledger)._session._connection.info.backend_pid
-        return pid
-
-    mine = session()
-    code, (theirs,) = Child(lambda say: say(str(session()))).end()
-    assert (code, session()) == (0, mine)
-    assert int(theirs) != mine
-
-
-def test_a_claim_is_kept_whatever_becomes_of_another_threads_lines(
-    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A transaction that is rolled back must not take it along."""
-    ledger = made_at(database, tmp_path)
-    witness, answers = ledger.watch.witness, []
-    assert witness is not None
-    claimer = threading.Thread(target=lambda: answers.append(witness.claim("shop")))
-    run = module._run
-
-    def fail(connection: Any, statement: str, **values: object) -> Any:
-        if statement == "append":
-            claimer.start()
-            claimer.join(1)
-            raise psycopg.OperationalError("the connection is lost")
-        return run(connection, statement, **values)
-
-    monkeypatch.setattr(module, "_run", fail)
-    with pytest.raises(LedgerUnavailable, match="the connection failed or is lost"):
-        granted(ledger)
-    monkeypatch.setattr(module, "_run", run)
-    claimer.join(30)
-    assert answers == [ledger.id]
-    assert fresh_witness(database, "0" * 31 + "1").claim("shop") == ledger.id
 
 
 def test_what_a_database_sets_for_transactions_loses_no_line(
     tmp_path: Path, database: str
 ) -> None:
-    """Two who tell at once are numbered one after the other; neither is refused."""
-    name = database.partition("@/")[2].partition("?")[0]
-    server().run(
-        f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
-    )
-    ledger = made_at(database, tmp_path)
-    log = log_of(ledger)
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND "
-    with psycopg.connect(database) as other:
-        other.execute(module._statements()["lock"].encode(), {"name": ledger.id})
-        told: list[object] = []
-        lines = [("a", "late")]
-        late = threading.Thread(
-            target=lambda: told.append(log.append(ledger.id, lines, None))
-        )
-        late.start()
-        while read(database, f"{waits} datname = '{name}'") != [(1,)]:
-            assert late.is_alive()
-        other.execute(
-            "INSERT INTO dpflow_witness.line VALUES (%s, 0, 1, 'a', 'first')",
-            [ledger.id],
-        )
-    late.join(30)
-    assert told == [None]
-    sql = "SELECT number, content FROM dpflow_witness.line WHERE number > 0 ORDER BY 1"
-    assert read(database, sql) == [(1, "first"), (2, "late")]
-    server().run(
-        f"ALTER DATABASE {name} SET default_transaction_read_only = on",
-        f"ALTER DATABASE {name} RESET default_transaction_isolation",
-    )
-    assert fresh_witness(database, ledger.id).claim("shop") == ledger.id
-
-
-def test_a_server_that_stops_to_keep_commits_is_refused(
-    tmp_path: Path, database: str
-) -> None:
-    """Its settings are read back with each line, not with the connection only."""
-    ledger = made_at(database, tmp_path)
-    granted(ledger)
-    connection = log_of(ledger)._session._connection
-    for call in (
-        lambda: granted(ledger),
-        lambda: ledger.watch.witness.claim("shop"),
-        lambda: ledger.watch.witness.enrol(1, [], anew=True),
-    ):
-        connection.execute("SET synchronous_commit = off")
-        with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
-            call()
-        log_of(ledger).read(ledger.id, "", None)
-        connection = log_of(ledger)._session._connection
-    sql = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
-    assert read(database, sql) == [(1,)]
+    """Those who tell at once are numbered one after the other; none is refused."""
+    for setting in ("isolation = 'serializable'", "read_only = on"):
+        alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
+        server().run(alter)
+    loses_no_line_of_many_writers(database, tmp_path)
+    assert fresh_witness(database, "0" * 32).claim("shop") == "0" * 32

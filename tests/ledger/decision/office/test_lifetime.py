@@ -14,7 +14,7 @@ from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Decision, Keys
+from dpflow.ledger.model import Decision, all_terms
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -283,11 +283,11 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
 def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     """Apply whatever is asked as a term that nobody counts: a known-bad `apply`."""
     with ledger.storage.write() as transaction:
-        state = transaction.load(Keys(whole=("a",), claims=()))
+        state = transaction.load(lambda s: all_terms(s, "a"))
         command = Freeze(book="a", reason="x")
         pen = Decision(state, command)
         opened(pen, given, reason="whatever is asked", facts={})
-        transaction.store(pen.changes, pen.entries, {})
+        transaction.append(pen.columns, pen.kept)
 
 
 def test_an_apply_that_resets_usage_in_place_is_caught(

@@ -110,8 +110,8 @@ def test_prior_spending_is_charged_before_the_first_step(ledger):
     assert sums(ledger) == (Fraction(2, 5), 0)
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.7")
-    told = body(ledger, "prior")
-    assert (told["evidence_sha256"], told["reason"]) == ("e" * 64, "2025")
+    told = body(ledger, "adjust")
+    assert (told["evidence"], told["reason"]) == ("e" * 64, "2025")
     audit(ledger)
 
 
@@ -139,7 +139,7 @@ def test_prior_spending_of_a_flow_is_charged_to_its_share(ledger):
         charges = ledger.ask(Prior(policy=TWO, cost=cost, reason="2025", flow="report"))
     assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
     assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(2, 5)
-    assert body(ledger, "prior", "shop")["flow"] == "report"
+    assert body(ledger, "adjust", "shop")["flow"] == "report"
     audit(ledger)
 
 
@@ -148,7 +148,7 @@ def test_evidence_proves_one_charge_of_a_term(ledger):
     name = granted(ledger, "0.1")
     proof = {"reason": WHY, "evidence": "e" * 64}
     ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), **proof))
-    assert body(ledger, "amend")["evidence_sha256"] == "e" * 64
+    assert body(ledger, "adjust")["evidence"] == "e" * 64
     proof |= {"cost": PureDP(epsilon="0.4")}
     for again in Amend(charge=name, **proof), Prior(policy=BASIC, **proof):
         with pytest.raises(ConfigurationError, match="by entry 3"):

@@ -48,13 +48,13 @@ from tests.sizes import scaled
 def late_returns(place: str) -> list[str]:
     """Return the charges of which something returned after another reservation.
 
-    From the journal alone: no entry may be about the account in between.
+    From the journal alone: no entry may post to the account in between.
     """
     made: dict[str, tuple[int, list[int]]] = {}
     newest, found = 0, []
-    sql = "SELECT number, kind, charge, postings FROM entry ORDER BY number"
+    sql = "SELECT number, kind, charge, rows FROM entry ORDER BY number"
     for number, kind, charge, text in read(place, sql):
-        posting = json.loads(text).get("a#1")
+        posting = json.loads(text).get("account/a#1")
         if posting is None:
             continue
         if kind == "reserve":

@@ -50,14 +50,16 @@ def test_a_declaration_that_fails_leaves_the_rest_of_its_batch_alone(
     assert not drawn(ledger).beyond
 
 
-def test_a_run_that_is_taken_over_and_fails_is_as_before(ledger: Any) -> None:
-    """A dead process's run is adopted with a good declaration only."""
+def test_a_dead_run_is_sealed_by_a_good_declaration_only(ledger: Any) -> None:
+    """One that fails leaves what a dead process holds as it was."""
     name = held_run(ledger, ["0.1"] * 4, owner="0" * 32)
     bad = whole(ledger, [Gaussian(sensitivity=1, sigma=20)])
     answers = ledger.reserve_many([bad, request(ledger, "0.1", policies=[OTHER])])
     assert isinstance(answers[0], UnsupportedCost)
     assert isinstance(answers[1], Granted)
-    assert ledger.reserve(whole(ledger, ["0.1"] * 4)).reservation == name
+    assert state_of(ledger, name) == "open"
+    assert ledger.reserve(whole(ledger, ["0.1"] * 4)).reservation != name
+    assert state_of(ledger, name) == "sealed"
     assert ledger.seal(RUN, outcome="completed")
 
 

@@ -17,13 +17,14 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
-from dpflow.ledger.decision.by_hand import BookLoss, Repair
+from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.decision.settlement import Seal
-from dpflow.ledger.model import Decision, Keys
+from dpflow.ledger.entry import JournalError
+from dpflow.ledger.journal import charge_keys
+from dpflow.ledger.model import Decision, newest_terms
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.rows import JournalError
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
 from tests.ledger.processes import Child, die
@@ -77,12 +78,12 @@ def test_an_operator_closes_it_in_full(ledger: Any, path: Place) -> None:
     assert not ledger.seal(RUN, outcome="completed")
 
 
-def test_whoever_runs_a_killed_run_again_takes_it_over(
-    ledger: Any, path: Place
-) -> None:
-    """It draws from what is held, and its seal returns the rest."""
+def test_who_runs_a_killed_run_again_holds_it_anew(ledger: Any, path: Place) -> None:
+    """What the dead process did not draw returns; what it drew stays charged."""
     name = killed_run(path)
-    assert held_run(ledger, ["0.1"] * 4) == name
+    assert held_run(ledger, ["0.1"] * 4) != name
+    assert state_of(ledger, name) == "sealed"
+    assert sums(ledger) == (TENTH, 4 * TENTH)
     assert not drawn(ledger).beyond
     assert ledger.seal(RUN, outcome="completed")
     assert sums(ledger) == (TENTH, TENTH)
@@ -112,9 +113,8 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
 def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
-    lost = {"b": BookLoss(number=0)}
-    words = {"reason": "restored", "before": 0, "epoch": 1}
-    ledger.ask(Repair(losses=lost, **words))
+    words = {"before": 0, "repairs": 1, "head": len(kinds(ledger))}
+    ledger.ask(Repair(amounts={}, reason="restored", **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)
     with pytest.raises(ReservationConflict, match="repaired since"):
@@ -129,10 +129,8 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
 def test_a_run_that_another_process_took_over_is_let_alone(postgres_url: str) -> None:
     """Whatever its new declaration names."""
     ledger, other = make_ledger(postgres_url), open_ledger(url(postgres_url))
-    dead = {"owner": "0" * 32}
-    name = held_run(ledger, ["0.1"] * 3, **dead)
-    taken = held_run(other, ["0.1"] * 3)
-    assert taken == name
+    held_run(ledger, ["0.1"] * 3, owner="0" * 32)
+    name = held_run(other, ["0.1"] * 3)
     with pytest.raises(ReservationConflict, match="another process runs"):
         held_run(ledger, ["0.1"], policies=[make_policy("b")])
     assert state_of(ledger, name) == "open"
@@ -155,11 +153,13 @@ def broken(path: Place) -> Any:
 def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
     """Write an entry that no decision makes, by a pen that does not look."""
     with ledger.storage.write() as transaction:
-        state = transaction.load(Keys(runs=(RUN,), books=("a",), gates={"a": ("",)}))
+        state = transaction.load(
+            lambda s: (*charge_keys(s, charge), "account/a#1", *newest_terms(s, "a"))
+        )
         pen = Decision(state, Seal(run=RUN, owner="x", outcome="x"))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
-        pen.write("a", kind, amounts, {"outcome": "x"}, charge=charge)
-        transaction.store(pen.changes, pen.entries, {})
+        pen.write(kind, amounts, {"outcome": "x"}, charge=charge)
+        transaction.append(pen.columns, pen.kept)
 
 
 PRICE = make_filter("basic", epsilon=1).price

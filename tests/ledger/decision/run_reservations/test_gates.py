@@ -139,7 +139,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     ledger.settle(drawn(ledger).reservation)
     told = {
         each.group[0]: each.amount["epsilon"]
-        for each in spending(ledger, "a", ("step",))
+        for each in spending(ledger, "a", ("step",), term=1)
     }
     assert told == {"preflight": "0.2", "count": "0.1"}
     used = [point.used_fraction for point in usage(ledger, "a")["a#1"]]
@@ -147,7 +147,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     ledger.seal(RUN, outcome="completed")
     told = {
         each.group[0]: each.amount["epsilon"]
-        for each in spending(ledger, "a", ("step",))
+        for each in spending(ledger, "a", ("step",), term=1)
     }
     assert told == {"count": "0.1"}
 
