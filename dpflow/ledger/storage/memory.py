@@ -20,8 +20,8 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.base import Identity, damaged
-from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import TurnQueue
 
 #: How long a transaction waits for those of other threads.

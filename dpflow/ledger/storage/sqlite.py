@@ -44,18 +44,21 @@ from dpflow.ledger.storage.sqlite_read_only import (
     not_writable,
     opened_for_reading,
 )
+from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import (
     SqliteTables,
     make_tables,
     newest_identity,
 )
-from dpflow.ledger.storage.storage import Storage
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
 _FORK_SECONDS = 5.0
 #: So long SQLite itself waits for whoever is not dpflow.
 BUSY_SECONDS = 5.0
+#: A log of so many bytes is begun anew, if no reader is in the way for so long.
+LOG_BYTES = 32 * 2**20
+_TRUNCATE_MILLISECONDS = 250
 #: So much less after it has waited in vain.
 _LESS_PATIENT = 20
 
@@ -88,6 +91,7 @@ class SqliteStorage(Storage):
         self._whole: Turn | None = None
         self._file: FileId | None = None
         self._wal: FileId | None = None
+        self._log_limit = LOG_BYTES
         #: Seconds that SQLite waits for a lock, if it has waited in vain before.
         self._patience: float | None = None
         self._forking: dict[int, Turn] = {}
@@ -116,7 +120,7 @@ class SqliteStorage(Storage):
             raise unavailable(path, error) from error
         storage = cls(path)
         storage._identity = identity
-        with storage._transaction("BEGIN IMMEDIATE") as tables:
+        with storage._transaction() as tables:
             make_tables(tables.connection, identity, secret)
         return storage
 
@@ -126,11 +130,14 @@ class SqliteStorage(Storage):
         return super().unwritable or self._forbidden()
 
     def _writing(self) -> AbstractContextManager[SqliteTables]:
-        return self._transaction("BEGIN IMMEDIATE")
+        return self._transaction()
 
     def read(self) -> AbstractContextManager[SqliteTables]:
-        """Run a block that reads one consistent state; the right to read will do."""
-        return self._reading() if self._forbidden() else self._transaction("BEGIN")
+        """Run a block that reads one consistent state; the right to read will do.
+
+        It takes no lock that a writer waits for.
+        """
+        return self._reading() if self._forbidden() else self._snapshot()
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -149,11 +156,12 @@ class SqliteStorage(Storage):
         return not_writable(self.path, self.place)
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[SqliteTables]:
-        """Run a block in one transaction."""
+    def _transaction(self) -> Iterator[SqliteTables]:
+        """Run a block in one transaction that writes."""
         until = time.monotonic() + self._lock_seconds
         with self._alone() as turn, self._translating():
-            connection = self._begun(until, begin)
+            connection = self._locked(until)
+            connection.execute("BEGIN IMMEDIATE")
             yield self._within(connection)
             connection.execute("COMMIT")
             if self._patience is not None:
@@ -163,14 +171,49 @@ class SqliteStorage(Storage):
             # What went into a file that is not there any more is no commit.
             self._check_same_files()
             self._whole = turn
+            self._shorten_log(connection)
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[SqliteTables]:
+        """Run a block that reads, without the writers' lock."""
+        until = time.monotonic() + self._lock_seconds
+        with self._alone(), self._translating():
+            self._check_present()
+            if self._connection is None or not self._has_same_files():
+                # To open or to close it may write to its files.
+                self._locked(until)
+                self._file_lock.free()
+            connection = self._connection
+            assert connection is not None
+            if connection.in_transaction:
+                connection.rollback()
+            connection.execute("BEGIN")
+            try:
+                yield self._within(connection)
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.rollback()
 
     @contextmanager
     def _reading(self) -> Iterator[SqliteTables]:
         with (
             self._translating(),
-            opened_for_reading(self.path, self.place, self._lock_seconds) as connection,
+            opened_for_reading(self.path, self.place) as connection,
         ):
             yield self._within(connection)
+
+    def _shorten_log(self, connection: sqlite3.Connection) -> None:
+        """Begin the log anew once it is long, unless readers are in the way."""
+        size = self._wal_path.stat().st_size
+        if size > self._log_limit:
+            connection.execute(f"PRAGMA busy_timeout = {_TRUNCATE_MILLISECONDS}")
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            milliseconds = round(BUSY_SECONDS * 1000)
+            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            left = self._wal_path.stat().st_size
+            # After a try in vain the log may grow before the next one.
+            self._log_limit = max(LOG_BYTES, 2 * left)
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
@@ -194,8 +237,8 @@ class SqliteStorage(Storage):
             self._identity = newest_identity(connection, self.place)
         return SqliteTables(connection, self.place, self._identity)
 
-    def _begun(self, until: float, begin: str) -> sqlite3.Connection:
-        """Keep other processes away and begin a transaction."""
+    def _locked(self, until: float) -> sqlite3.Connection:
+        """Keep other processes away and return the connection."""
         if self._file_lock.is_held:
             # An interrupt kept the turn before from its end.
             self._drop()
@@ -207,7 +250,8 @@ class SqliteStorage(Storage):
                 self._file_lock.path, self.path, self.place, self._lock_seconds
             )
         connection = self._open()
-        connection.execute(begin)
+        if connection.in_transaction:
+            connection.rollback()
         return connection
 
     def _leave(self, line: TurnQueue, turn: Turn) -> None:
@@ -292,6 +336,10 @@ class SqliteStorage(Storage):
         if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
             self._check_usable()
+
+    def _has_same_files(self) -> bool:
+        """Say whether the connection's files are those at their paths."""
+        return self._file == file_id(self.path) and self._has_its_log()
 
     def _drop(self) -> None:
         """Close the connection, while the lock is held: closing may checkpoint."""

@@ -16,13 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable
-from dpflow.ledger.storage.sqlite_files import (
-    check_left,
-    check_one_name,
-    held_by_process,
-    real_path,
-)
-from dpflow.locks import FileLock
+from dpflow.ledger.storage.sqlite_files import check_left, check_one_name, real_path
 
 #: Device, inode, size and time of the last change; None where there is no file.
 _Stamp = tuple[int, int, int, int] | None
@@ -59,9 +53,7 @@ def not_writable(path: Path, place: str) -> LedgerUnavailable:
 
 
 @contextmanager
-def opened_for_reading(
-    path: Path, place: str, lock_seconds: float
-) -> Iterator[sqlite3.Connection]:
+def opened_for_reading(path: Path, place: str) -> Iterator[sqlite3.Connection]:
     """Open a ledger file that this process may not write.
 
     Its transaction reads one consistent state.
@@ -69,7 +61,6 @@ def opened_for_reading(
     Args:
         path: The file.
         place: The ledger, for messages.
-        lock_seconds: How long to wait for who writes.
 
     Raises:
         LedgerMissing: If there is none.
@@ -77,42 +68,31 @@ def opened_for_reading(
         LedgerUnavailable: If something of it may not be read, or it is busy.
         sqlite3.Error: If SQLite cannot open it.
     """
-    lock = FileLock(real_path(path, ".lock"), os.O_RDONLY, shared=True)
-    with closing(lock):
-        # Each transaction that writes takes it. Where there is no lock file nobody has
-        # written yet; a copy has none.
-        with suppress(FileNotFoundError):
-            try:
-                free = lock.take(time.monotonic() + lock_seconds) is not None
-            except PermissionError:
-                raise _unreadable(path, place, lock.path) from None
-            if not free:
-                raise held_by_process(lock.path, path, place, lock_seconds)
-        check_left(path, place)
-        if not path.exists():
-            msg = f"there is no ledger at {path}"
-            raise LedgerMissing(msg, ledger=place)
-        check_one_name(path.stat(), path, place)
-        for end in ("", "-wal", "-shm"):
-            file = real_path(path, end)
-            if file.exists() and not os.access(file, os.R_OK, effective_ids=_EFFECTIVE):
-                raise _unreadable(path, place, file)
-        alive = real_path(path, "-shm").exists()
-        before = None if alive else _settled(path, place)
-        uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
-        with closing(
-            sqlite3.connect(
-                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
-            )
-        ) as connection:
-            try:
-                connection.execute("BEGIN")
-                yield connection
-            finally:
-                with suppress(sqlite3.Error):
-                    connection.rollback()
-        if not alive and before != _stamps(path):
-            raise _changed(path, place)
+    check_left(path, place)
+    if not path.exists():
+        msg = f"there is no ledger at {path}"
+        raise LedgerMissing(msg, ledger=place)
+    check_one_name(path.stat(), path, place)
+    for end in ("", "-wal", "-shm"):
+        file = real_path(path, end)
+        if file.exists() and not os.access(file, os.R_OK, effective_ids=_EFFECTIVE):
+            raise _unreadable(path, place, file)
+    alive = real_path(path, "-shm").exists()
+    before = None if alive else _settled(path, place)
+    uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
+    with closing(
+        sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
+        )
+    ) as connection:
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            with suppress(sqlite3.Error):
+                connection.rollback()
+    if not alive and before != _stamps(path):
+        raise _changed(path, place)
 
 
 def _settled(path: Path, place: str) -> tuple[_Stamp, _Stamp]:

@@ -67,7 +67,9 @@ class Reading(ABC):
             while True:
                 self._fetch(state, self._expanded(wanted), before)
                 state.asked.update(wanted)
-                wanted = [k for k in dict.fromkeys(needs(state)) if k not in state.asked]
+                wanted = [
+                    k for k in dict.fromkeys(needs(state)) if k not in state.asked
+                ]
                 if not wanted:
                     return state
         except (JournalError, *UNREADABLE) as error:
@@ -82,29 +84,28 @@ class Reading(ABC):
         return found
 
     def _fetch(self, state: State, wanted: Sequence[str], before: int) -> None:
-        asked = [key[1:] for key in wanted if key.startswith("#")]
-        wanted = [key for key in wanted if not key.startswith("#")]
-        charges = [k.removeprefix("charge/") for k in wanted if k.startswith("charge/")]
-        keys = [k.removeprefix("release/") for k in wanted if k.startswith("release/")]
-        questions: list[tuple[str, dict[str, Any]]] = []
-        if wanted:
-            questions.append(("newest", {"names": wanted, "before": before}))
-        if wanted or asked:
-            told = {"names": wanted, "numbers": asked, "charges": charges}
-            questions.append(("told", {**told, "before": before}))
-        if keys:
-            questions.append(("values", {"names": keys}))
-        answers = dict(zip([q for q, _ in questions], self.ask_all(questions), strict=True))
-        state.head, known = self.head(), frozenset(wanted)
-        for columns in answers.get("told", ()):
-            entry = self._entry(columns)
+        """Add what keys are to a state, all in one trip."""
+        names = [key for key in wanted if not key.startswith("#")]
+        numbers = [key[1:] for key in wanted if key.startswith("#")]
+        charges = [k.removeprefix("charge/") for k in names if k.startswith("charge/")]
+        keys = [k.removeprefix("release/") for k in names if k.startswith("release/")]
+        told = {"names": names, "numbers": numbers, "charges": charges}
+        newest, entries, values = self.ask_all(
+            [
+                ("newest", {"names": names, "before": before}),
+                ("told", {**told, "before": before}),
+                ("values", {"names": keys}),
+            ]
+        )
+        state.head, known = self.head(), frozenset(names)
+        for entry in map(self._entry, entries):
             state.entries[entry.number] = entry
-            if entry.charge in charges and entry.charge is not None:
+            if entry.charge is not None and f"charge/{entry.charge}" in known:
                 if entry.kind == "reserve":
                     state.made[entry.charge] = entry
                 elif (kind := KINDS.get(entry.kind)) and kind.ends:
                     state.ends[entry.charge] = entry
-        for key, number in answers.get("newest", ()):
+        for key, number in newest:
             if number is None:
                 continue
             if key not in known or key not in state.entries[number].rows:
@@ -112,9 +113,7 @@ class Reading(ABC):
                 raise JournalError(what)
             state.rows[key] = state.entries[number].rows[key]
             state.numbers[key] = number
-        for key, value in answers.get("values", ()):
-            if value is not None:
-                state.values[key] = value
+        state.values |= {key: value for key, value in values if value is not None}
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the newest entry."""
@@ -178,11 +177,11 @@ class Reading(ABC):
             raise damaged(what, self.place)
         return found[number].hash
 
-    def naming(
-        self, keys: Iterable[str], *, before: int = ENDLESS
-    ) -> Iterator[Entry]:
+    def naming(self, keys: Iterable[str], *, before: int = ENDLESS) -> Iterator[Entry]:
         """Yield the entries that name one of some keys, newest first."""
-        each = [self._numbers("numbers_down", key, before) for key in dict.fromkeys(keys)]
+        each = [
+            self._numbers("numbers_down", key, before) for key in dict.fromkeys(keys)
+        ]
         yield from self._told(_once(merge(*each, reverse=True)))
 
     def naming_after(self, keys: Iterable[str], after: int = 0) -> Iterator[Entry]:
@@ -201,10 +200,10 @@ class Reading(ABC):
         side = "after" if question == "numbers_up" else "before"
         while True:
             found = self.ask(question, **{name: key, side: end, "limit": _PAGE})
-            for (end,) in found:  # noqa: B020 (the next page begins at its end)
-                yield end
+            yield from (number for (number,) in found)
             if len(found) < _PAGE:
                 return
+            end = found[-1][0]
 
     def _told(self, numbers: Iterator[int]) -> Iterator[Entry]:
         """Yield entries in the order of their numbers."""
