@@ -109,7 +109,8 @@ def _written(reading: Reading, found: list[tuple[Entry, str]]) -> Iterator[Line]
     facts = bodies(reading, [entry for entry, _ in found])
     for (entry, account), body in zip(found, facts, strict=True):
         moved, named = entry.postings.get(account, ()), gates[account].rule.named
-        amount, settled, held = [named(Tally(a)) for a in moved] or ({}, {}, {})
+        asked = body.get("asked", {}) if account == body.get("account") else {}
+        amount, settled, held = [named(Tally(a)) for a in moved] or (asked, {}, {})
         line = AccountLine(
             account=account,
             seq=entry.number,
