@@ -10,7 +10,6 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
@@ -81,10 +80,11 @@ class Trail:
         """Follow some entries; return whether there are more."""
         assert self._at is not None
         number, told = self._at
-        if reading.hash_of(number) != told:
-            what = f"entry {number} is another one than before"
+        # Hashed onto the last one that was followed, which so is the same.
+        entries = [*reading.after(number, number + most, told)]
+        if not entries and reading.head() != self._at:
+            what = f"entry {number} is another one than before, or is not there"
             raise disagreement(what, reading.place)
-        entries = [*islice(reading.after(number, number + most), most)]
         if not entries:
             return False
         try:

@@ -210,8 +210,8 @@ class Ledger:
         if any(command.guarded for command in commands):
             look = self.watch.look()
             state = reading.load(needs, numbers=() if look is None else look.numbers)
-            self._trail.follow(reading)
             self.watch.check(look, reading, state)
+            self._trail.follow(reading)
         else:
             state = reading.load(needs)
         return self._alive(state, commands)

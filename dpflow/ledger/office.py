@@ -12,7 +12,7 @@ from dpflow.ledger.decision.policy_changes import Applied, Apply, Proposal
 from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import split
-from dpflow.ledger.views.parts import load_book
+from dpflow.ledger.views.accounts import load_book
 from dpflow.ledger.views.refusals import refusals
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy

@@ -26,11 +26,11 @@ def settle_for(
     write = Decision.write
 
     def forging(
-        pen: Decision, book: str, kind: str, amounts: Any, *rest: Any, **kw: Any
+        pen: Decision, kind: str, amounts: Any, *rest: Any, **kw: Any
     ) -> Entry:
         held = pen.state.charge(charge).held
         forged = {name: tuple(a * share // 20 for a in held[name]) for name in amounts}
-        return write(pen, book, kind, forged, *rest, **kw)
+        return write(pen, kind, forged, *rest, **kw)
 
     with monkeypatch.context() as patch:
         patch.setattr(journal, "may_return", lambda *_: True)

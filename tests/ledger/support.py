@@ -161,11 +161,14 @@ def edit(
     connection = show_columns(sqlite3.connect(path), *statements)
     connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
     try:
-        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-        for (name,) in [] if locked else connection.execute(triggers).fetchall():
+        triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        dropped = [] if locked else connection.execute(triggers).fetchall()
+        for name, _ in dropped:
             connection.execute(f"DROP TRIGGER {name}")
         for statement in statements:
             connection.execute(statement)
+        for _, sql in dropped:
+            connection.execute(sql)
         connection.commit()
     finally:
         connection.close()

@@ -121,6 +121,8 @@ class _Verification:
                 more = self._next_page(reading)
         if self.report.fine:
             with self.ledger.storage.read() as reading:
+                while self._next_page(reading):
+                    pass
                 for book in list(self._granted):
                     self._ask_gates(reading, book)
                 self._check_end(reading)
@@ -235,8 +237,8 @@ class _Verification:
         if newest > number:
             what = f"it was signed, and the journal ends at {number}"
             self.report.add(what, newest)
-        ((tags,),) = reading.ask("tags", until=number)
-        if tags > self._tags:
+        ((tags,),) = reading.ask("tags")
+        if tags > self._tags and self.report.fine:
             self.report.add("there are tags that no entry of the journal names")
         rows = self._state.rows
         self.report.accounts = sum(key.startswith("account/") for key in rows)

@@ -91,7 +91,7 @@ WHERE made.kind = 'reserve' AND NOT EXISTS (
 )
 
 -- name: tags
-SELECT count(*) FROM tag WHERE number <= :until
+SELECT count(*) FROM tag
 
 -- How many tags there are of some that are named as "NUMBER KEY".
 -- name: tagged

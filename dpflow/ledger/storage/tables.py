@@ -143,23 +143,30 @@ class Reading(ABC):
         """Return those of some entries that are there, hashes checked."""
         return self.load(lambda _: (), numbers=numbers).entries
 
-    def after(self, number: int = 0, until: int = ENDLESS) -> Iterator[Entry]:
+    def after(
+        self, number: int = 0, until: int = ENDLESS, previous: str | None = None
+    ) -> Iterator[Entry]:
         """Yield the entries after a number, oldest first, hashes checked.
+
+        Args:
+            number: Of the entry before them.
+            until: The number of the last of them.
+            previous: The hash of the entry before them, where it is known.
 
         Raises:
             LedgerCorrupt: If one is not what was hashed, or is missing.
         """
-        previous = self.identity.first if number == 0 else self.hash_of(number)
-        limit = _PAGE
+        previous, limit = previous or self.hash_of(number), _PAGE
         while number < until:
-            page = self.page(number, min(limit, until - number))
+            size = min(limit, until - number)
+            page = self.page(number, size)
             for columns in page:
                 if columns[0] != number + 1:
                     what = f"entry {number + 1} is not there"
                     raise damaged(what, self.place)
                 yield self._entry((*columns, previous))
                 number, previous = columns[0], columns[7]
-            if not page:
+            if len(page) < size:
                 return
             limit = smaller(limit, page)
 

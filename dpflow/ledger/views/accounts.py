@@ -1,24 +1,30 @@
-"""Accounts as people read them: what is spent, reserved, forfeited and left."""
+"""Terms, accounts and open reservations as people read them."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import Amounts, Entry
+from dpflow.ledger.decision.policy_changes import term_views
+from dpflow.ledger.decision.settlement import gate_of
+from dpflow.ledger.decision.terms import agrees, may_be_replaced
+from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import rule_of
-from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import term_of
-from dpflow.ledger.state import State
+from dpflow.ledger.model import all_terms, newest_terms, rule_of
+from dpflow.ledger.records import AccountView, OpenReservation, TermView
+from dpflow.ledger.rows import Charge, Term, account_key, split, term_of
+from dpflow.ledger.state import State, whole_book
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.charges import openings
-from dpflow.ledger.views.parts import gates_of_book, load_book, load_parts
-from dpflow.ledger.views.reservations import waiting
-from dpflow.ledger.views.terms import governing
+from dpflow.ledger.views.charges import read_charges
+from dpflow.policy import Policy
+from dpflow.policy.pinned import difference_lines
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
 
@@ -74,18 +80,22 @@ def _of_book(
     reading: Reading, book: str, part: str | None, dead: _Sums, closed: _Sums
 ) -> BookAccounts:
     state, parts = load_parts(reading, book, part)
-    opened, views = openings(reading, book), []
-    for gate in gates_of_book(state, book):
-        term = term_of(gate.id)
-        views.append(
-            account_view(
-                gate,
-                dead=dead.get(gate.id),
-                closed=closed.get(gate.id),
-                charged=state.account(f"{book}#{term}") is not None,
-                opened=_opened(gate, opened.get(term)),
-            )
+    opened = {
+        entry.body["term"]["number"]: entry.body["term"]["gates"]
+        for entry in reading.naming(reading.names(f"term/{book}#"))
+        if entry.kind == "open"
+    }
+    views = [
+        account_view(
+            gate,
+            dead=dead.get(gate.id),
+            closed=closed.get(gate.id),
+            charged=state.account(f"{book}#{term}") is not None,
+            opened=_opened(gate, opened.get(term, {})),
         )
+        for gate in gates_of_book(state, book)
+        for term in [term_of(gate.id)]
+    ]
     return BookAccounts(state=state, accounts=tuple(views), parts=parts)
 
 
@@ -98,14 +108,12 @@ def _sums(found: Iterable[Mapping[str, Amounts]]) -> dict[str, Tally]:
     return sums
 
 
-def _opened(gate: Gate, opening: Entry | None) -> dict[str, str] | None:
+def _opened(gate: Gate, gates: Mapping[str, Any]) -> dict[str, str] | None:
     """Return the budget that a filter was opened with, as the journal tells."""
-    if not isinstance(gate.rule, Filter):
-        return None
-    gates = {} if opening is None else opening.body["term"]["gates"]
     first = gates.get(f"flow/{gate.name}" if gate.kind == "flow" else gate.kind)
     rule = gate.rule if first is None else rule_of(first["rule"])
-    assert isinstance(rule, Filter)
+    if not isinstance(rule, Filter):
+        return None
     return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
 
 
@@ -178,3 +186,171 @@ def account_view(
         opened=opened,
         gate=gate,
     )
+
+
+# Terms
+
+
+def terms(ledger: Ledger, dataset: str) -> list[TermView]:
+    """Return the terms of a dataset, oldest first."""
+    with ledger.storage.read() as reading:
+        state = load_book(reading, dataset, overdrawn(reading))
+        return list(term_views(state, dataset))
+
+
+def newest_term(ledger: Ledger, dataset: str) -> Term | None:
+    """Return the term that governs a dataset; None if nothing was applied yet."""
+    with ledger.storage.read() as reading:
+        return governing(reading, dataset)
+
+
+def governing(reading: Reading, book: str) -> Term | None:
+    """Return the term that governs a book; None if nothing was applied yet."""
+    return reading.load(lambda state: newest_terms(state, book)).newest(book)
+
+
+def differences(term: Term, policy: Policy) -> list[str]:
+    """Return how a file differs from a term's copy, in lines; none if it agrees."""
+    if agrees(term, policy):
+        return []
+    return difference_lines(term.facts["declared"], policy.declared())
+
+
+def is_replaceable(state: State, dataset: str) -> bool:
+    """Say whether the next step applies a file that differs from the copy by itself.
+
+    Args:
+        state: With the book of the dataset and its newest term.
+        dataset: Its name.
+    """
+    term = state.newest(dataset)
+    return term is None or may_be_replaced(state, term)
+
+
+# Gates
+
+
+def load_book(reading: Reading, book: str, names: Iterable[str] | None = None) -> State:
+    """Read every term of a book, and its accounts.
+
+    Args:
+        reading: The ledger.
+        book: The dataset or population.
+        names: Only these accounts, and those of the whole. Default: all.
+    """
+    keys = [whole_book(book)]
+    if names is not None:
+        keys = [account_key(name) for name in names if split(name)[0] == book]
+    return reading.load(lambda state: (*all_terms(state, book), *keys))
+
+
+def load_parts(
+    reading: Reading, book: str, part: str | None = None
+) -> tuple[State, int]:
+    """Read every term of a book, and its accounts: all, or those of one part.
+
+    An account of which more was charged by hand than it admits is always read: it
+    breaks what is promised of all parts.
+
+    Returns:
+        The state, and the number of parts with an account.
+
+    Raises:
+        ConfigurationError: If the part has no account.
+    """
+    ids = {name: partition_of(name) for name in reading.accounts(book)}
+    parts = {*ids.values()} - {""}
+    if part is None:
+        return load_book(reading, book), len(parts)
+    if part not in parts:
+        msg = (
+            f"nothing was charged to a part {part!r} of dataset {book!r}. Its whole "
+            f"budget remains. `dpflow status {shlex.quote(book)} --details` shows the "
+            "fullest parts."
+        )
+        raise ConfigurationError(msg)
+    names = [name for name, of in ids.items() if of in {"", part}]
+    return load_book(reading, book, [*names, *overdrawn(reading)]), len(parts)
+
+
+def gate_now(state: State, name: str) -> Gate:
+    """Return the gate of an account; what is frozen is the term that governs."""
+    gate, row = gate_of(state, name, 1), state.account(name)
+    if gate.state == "frozen" and term_of(name) != state.book(gate.dataset).terms:
+        overdrawn = row is not None and row.overdrawn
+        return gate._replace(state="overdrawn" if overdrawn else "open")
+    return gate
+
+
+def gates_of_book(state: State, book: str) -> list[Gate]:
+    """Return the gates of all terms of a book, whole and charged ones."""
+    names = {f"{book}#{term.number}" for term in state.terms(book)}
+    names |= {account.id for account in state.accounts(book)}
+    return [gate_now(state, name) for name in sorted(names)]
+
+
+def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
+    """Return the gates of accounts of whatever books, by their ids."""
+    books: dict[str, list[str]] = {}
+    for name in names:
+        books.setdefault(split(name)[0], []).append(name)
+    states = {book: load_book(reading, book, own) for book, own in books.items()}
+    return {n: gate_now(states[book], n) for book, own in books.items() for n in own}
+
+
+def partition_of(account: str) -> str:
+    """Return the partition that an account's id speaks of; empty if of none."""
+    # An edited ledger can hold any text.
+    _, kind, part, *_ = (*account.partition("#")[2].split("/", 3), "", "", "")
+    return part if kind == "partition" else ""
+
+
+def overdrawn(reading: Reading) -> set[str]:
+    """Return the ids of accounts that were left overdrawn, as the journal tells."""
+    told = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
+    return {name for names in told for name in names}
+
+
+# Open reservations
+
+
+def waiting(ledger: Ledger, reading: Reading) -> list[tuple[Charge, bool]]:
+    """Return the charges that nobody has settled, and who of their owners runs.
+
+    Args:
+        ledger: The ledger, which knows who runs.
+        reading: Of the ledger.
+
+    Returns:
+        The oldest first.
+    """
+    names, alive = reading.open_charges(), cache(ledger.owners.alive)
+    found = filter(None, map(read_charges(reading, names).charge, names))
+    ordered = sorted(found, key=lambda each: each.made.number)
+    return [(each, alive(each.owner)) for each in ordered]
+
+
+def open_reservations(ledger: Ledger) -> list[OpenReservation]:
+    """Return the charges that nobody has settled, oldest first."""
+    with ledger.storage.read() as reading:
+        found = waiting(ledger, reading)
+        held = {name for each, _ in found if each.covers for name in each.held}
+        gates = gates_by_name(reading, held)
+    return [
+        OpenReservation(
+            reservation=each.id,
+            step=each.made.body["step"],
+            accounts=tuple(each.made.body["accounts"]),
+            cost=each.made.body["cost"],
+            body=each.made.body,
+            alive=alive,
+            at=each.made.at,
+            covers=each.covers,
+            undrawn={
+                name: gates[name].rule.named(Tally(amount))
+                for name, amount in each.held.items()
+                if each.covers is not None
+            },
+        )
+        for each, alive in found
+    ]

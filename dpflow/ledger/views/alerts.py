@@ -6,7 +6,7 @@ from dpflow.exceptions import InvalidCost
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Alert, AlertView
 from dpflow.ledger.rows import split
-from dpflow.ledger.views.parts import load_book, partition_of
+from dpflow.ledger.views.accounts import load_book, partition_of
 from dpflow.rounding import number_from_text
 
 

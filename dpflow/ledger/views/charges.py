@@ -15,12 +15,13 @@ from typing import Any
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS, charge_keys
 from dpflow.ledger.provenance import told_anew
+from dpflow.ledger.rows import account_key
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
 _number = attrgetter("number")
-#: Kinds whose entries may name no dataset, or only parts of one.
-_STRAY = ("adjust", "repair", "withdraw")
+#: Kinds whose entries may name parts of a dataset only.
+_BY_HAND = [name for name, kind in KINDS.items() if kind.by_hand]
 
 
 @dataclass(slots=True)
@@ -48,20 +49,25 @@ class JournalCharge:
         return joined(self.last, self.made)
 
 
-def charges(reading: Reading, book: str, after: int = 0) -> Iterator[JournalCharge]:
-    """Yield the charges on a dataset or population that entries began, moved or ended.
+def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCharge]:
+    """Yield the charges that entries about a term began, moved or ended.
 
     Each comes at its end, and the open ones come last.
 
     Args:
         reading: The ledger.
-        book: The dataset or population.
+        whole: Id of the account that the term's whole dataset or population has.
         after: Number of the entry after which to begin.
     """
     begun: dict[str, JournalCharge] = {}
-    stray = [e for e in reading.rare(*_STRAY) if e.number > after and book in e.books]
-    named = reading.naming_after(root_keys(reading, book), after)
-    for entry in _once(merge(named, reversed(stray), key=_number)):
+    by_hand = [
+        entry
+        for entry in reading.rare(*_BY_HAND)
+        if entry.number > after
+        if any(f"{name}/".startswith(f"{whole}/") for name in entry.amounts)
+    ]
+    named = reading.naming_after([account_key(whole)], after)
+    for entry in _once(merge(named, reversed(by_hand), key=_number)):
         kind, name = KINDS[entry.kind], entry.charge or ""
         if entry.kind == "reserve":
             begun[name] = charge = JournalCharge(entry, None, entry.amounts)
@@ -69,7 +75,7 @@ def charges(reading: Reading, book: str, after: int = 0) -> Iterator[JournalChar
                 for place in charge.amounts.keys() & around.amounts.keys():
                     rest = map(sub, around.amounts[place], charge.amounts[place])
                     around.amounts[place] = tuple(rest)
-        elif kind.posts:
+        else:
             before = begun.pop(name, None) if kind.ends else begun.get(name)
             made = {name: before.made} if before else beginnings(reading, [name])
             posted = entry.amounts if kind.settles else {}
@@ -81,8 +87,9 @@ def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
     """Yield the entries about datasets and populations, newest first."""
     keys = [key for book in books for key in root_keys(reading, book)]
     named = reading.naming([*keys, *(f"book/{book}" for book in books)])
-    stray = (e for e in reading.rare(*_STRAY) if {*books_of(reading, e)} & {*books})
-    yield from _once(merge(named, stray, key=_number, reverse=True))
+    rare = reading.rare(*_BY_HAND, "withdraw")
+    more = (e for e in rare if not {*books}.isdisjoint(books_of(reading, e)))
+    yield from _once(merge(named, more, key=_number, reverse=True))
 
 
 def root_keys(reading: Reading, book: str) -> list[str]:
@@ -99,21 +106,19 @@ def books_of(reading: Reading, entry: Entry) -> Sequence[str]:
     ]
 
 
-def newest_numbers(reading: Reading, keys: Iterable[str], most: int) -> list[int]:
-    """Return the numbers of the entries that name one of some keys, newest first."""
-    pages = (
-        reading.ask("numbers_down", key=key, before=ENDLESS, limit=most) for key in keys
-    )
-    return sorted({number for page in pages for (number,) in page}, reverse=True)[:most]
+def newest_numbers(reading: Reading, account: str, most: int) -> list[int]:
+    """Return the numbers of the newest entries that name an account, newest first."""
+    where = {"key": account_key(account), "before": ENDLESS, "limit": most}
+    return [number for (number,) in reading.ask("numbers_down", **where)]
 
 
-def window(reading: Reading, keys: Iterable[str], most: int) -> tuple[int, bool]:
-    """Return after which number the newest entries with keys begin.
+def window(reading: Reading, account: str, most: int) -> tuple[int, bool]:
+    """Return after which number the newest entries about an account begin.
 
     Returns:
-        The number, and whether older entries name one of the keys.
+        The number, and whether there are older entries.
     """
-    found = newest_numbers(reading, keys, most + 1) or [reading.head()[0]]
+    found = newest_numbers(reading, account, most + 1) or [reading.head()[0]]
     older = len(found) > most
     return found[-1] - (not older), older
 
@@ -145,15 +150,6 @@ def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
 def drawn_from(body: Mapping[str, Any]) -> str:
     """Return the reservation that held what an entry reserves; "" if none did."""
     return str((body.get("preflight") or {}).get("id", ""))
-
-
-def openings(reading: Reading, book: str) -> dict[int, Entry]:
-    """Return the entries that opened the terms of a book, by term, newest first."""
-    return {
-        int(entry.body["term"]["number"]): entry
-        for entry in reading.naming(reading.names(f"term/{book}#"))
-        if entry.kind == "open"
-    }
 
 
 def _once(entries: Iterable[Entry]) -> Iterator[Entry]:

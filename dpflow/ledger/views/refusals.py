@@ -9,8 +9,8 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Halt, RefusalView
 from dpflow.ledger.rows import split
+from dpflow.ledger.views.accounts import governing
 from dpflow.ledger.views.charges import root_keys
-from dpflow.ledger.views.terms import governing
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 _EXHAUSTED = BudgetExhausted.__name__

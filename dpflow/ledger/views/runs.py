@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,19 +11,17 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import Term, account_key
+from dpflow.ledger.rows import Term
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import standing_gates
+from dpflow.ledger.views.accounts import governing, standing_gates
 from dpflow.ledger.views.charges import (
     JournalCharge,
     charges,
     drawn_from,
     read_charges,
-    root_keys,
     window,
 )
-from dpflow.ledger.views.terms import governing
-from dpflow.ledger.views.unusual import RECENT
+from dpflow.ledger.views.spending import RECENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +139,7 @@ def dataset_runs(
         term = governing(reading, dataset)
         if term is None:
             return None
-        account = f"{dataset}#{term.number}"
-        runs, older = _runs(reading, dataset, [account_key(account)], most)
+        runs, older = _runs(reading, f"{dataset}#{term.number}", most)
         refused = _refused(reading, runs)
     found = (
         replace(run, complete=run.whole and run.run not in refused and _done(run))
@@ -157,24 +154,22 @@ def _done(run: FlowRun) -> bool:
 
 
 def _runs(
-    reading: Reading, book: str, keys: Sequence[str], most: int = RECENT
+    reading: Reading, whole: str, most: int = RECENT
 ) -> tuple[list[FlowRun], bool]:
-    """Return the runs in the newest entries of accounts, and whether there are older.
+    """Return the runs in the newest entries of a term, and whether there are older.
 
     Args:
         reading: The ledger.
-        book: The dataset.
-        keys: Of those of its whole, each for one of its terms.
+        whole: Id of the account of the term's whole dataset.
         most: Read so many entries, the newest.
     """
-    start, older = window(reading, keys, most)
+    start, older = window(reading, whole, most)
     # What was first seen in the older half may have begun before it.
     sure = start + (reading.head()[0] - start) // 2 if older else 0
     parts: dict[str, list[JournalCharge]] = {}
-    for charge in sorted(charges(reading, book, start), key=_number):
+    for charge in sorted(charges(reading, whole, start), key=_number):
         made = charge.made
-        moves = made.number > start and not made.rows.keys().isdisjoint(keys)
-        if moves and not KINDS[charge.last.kind].by_hand:
+        if made.number > start and not KINDS[charge.last.kind].by_hand:
             name = made.body.get("flow_run") or made.charge
             parts.setdefault(str(name), []).append(charge)
     lent: dict[str, list[str]] = {}
@@ -253,8 +248,8 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
     """
     runs: dict[str, list[FlowRun]] = {}
     with ledger.storage.read() as reading:
-        for book in reading.books():
-            for run in _runs(reading, book, root_keys(reading, book))[0]:
+        for term in reading.names("term/"):
+            for run in _runs(reading, term.removeprefix("term/"))[0]:
                 if run.flow == flow and run.run not in (None, but):
                     runs.setdefault(str(run.run), []).append(run)
         refused = _refused(reading, [each[0] for each in runs.values()])

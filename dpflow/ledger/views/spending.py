@@ -1,8 +1,8 @@
-"""Who spent a budget: the charges of an account, added up by flow, step or week."""
+"""Who spent a budget, and which charges did not go as most do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,10 +11,17 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.records import UnusualSteps
 from dpflow.ledger.rows import term_of
-from dpflow.ledger.views.charges import charges, openings
-from dpflow.ledger.views.parts import gates_of_book, load_book
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.accounts import gates_of_book, governing, load_book, waiting
+from dpflow.ledger.views.charges import charges, window
 
+#: So many entries of a dataset's newest term tell of its newest steps.
+RECENT = 20_000
+#: What the journal says of a step that called nothing of dpflow to draw its noise.
+OWN_NOISE = ("own", "self-declared")
+_DREW, _FORFEITED = "drew its own noise", "was forfeited"
 _HAVE_BUDGETS = ("dataset", "partition", "population")
 
 
@@ -63,9 +70,6 @@ def spending(
     """
     groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str, str]] = {}
     with ledger.storage.read() as reading:
-        opening = openings(reading, dataset).get(term)
-        if opening is None:
-            return []
         rules = {
             gate.id: gate.rule
             for gate in gates_of_book(load_book(reading, dataset), dataset)
@@ -73,7 +77,7 @@ def spending(
             and gate.kind in _HAVE_BUDGETS
             and isinstance(gate.rule, Filter)
         }
-        for charge in charges(reading, dataset, opening.number):
+        for charge in charges(reading, f"{dataset}#{term}"):
             at, body = charge.last.at, charge.body
             group = tuple(GROUPS[name](body, charge.last) for name in by)
             for account in rules.keys() & charge.amounts.keys():
@@ -100,3 +104,93 @@ def spending(
 def _week(at: str) -> str:
     year, week, _ = datetime.fromisoformat(at).isocalendar()
     return f"{year}-W{week:02}"
+
+
+# Unusual steps
+
+
+@dataclass(frozen=True, slots=True)
+class Unusual:
+    """Charges of one step that went the same unusual way.
+
+    Attributes:
+        what: "drew its own noise", "failed: TYPE" or "was forfeited".
+        times: How many there are.
+        first: When the oldest was posted or, if it never was, reserved; a label.
+        last: When the newest was.
+    """
+
+    what: str
+    step: str
+    flow: str | None
+    times: int
+    first: str
+    last: str
+
+
+def unusual_steps(ledger: Ledger, dataset: str, *, most: int = RECENT) -> UnusualSteps:
+    """Count the steps of a newest term that drew their own noise, failed or got lost.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: The dataset; nothing is counted if it has no term yet.
+        most: Read so many entries of its term, the newest.
+    """
+    with ledger.storage.read() as reading:
+        term = governing(reading, dataset)
+        if term is None:
+            return UnusualSteps()
+        whole = f"{dataset}#{term.number}"
+        start, older = window(reading, whole, most)
+        found = [what for what, *_ in _unusual(ledger, reading, whole, start)]
+    own_noise, forfeited = found.count(_DREW), found.count(_FORFEITED)
+    return UnusualSteps(
+        own_noise=own_noise,
+        failed=len(found) - own_noise - forfeited,
+        forfeited=forfeited,
+        older=older,
+    )
+
+
+def unusual(ledger: Ledger, dataset: str, term: int) -> list[Unusual]:
+    """Return the steps that did not go as most do, the newest first.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: A dataset or population.
+        term: Number of one of its terms.
+    """
+    times: dict[tuple[str, str, str | None], tuple[int, str, str]] = {}
+    with ledger.storage.read() as reading:
+        for what, made, at in _unusual(ledger, reading, f"{dataset}#{term}"):
+            group = what, str(made.body.get("step") or "-"), made.body.get("flow")
+            count, first, last = times.get(group, (0, at, at))
+            times[group] = count + 1, min(first, at), max(last, at)
+    found = [Unusual(*group, *seen) for group, seen in times.items()]
+    return sorted(found, key=lambda each: each.last, reverse=True)
+
+
+def _unusual(
+    ledger: Ledger, reading: Reading, whole: str, start: int = 0
+) -> Iterator[tuple[str, Entry, str]]:
+    """Yield how unusual charges of a term that ended after an entry, or never, went.
+
+    With each come the entry that began it, and when it ended.
+    """
+    for charge in charges(reading, whole, start):
+        if what := _way(charge.last):
+            yield what, charge.made, charge.last.at
+    for each, alive in waiting(ledger, reading):
+        if not alive and whole in each.held:
+            yield _FORFEITED, each.made, each.made.at
+
+
+def _way(entry: Entry) -> str:
+    """Return the unusual way in which a charge ended; "" if it was none."""
+    if entry.kind == "forfeit":
+        return _FORFEITED
+    if entry.kind != "settle":
+        return ""
+    if entry.body.get("outcome") == "failed":
+        return f"failed: {entry.body.get('error_type') or 'error'}"
+    return _DREW if entry.body.get("noise") in OWN_NOISE else ""

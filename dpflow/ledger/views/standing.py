@@ -15,8 +15,13 @@ from dpflow.exceptions import UnknownDataset
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
-from dpflow.ledger.views.terms import differences, is_replaceable
+from dpflow.ledger.views.accounts import (
+    NO_ACCOUNTS,
+    account_view,
+    book_accounts,
+    differences,
+    is_replaceable,
+)
 from dpflow.policy import PolicySet
 from dpflow.policy.types import did_you_mean
 

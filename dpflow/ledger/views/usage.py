@@ -9,11 +9,9 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Usage
-from dpflow.ledger.rows import account_key
 from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import current_gates
+from dpflow.ledger.views.accounts import current_gates, load_book
 from dpflow.ledger.views.charges import bodies, newest_numbers
-from dpflow.ledger.views.parts import load_book
 
 
 def usage(
@@ -52,7 +50,7 @@ def _points(
     reading: Reading, gate: Gate, refused: list[Entry], most: int
 ) -> list[Usage]:
     """Return the points of an account: every n-th, the newest, and its refusals."""
-    numbers = newest_numbers(reading, [account_key(gate.id)], ENDLESS)[::-1]
+    numbers = newest_numbers(reading, gate.id, ENDLESS)[::-1]
     stride = 1
     while len(numbers) // stride > 2 * most:
         stride *= 2

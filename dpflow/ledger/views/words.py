@@ -11,7 +11,7 @@ from dpflow.ledger.records import (
     AccountView,
     OpenReservation,
 )
-from dpflow.ledger.views.parts import partition_of
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 

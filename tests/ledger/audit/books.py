@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,8 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Amend, Prior
-from dpflow.ledger.entry import Columns, canonical, entry_hash
+from dpflow.ledger.entry import canonical, entry_hash, first_hash
 from tests.ledger.support import (
-    COLUMNS,
     Place,
     edit,
     granted,
@@ -68,35 +68,45 @@ def quoted(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def rewrite(path: Place, change: Callable[[dict], None], book: str) -> None:
-    """Change entries and fit the whole chain and the rows' sums to them."""
-    names = COLUMNS.split()
-    where = f"FROM entry WHERE book = '{book}' ORDER BY number"
-    statements, previous, sums = [], "", {}
-    for values in read(path, f"SELECT {', '.join(names)} {where}"):
-        row = dict(zip(names, values, strict=True))
-        key = f"book = '{book}' AND number = {row['number']}"
-        row["postings"] = json.loads(row["postings"])
+NAMES = ("number", "kind", "charge", "rows", "body", "at", "writer")
+
+
+def rewrite(path: Place, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change entries, and fit the whole chain and the tags to them.
+
+    Args:
+        path: The ledger.
+        change: Gets each entry with `rows` and `body` as data, to be changed.
+    """
+    sql = "SELECT ledger_id, version, created_at, environment FROM ledger"
+    previous, statements = first_hash(*read(path, sql)[0]), ["DELETE FROM tag"]
+    for values in read(path, f"SELECT {', '.join(NAMES)} FROM entry ORDER BY number"):
+        row = dict(zip(NAMES, values, strict=True))
+        row |= {name: json.loads(row[name]) for name in ("rows", "body")}
         change(row)
-        sums |= row["postings"]
-        if not isinstance(row["postings"], str):
-            row["postings"] = canonical(row["postings"])
-        previous = entry_hash(previous, Columns(**row))
-        told = ", ".join(f"{name} = {quoted(row[name])}" for name in names)
-        statements.append(f"UPDATE entry SET {told}, hash = '{previous}' WHERE {key}")
-    statements.append(f"UPDATE book SET hash = '{previous}' WHERE name = '{book}'")
-    for account, (_, settled, held) in sums.items():
-        told = f"settled = '{canonical(settled)}', held = '{canonical(held)}'"
-        statements.append(f"UPDATE account SET {told} WHERE id = '{account}'")
+        keys = [*row["rows"]]
+        for name in ("rows", "body"):
+            row[name] = row.get(f"text of {name}") or canonical(row[name])
+        previous = entry_hash(previous, [row[name] for name in NAMES])
+        told = ", ".join(f"{name} = {quoted(row[name])}" for name in NAMES)
+        where = f"hash = '{previous}' WHERE number = {values[0]}"
+        statements.append(f"UPDATE entry SET {told}, {where}")
+        statements += [f"INSERT INTO tag VALUES ({quoted(k)}, {values[0]})" for k in keys]
     edit(path, *statements)
 
 
-def cheaper(row: dict) -> None:
+def postings(row: dict[str, Any]) -> list[list[Any]]:
+    """Return what an entry says of accounts, to be changed."""
+    return [each for key, each in row["rows"].items() if key.startswith("account/")]
+
+
+def cheaper(row: dict[str, Any]) -> None:
     """Make every amount a tenth of what it was."""
-    row["postings"] = {
-        account: [[amount // 10 for amount in amounts] for amounts in three]
-        for account, three in row["postings"].items()
-    }
+    for posting in postings(row):
+        posting[:3] = [[n // 10 for n in amounts] for amounts in posting[:3]]
+    for key in row["rows"]:
+        if key.startswith(("granted/", "held/")):
+            row["rows"][key] = [n // 10 for n in row["rows"][key]]
 
 
 def signed_thrice(ledger, path):
@@ -109,8 +119,8 @@ def signed_thrice(ledger, path):
 
 
 def points(path):
-    """Return what the checkpoints of a dataset say."""
-    sql = "SELECT body FROM entry WHERE book = 'a' AND kind = 'checkpoint'"
+    """Return what the checkpoints say."""
+    sql = "SELECT body FROM entry WHERE kind = 'checkpoint'"
     found = read(path, f"{sql} ORDER BY number")
     return [json.loads(body)["signed"] for (body,) in found]
 

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Gaussian
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.by_hand import Prior
+from dpflow.ledger.decision.office import Resume
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.newest_entries import TAIL
-from tests.ledger.audit.books import SHOP, fill, quoted, rewrite
+from dpflow.ledger.following import MOST
+from tests.ledger.audit.books import NAMES, fill, postings, quoted, rewrite
+from tests.ledger.forging import settle_for
 from tests.ledger.support import (
-    COLUMNS,
     Place,
     edit,
     granted,
@@ -68,83 +67,46 @@ def test_progress_tells_of_every_entry(ledger: Ledger) -> None:
 )
 def test_an_edited_or_removed_entry_is_named(ledger, path, edited):
     """That entry, and not a later one."""
-    edit(path, f"{edited} WHERE book = 'a' AND number = 4")
-    first = verify(ledger).bad[0]
-    assert (first.book, first.entry) == ("a", 4)
+    edit(path, f"{edited} WHERE number = 4")
+    assert verify(ledger).bad[0].entry == 4
 
 
-OUTSIDE = {
-    "settled": "UPDATE account SET settled = '[0]' WHERE id = 'a#1'",
-    "held": "UPDATE account SET held = '[0]' WHERE id = 'a#1'",
-    "moved by": "UPDATE account SET entry = entry - 1 WHERE id = 'a#1'",
-    "told": "UPDATE account SET told = '{\"0.5\":2}' WHERE id = 'a#1'",
-    "overdrawn": "UPDATE account SET overdrawn = 0 WHERE overdrawn = 1",
-    "head": f"UPDATE book SET hash = '{'0' * 64}' WHERE name = 'a'",
-    "number": "UPDATE book SET number = number - 1 WHERE name = 'a'",
-    "ran": "UPDATE book SET ran = '{}' WHERE name = 'a'",
-    "frozen": "UPDATE book SET frozen = '{}' WHERE name = 'a'",
-    "term": "UPDATE term SET entry = entry + 1 WHERE book = 'a'",
-    "charge": "UPDATE charge SET state = 'void' WHERE state = 'open'",
-    "settlement": "UPDATE charge SET state = 'void' WHERE id = "
-    "(SELECT id FROM charge WHERE state = 'settled' LIMIT 1)",
-    "opened": "UPDATE charge SET state = 'open' WHERE state = 'settled'",
-    "holds": "UPDATE charge SET held = '{}' WHERE state = 'open'",
-    "owner": "UPDATE charge SET owner = 'x' WHERE state = 'open'",
-    "places": "UPDATE charge SET places = '{\"a\":[2,0]}' WHERE state = 'open'",
-    "epoch": "UPDATE charge SET epoch = 1 WHERE state = 'open'",
-    "release": "UPDATE release SET value = '99' WHERE value = '2'",
-    "digest": f"UPDATE release SET digest = '{'0' * 64}' WHERE value = '2'",
-    "claimed": "UPDATE release SET state = 'claimed', value = NULL WHERE value = '2'",
-    "no release": "DELETE FROM release WHERE value = '2'",
-    "run": "UPDATE run SET refused = '[]'",
-    "no run": "DELETE FROM run",
-    "granted": "UPDATE granted SET most = '{}' WHERE book = 'a'",
-    "claim": "DELETE FROM claim",
-    "no account": "DELETE FROM account WHERE id = 'shop#1'",
-    "no charge": "DELETE FROM charge WHERE state = 'settled'",
-    "unmade": "INSERT INTO charge SELECT 'made up', state, owner, places, held, added, "
-    "covers, key, epoch FROM charge WHERE state = 'open'",
-    "another's": "UPDATE release SET charge = 'x' WHERE value = '2'",
-    "no journal": "DELETE FROM book WHERE name = 'shop'",
-}
-#: What is said of some of them.
-SAID = {
-    "charge": "its row says state void, its journal open",
-    "term": "term 1 of dataset 'a': its row says entry",
-    "frozen": "the journal of a: its row says frozen",
-    "no run": "run refused: the journal tells of it, and it has no row",
-    "unmade": "reservation made up: it has a row, and no entry",
+#: What stands beside the journal, and what is said of it.
+BESIDE = {
+    "DELETE FROM tag WHERE key = 'account/a#1' AND number = 3": "'account/a#1' was taken",
+    "INSERT INTO tag VALUES ('account/a#1', 99)": "tags that no entry",
+    "INSERT INTO tag VALUES ('account/a#2', 3)": "tags that no entry",
+    "UPDATE tag SET key = 'account/b#1' WHERE key = 'account/a#1'": "was taken away",
+    "UPDATE kept SET value = '99' WHERE value = '2'": "not the one that was settled",
+    "INSERT INTO kept VALUES ('x', '1')": "not the one that was settled",
 }
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_what_the_journal_implies_is_covered(ledger, path, name):
-    """Accounts, terms, reservations and releases agree with it."""
-    if name == "overdrawn":
-        ledger.ask(Prior(policy=SHOP, cost=Gaussian(sensitivity=1, sigma=1), **PRIOR))
+@pytest.mark.parametrize("edited", BESIDE)
+def test_tags_and_values_are_compared_with_the_journal(ledger, path, edited):
+    """One that was taken away, added or changed."""
+    edit(path, edited)
+    assert BESIDE[edited] in str(verify(ledger).bad[0])
+
+
+def test_a_value_may_be_deleted(ledger, path):
+    """The control: nobody promised to keep it."""
+    edit(path, "DELETE FROM kept WHERE value = '2'")
     assert verify(ledger).fine
-    edit(path, OUTSIDE[name])
-    bad = verify(ledger).bad
-    assert bad
-    assert SAID.get(name, "") in str(bad[0])
 
 
-PRIOR = {"reason": "much", "evidence": "f" * 64}
-
-
-def wrong_sum(row: dict) -> None:
+def wrong_sum(row):
     """Forget half of what was settled in the sums."""
-    if row["number"] > 4:
-        for three in row["postings"].values():
-            three[1] = [amount // 2 for amount in three[1]]
+    for posting in postings(row) if row["number"] > 4 else ():
+        posting[1] = [amount // 2 for amount in posting[1]]
 
 
 def test_sums_are_checked_even_where_all_hashes_fit(ledger, path):
     """The first entry whose sums do not follow is named."""
-    rewrite(path, wrong_sum, "a")
+    rewrite(path, wrong_sum)
     first = verify(ledger).bad[0]
-    assert (first.book, first.entry) == ("a", 5)
-    assert "it says settled" in first.problem
+    assert first.entry == 5
+    assert "it says" in first.problem
 
 
 ALIEN = {
@@ -154,55 +116,59 @@ ALIEN = {
     "opened again": {"kind": "open"},
     "drawn": {"kind": "seal"},
 }
-AMOUNTS = {
-    "negative": "[[-1],[0],[0]]",
-    "no numbers": '["nothing",[0],[0]]',
-    "another length": "[[1],[1],[0]]",
-    "too few": "[[1,0],[1,0]]",
-    "a space": "[[1, 0],[1,0],[0,0]]",
+POSTINGS = {
+    "negative": '{"account/a#1":[[-1],[0],[0]]}',
+    "no numbers": '{"account/a#1":["nothing",[0],[0]]}',
+    "another length": '{"account/a#1":[[1],[1],[0]]}',
+    "too few": '{"account/a#1":[[1,0],[1,0]]}',
+    "no object": "[]",
 }
 
 
-@pytest.mark.parametrize("name", [*ALIEN, *AMOUNTS])
+@pytest.mark.parametrize("name", [*ALIEN, *POSTINGS])
 def test_entries_that_cannot_be_are_named(ledger, path, name):
     """Also where a hash says that they are what was written."""
 
     def alien(row):
         if row["number"] == 3:
-            row.update(ALIEN.get(name, {}))
-            if name in AMOUNTS:
-                row["postings"] = Text(f'{{"a#1":{AMOUNTS[name]}}}')
+            row |= ALIEN.get(name, {"text of rows": POSTINGS.get(name)})
 
-    rewrite(path, alien, "a")
-    first = verify(ledger).bad[0]
-    assert (first.book, first.entry) == ("a", 3)
+    rewrite(path, alien)
+    assert verify(ledger).bad[0].entry == 3
+    with pytest.raises(LedgerCorrupt):
+        granted(open_ledger(url(path)), "0.001")
 
 
-class Text(str):
-    """Postings as they are written, in whatever form."""
+def test_text_in_another_form_is_named(ledger, path):
+    """The same amounts with a space are not what `after` writes."""
 
-    def keys(self):
-        """Tell of no account."""
-        return ()
+    def spaced(row):
+        if row["number"] == 3:
+            row["text of rows"] = canonical(row["rows"]).replace(",", ", ", 1)
 
-    __slots__ = ()
+    rewrite(path, spaced)
+    assert verify(ledger).bad[0].entry == 3
 
 
 def test_a_grant_above_its_gate_is_named(ledger, path):
     """Whoever fits hashes and sums cannot make a step admitted."""
 
     def dearer(row):
-        if row["kind"] in {"open", "refuse"}:
-            return
-        for three in row["postings"].values():
-            three[:] = [[amount * 5 for amount in amounts] for amounts in three]
+        for posting in postings(row):
+            posting[:3] = [[n * 5 for n in amounts] for amounts in posting[:3]]
+        for key, told in row["rows"].items():
+            if key.startswith("granted/"):
+                row["rows"][key] = [n * 5 for n in told]
+            for amounts in told.get("added", {}).values() if "owner" in told else ():
+                amounts[:] = [n * 5 for n in amounts]
 
-    rewrite(path, dearer, "a")
+    rewrite(path, dearer)
     found = verify(ledger).bad
-    (beyond,) = [each for each in found if "does not admit" in each.problem]
-    assert (beyond.account, beyond.book) == ("a#1", "a")
+    (beyond,) = [e for e in found if "does not admit" in e.problem and e.account == "a#1"]
     row = read(path, "SELECT kind FROM entry WHERE number = ?", beyond.entry)
-    assert ("reserve",) in row
+    assert row == [("reserve",)]
+    with pytest.raises(LedgerCorrupt, match="above its gate"):
+        granted(open_ledger(url(path)), "0.001")
 
 
 def test_a_grant_while_frozen_is_named(ledger, path):
@@ -210,53 +176,70 @@ def test_a_grant_while_frozen_is_named(ledger, path):
 
     def frozen(row):
         if row["number"] == 3:
-            row.update(kind="freeze", charge=None, postings={})
-            row["body"] = canonical({"frozen": {"who": "ann", "reason": "x"}})
+            told = {"who": "ann", "reason": "x", "at": row["at"]}
+            body = {"book": "a", "frozen": told, "who": "ann"}
+            key = {"book/a": {"term": 1, "frozen": told, "flows": []}}
+            row |= {"kind": "freeze", "charge": None, "rows": key, "body": body}
 
-    rewrite(path, frozen, "a")
-    (first, *_) = verify(ledger).bad
-    assert first.book == "a"
-    assert "frozen" in first.problem
-
-
-# The tail at open
+    rewrite(path, frozen)
+    assert "frozen" in verify(ledger).bad[0].problem
 
 
-def test_an_edited_tail_refuses_the_first_decision(ledger, path):
-    """A process does not decide on sums that do not follow."""
-    edit(path, "UPDATE entry SET at = '' WHERE book = 'a' AND number = 6")
-    opened = open_ledger(url(path))
-    with pytest.raises(LedgerCorrupt, match="entry 6"):
-        granted(opened, "0.001")
+# What was appended
 
 
-def test_the_tail_is_short(path):
+def test_an_edited_entry_refuses_the_first_decision(ledger, path):
+    """A process does not decide on entries that do not follow."""
+    edit(path, "UPDATE entry SET at = '' WHERE number = 6")
+    with pytest.raises(LedgerCorrupt, match="Entry 6"):
+        granted(open_ledger(url(path)), "0.001")
+
+
+def test_the_newest_entries_are_followed_without_a_witness(path):
     """What is older is for `verify`: opening stays fast."""
     ledger = create_ledger(url(path), witness="none")
     policy = make_policy(budget="{epsilon: 100}")
-    requests = [request(ledger, "0.01", policies=[policy]) for _ in range(TAIL + 20)]
+    requests = [request(ledger, "0.01", policies=[policy]) for _ in range(MOST + 20)]
     ledger.reserve_many(requests)
-    edit(path, "UPDATE entry SET at = '' WHERE book = 'a' AND number = 5")
+    edit(path, "UPDATE entry SET at = '' WHERE number = 5")
     opened = open_ledger(url(path), witness="none")
     assert granted(opened, "0.01", policies=[policy])
     assert [finding.entry for finding in verify(opened).bad] == [5]
 
 
+@pytest.mark.parametrize("witnessed", [True, False])
+def test_filler_hides_no_forged_settlement_from_a_witness(path, tmp_path, witnessed):
+    """A settlement to nothing, and more empty entries than are followed at opening."""
+    place = str(tmp_path / "w") if witnessed else "none"
+    ledger = create_ledger(url(path), witness=place)
+    charge = granted(ledger, "0.9")
+    with pytest.MonkeyPatch.context() as patch:
+        forger = open_ledger(url(path), witness="none")
+        settle_for(forger, charge, patch, 0)
+    for _ in range(MOST + 5):
+        forger.ask(Resume(books=("a",), flow="f"))
+    opened = open_ledger(url(path), witness=place)
+    if witnessed:
+        with pytest.raises(LedgerCorrupt, match="settled for less"):
+            granted(opened, "0.9")
+    else:
+        # The control: without a witness only `verify` reads so far back.
+        granted(opened, "0.9")
+    assert "settled for less" in str(verify(opened).bad[0])
+
+
 def test_random_flips_of_the_journal_are_found(ledger, path):
     """A bit in any text of any entry."""
     chance = random.Random(5)
-    rows = read(path, f"SELECT {COLUMNS.replace(' ', ', ')} FROM entry")
-    names = [name for name in COLUMNS.split() if name not in {"book", "number", "kind"}]
+    rows = read(path, f"SELECT {', '.join(NAMES)} FROM entry")
     for _ in range(40):
-        row = dict(zip(COLUMNS.split(), chance.choice(rows), strict=True))
-        name = chance.choice([n for n in names if row[n]])
+        row = dict(zip(NAMES, chance.choice(rows), strict=True))
+        name = chance.choice([n for n in NAMES[2:] if row[n]])
         text = row[name]
         at = chance.randrange(len(text))
         flipped = text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :]
-        key = [row["book"], row["number"]]
-        where = f"WHERE book = '{key[0]}' AND number = {key[1]}"
+        where = f"WHERE number = {row['number']}"
         edit(path, f"UPDATE entry SET {name} = {quoted(flipped)} {where}")
-        first = verify(ledger).bad[0]
-        assert [first.book, first.entry] == key
+        assert verify(ledger).bad[0].entry == row["number"]
         edit(path, f"UPDATE entry SET {name} = {quoted(text)} {where}")
     assert verify(ledger).fine

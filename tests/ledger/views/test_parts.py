@@ -9,8 +9,13 @@ from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views.accounts import book_accounts, standing_gates
-from dpflow.ledger.views.parts import gates_of_book, load_book, partition_of
+from dpflow.ledger.views.accounts import (
+    book_accounts,
+    gates_of_book,
+    load_book,
+    partition_of,
+    standing_gates,
+)
 from tests.ledger.support import Place, edit, granted, make_policy
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")

@@ -13,11 +13,8 @@ from pathlib import Path
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit.fold import Fold
-from dpflow.ledger.entry import Columns, entry_of
-from dpflow.ledger.storage.row_texts import key_text, row_text
 from tests.ledger.processes import Child, die
-from tests.ledger.support import COLUMNS, edit, granted, make_policy, read, request, url
+from tests.ledger.support import edit, granted, make_policy, read, request, url
 
 POLICY = make_policy(budget="{epsilon: 100}")
 OTHER = make_policy("b", budget="{epsilon: 100}")
@@ -116,27 +113,7 @@ def copied_without_log(host: Host) -> None:
 
 def created_anew(host: Host) -> None:
     """An image brings the ledger as it was when the image was made: empty."""
-    edit(host.path, "DELETE FROM entry", "DELETE FROM row")
-
-
-def fit_rows(path: Path) -> None:
-    """Make every row what the journals say, as someone who knows the schema could."""
-    fold = Fold()
-    for (book,) in read(path, "SELECT DISTINCT book FROM entry"):
-        previous = ""
-        names = ", ".join([*COLUMNS.split(), "hash"])
-        sql = f"SELECT {names} FROM entry WHERE book = ? ORDER BY number"
-        for *columns, told in read(path, sql, book):
-            fold.add(book, [entry_of(previous, Columns(*columns), told)])
-            previous = told
-    fold.end()
-    assert fold.bad == {}
-    edit(path, "DELETE FROM row")
-    with closing(sqlite3.connect(path)) as connection:
-        for key, row in fold.rows.items():
-            values = key_text(key), row_text(row)
-            connection.execute("INSERT INTO row (key, value) VALUES (?, ?)", values)
-        connection.commit()
+    edit(host.path, "DELETE FROM entry", "DELETE FROM tag", "DELETE FROM kept")
 
 
 def cloned_to_another_host(host: Host) -> None:
@@ -174,13 +151,12 @@ def restored_into_the_open_file(host: Host) -> None:
     copy_database(copy, host.path)
 
 
-def charges_taken_back(host: Host, book: str = "a") -> None:
-    """Someone who knows the schema removes the newest entries and fits the rest."""
+def charges_taken_back(host: Host) -> None:
+    """Someone who knows the schema removes the newest entries, and their tags."""
     host.work()
-    sql = "SELECT max(number) FROM entry WHERE book = ? AND kind = 'reserve'"
-    ((number,),) = read(host.path, sql, book)
-    edit(host.path, f"DELETE FROM entry WHERE book = '{book}' AND number >= {number}")
-    fit_rows(host.path)
+    ((number,),) = read(host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'")
+    tables = ("entry", "tag")
+    edit(host.path, *(f"DELETE FROM {t} WHERE number >= {number}" for t in tables))
 
 
 def gone_another_way(host: Host) -> None:
