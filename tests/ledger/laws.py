@@ -117,7 +117,8 @@ class Play:
 
     def facts(self) -> dict[str, Any]:
         """Return what every command says of who sends it."""
-        return {"at": f"t{next(self.clock)}", "writer": "w", "facts": {"who": "ann"}}
+        writer, at = self.storage.writer or "w", f"t{next(self.clock)}"
+        return {"at": at, "writer": writer, "facts": {"who": "ann"}}
 
     def ask(self, command: Command) -> Any:
         """Load, decide and store; an error is an answer, too."""
