@@ -126,7 +126,7 @@ def _print(found: list[KeptRelease]) -> None:
     from fractions import Fraction
 
     from dpflow.cli.tables import cell, new_table
-    from dpflow.ledger.views.unusual import OWN_NOISE
+    from dpflow.ledger.views.spending import OWN_NOISE
     from dpflow.rounding import short_up
 
     when, error = "when (UTC)", "+-"

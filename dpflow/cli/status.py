@@ -229,7 +229,7 @@ def _print_outlooks(ahead: Sequence[Outlook]) -> None:
     if not ahead:
         return
     from dpflow.cli.tables import outlooks_table
-    from dpflow.ledger.views.unusual import RECENT
+    from dpflow.ledger.views.spending import RECENT
 
     say("", outlooks_table(ahead))
     if any(each.older for each in ahead):

@@ -13,8 +13,8 @@ from rich.text import Text
 from dpflow.forecast import Outlook
 from dpflow.forecast.check import GateCheck
 from dpflow.ledger.records import AccountView
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.ledger.views.entries import JournalEntry
-from dpflow.ledger.views.parts import partition_of
 from dpflow.ledger.views.words import (
     account_title,
     amount_text,

@@ -15,7 +15,7 @@ from dpflow.notebook import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dpflow.ledger.views.unusual import Unusual
+    from dpflow.ledger.views.spending import Unusual
     from dpflow.show.why import Refused, Why
 
 

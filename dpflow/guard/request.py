@@ -33,8 +33,8 @@ from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.types import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
+from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.terms import newest_term
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier

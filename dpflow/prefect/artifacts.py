@@ -17,8 +17,8 @@ from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts, terms
+from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.terms import newest_term
 from dpflow.ledger.views.words import account_lines, in_markdown, telling
 from dpflow.prefect.time_limit import ask_briefly, tell_progress
 from dpflow.show.guarantees import term_guarantee

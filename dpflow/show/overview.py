@@ -16,7 +16,7 @@ from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
-from dpflow.ledger.views.parts import partition_of
+from dpflow.ledger.views.accounts import partition_of
 from dpflow.ledger.views.standing import ENDED, Standing
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy

@@ -10,9 +10,8 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import RefusalView
-from dpflow.ledger.views.spending import GROUPS, Spending, spending
+from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending, unusual
 from dpflow.ledger.views.standing import check_dataset
-from dpflow.ledger.views.unusual import Unusual, unusual
 from dpflow.ledger.views.words import amounts_text, percent_text
 from dpflow.notebook import TableRecord
 from dpflow.policy.files import policies_and_problem
