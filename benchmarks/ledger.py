@@ -37,12 +37,12 @@ import psycopg
 from benchmarks.ledger_raw import of_bytes, of_rows
 from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
+from dpflow.config import NO_WITNESS
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.entry import Columns, Entry, columns_of, entry_hash
-from dpflow.ledger.model import Keys
+from dpflow.ledger.entry import Columns, Entry, written
+from dpflow.ledger.journal import Change, after
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Book
-from dpflow.ledger.storage.row_texts import key_text, row_text
+from dpflow.ledger.state import State
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.processes import Child, Gate
 from tests.postgres import PostgresServer
@@ -299,58 +299,42 @@ def phases(ledger: Ledger, one: Policy, count: int = 200) -> None:
 
 
 def with_history(url: str, entries: int) -> Ledger:
-    """Make a ledger whose one book has so many entries, chained."""
-    ledger, one = create_ledger(url), policy()
+    """Make a ledger whose one dataset has so many entries, chained."""
+    ledger, one = create_ledger(url, witness=NO_WITNESS), policy()
     charge(ledger, one)
     with ledger.storage.read() as reading:
-        newest = next(reading.newest("d0"))
-        book = reading.load(Keys(books=("d0",))).book("d0")
+        head = reading.head()
+        newest = reading.entries([head[0]])[head[0]]
+        state = reading.load(lambda _: ["book/d0"])
     # The sums stay; a refusal moves none, and this is about length only.
-    made = _refusals(newest, entries)
-    names = (*Columns._fields, "hash")
-    move = "UPDATE row SET value = {0} WHERE key = {0}"
+    made = _refusals(state, newest, entries)
+    names = ",".join(Columns._fields)
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///")
         with contextlib.closing(sqlite3.connect(path)) as file:
-            marks = ",".join("?" * len(names))
-            sql = f"INSERT INTO entry ({','.join(names)}) VALUES ({marks})"
-            file.executemany(sql, _noted(made, last := []))
-            file.execute(move.format("?"), _end(book, last))
+            marks = ",".join("?" * len(Columns._fields))
+            file.executemany(f"INSERT INTO entry ({names}) VALUES ({marks})", made)
             file.commit()
         return ledger
-    with psycopg.connect(url, options="-c search_path=dpflow") as connection:
-        with connection.cursor().copy(
-            f"COPY entry ({','.join(names)}) FROM STDIN"
-        ) as copy:
-            for values in _noted(made, last := []):
-                copy.write_row(values)
-        connection.execute(move.format("%s").encode(), _end(book, last))
+    copied = f"COPY entry ({names}) FROM STDIN"
+    with (
+        psycopg.connect(url, options="-c search_path=dpflow") as connection,
+        connection.cursor().copy(copied.encode()) as copy,
+    ):
+        for values in made:
+            copy.write_row(values)
     return ledger
 
 
-def _end(book: Book, last: list[Any]) -> tuple[str, str]:
-    """Return the row of a book that ends with an entry, and its key."""
-    number, head = last
-    return row_text(book._replace(number=number, hash=head)), key_text(("book", "d0"))
-
-
-def _noted(
-    made: Iterator[tuple[Any, ...]], last: list[Any]
-) -> Iterator[tuple[Any, ...]]:
-    """Pass entries on; the newest one's number and hash are left in `last`."""
-    for values in made:
-        last[:] = values[1], values[-1]
-        yield values
-
-
-def _refusals(newest: Entry, entries: int) -> Iterator[tuple[Any, ...]]:
+def _refusals(state: State, newest: Entry, entries: int) -> Iterator[Columns]:
     """Yield entries that follow one another."""
-    head, like = newest.hash, columns_of(newest)
-    refused = like._replace(kind="refuse", charge=None, postings="{}")
+    head, body = state.head, {"account": "d0#1", "accounts": ["d0#1"]}
+    label = {"at": newest.at, "writer": newest.writer}
+    rows = after(state, Change(0, "refuse", None, {}, body, newest.at))
     for number in range(newest.number + 1, entries + 1):
-        columns = refused._replace(number=number)
-        head = entry_hash(head, columns)
-        yield (*columns, head)
+        _, columns = written(head, "refuse", None, rows, body, **label)
+        head = number, columns.hash
+        yield columns
 
 
 def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> None:

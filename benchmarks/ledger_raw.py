@@ -13,7 +13,6 @@ questions in one before it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sqlite3
@@ -24,24 +23,19 @@ from typing import Any
 
 import psycopg
 
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.entry import Columns, entry_hash
 
 #: What a charge's two transactions ask and write, by name; the same in both dialects.
 _SQL = {
-    "rows": "SELECT key, value FROM row WHERE key IN (:book_key, :term_key, "
-    ":account_key, :charge_key)",
+    "newest": "SELECT key, max(number) FROM tag WHERE key IN (:book_key, :term_key, "
+    ":account_key, :charge_key) GROUP BY key",
     "entries": "SELECT entry.*, before.hash FROM entry LEFT JOIN entry AS before "
-    "ON before.book = entry.book AND before.number = entry.number - 1 "
-    "WHERE entry.book = :book AND entry.number IN (1, :before)",
-    "append": "INSERT INTO entry (book, number, kind, charge, postings, body, at, "
-    "writer, hash) VALUES (:book, :number, :kind, :charge, :postings, :body, :at, "
-    ":writer, :hash)",
-    "move": "INSERT INTO row (key, value) VALUES (:book_key, :book_row), "
-    "(:account_key, :account_row), (:charge_key, :charge_row) "
-    "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    "ON before.number = entry.number - 1 WHERE entry.number IN (1, :before)",
+    "append": "INSERT INTO entry (number, kind, charge, rows, body, at, writer, hash) "
+    "VALUES (:number, :kind, :charge, :rows, :body, :at, :writer, :hash)",
 }
-_ASKED = ("rows", "entries")
-_LOCK = "SELECT key FROM row WHERE key = :book_key FOR UPDATE"
+_ASKED = ("newest", "entries")
+_LOCK = "SELECT ledger_id FROM take_turn()"
 
 _Values = Mapping[str, Any]
 #: Runs named statements in one transaction: first those asked, then those that write.
@@ -84,7 +78,7 @@ def _durable(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def of_rows(url: str, *, asks: bool) -> Iterator[Callable[[], None]]:
-    """Give a function that writes a charge's rows to a ledger that has some.
+    """Give a function that writes a charge's entries to a ledger that has some.
 
     Args:
         url: A ledger of its own: what is written is no valid history.
@@ -142,46 +136,31 @@ def _of_server(url: str) -> Iterator[tuple[Transact, _Read]]:
 
 
 class _Pair:
-    """Writes copies of the newest charge's rows, under new ids and numbers."""
+    """Writes copies of the newest charge's entries, under new ids and numbers."""
 
     def __init__(self, transact: Transact, read: _Read, *, asks: bool) -> None:
         self._transact = transact
         self._asked = _ASKED if asks else ()
-        columns = "kind, postings, body, at, writer, hash, number"
-        sql = f"SELECT {columns} FROM entry ORDER BY number DESC LIMIT 2"
-        found = [dict(zip(columns.split(", "), row, strict=True)) for row in read(sql)]
-        self._entries = found[::-1]
-        self._number = found[0]["number"]
-        rows = dict(read("SELECT key, value FROM row"))
-        self._book, self._account, self._charge = (
-            json.loads(next(rows[key] for key in rows if key.startswith(kind)))
-            for kind in ("book:d0", "account:d0#1", "charge:")
-        )
+        names = ", ".join(Columns._fields)
+        found = read(f"SELECT {names} FROM entry ORDER BY number DESC LIMIT 2")
+        self._entries = [Columns(*row) for row in found[::-1]]
+        self._head = found[0][0], found[0][-1]
 
     def write(self) -> None:
         """Write one charge."""
         charge = uuid.uuid4().hex
-        amounts = [10**30, 0]
-        ways = (("open", 0, {"d0#1": amounts}), ("settled", self._number + 2, {}))
-        for entry, (state, ended, held) in zip(self._entries, ways, strict=True):
-            self._number += 1
-            made = self._number - (ended > 0)
-            self._book[1:3] = self._number, entry["hash"]
-            self._account[2:5] = self._number, amounts, amounts
-            self._charge[:2] = charge, state
-            self._charge[3:5] = {"d0": [made, ended]}, held
+        for like in self._entries:
+            (number, head), old = self._head, str(like.charge)
+            rows = like.rows.replace(old, charge)
+            columns = like._replace(number=number + 1, charge=charge, rows=rows)
+            columns = columns._replace(hash=entry_hash(head, columns))
             values = {
-                **entry,
-                "book": "d0",
-                "charge": charge,
-                "number": self._number,
-                "before": self._number - 1,
-                "book_key": "book:d0",
-                "term_key": "term:d0#1",
-                "account_key": "account:d0#1",
-                "charge_key": f"charge:{charge}",
-                "book_row": canonical(self._book),
-                "account_row": canonical(self._account),
-                "charge_row": canonical(self._charge),
+                **columns._asdict(),
+                "before": number,
+                "book_key": "book/d0",
+                "term_key": "term/d0#1",
+                "account_key": "account/d0#1",
+                "charge_key": f"charge/{charge}",
             }
-            self._transact(self._asked, ("append", "move"), values)
+            self._transact(self._asked, ("append",), values)
+            self._head = columns.number, columns.hash

@@ -16,11 +16,11 @@ from pathlib import Path
 from dpflow import PureDP
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.settlement import End
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import follow, next_entry
+from dpflow.ledger.entry import Entry, written
+from dpflow.ledger.journal import Change, after
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Changes, Key, Row
+from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
@@ -62,42 +62,30 @@ def filled(path: Path, charges: int) -> Ledger:
     told = {"outcome": "completed", "digest": "0" * 64}
     ledger.ask(End(charge=request.reservation, kind="settle", owner=owner, body=told))
     with storage.read() as reading:
-        entries = [*reading.after("orders")]
+        entries = [*reading.after()]
     _repeat(storage, entries, charges - 1)
     return ledger
 
 
 def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
     """Write the last two entries again and again, each time for another charge."""
-    rows: dict[Key, Row] = {}
+    state = State(whole=True)
     for entry in first:
-        rows |= _there(follow(rows, entry))
+        state.add(entry)
     for start in range(0, times, _BATCH):
-        changes, entries = Changes(), list[Entry]()
+        made = []
         names = [uuid.uuid4().hex for _ in range(min(_BATCH, times - start))]
         for like, name in product(first[-2:], names):
-            body = dict(like.body)
-            if like.kind == "reserve":
+            body, kind, amounts = dict(like.body), like.kind, like.amounts
+            if kind == "reserve":
                 body |= {"flow_run": name, "key": name * 2}
-            entry, made = next_entry(
-                rows,
-                like.book,
-                like.kind,
-                {account: each.amount for account, each in like.postings.items()},
-                body,
-                charge=name,
-                at=like.at,
-                writer=like.writer,
-            )
-            rows |= _there(made)
-            changes |= made
-            entries.append(entry)
+            number, label = state.head[0] + 1, {"at": like.at, "writer": like.writer}
+            rows = after(state, Change(number, kind, name, amounts, body, like.at))
+            entry, columns = written(state.head, kind, name, rows, body, **label)
+            state.add(entry)
+            made.append(columns)
         with storage.write() as transaction:
-            transaction.store(changes, entries, {})
-
-
-def _there(changes: Changes) -> dict[Key, Row]:
-    return {key: row for key, row in changes.items() if row is not None}
+            transaction.append(made, {})
 
 
 def main() -> None:
