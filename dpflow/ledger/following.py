@@ -44,6 +44,8 @@ class Trail:
         self._storage, self._watch = storage, watch
         #: Number and hash of the newest entry that was followed.
         self._at: tuple[int, str] | None = None
+        #: How many repairs the witness knew of then.
+        self._epoch = 0
 
     def follow(self, reading: Reading) -> None:
         """Follow what was appended since, within a transaction.
@@ -55,7 +57,7 @@ class Trail:
         head = reading.head()
         if head == self._at:
             return
-        if self._at is None or head[0] > self._at[0] + MOST:
+        if self._is_far(head[0]):
             raise TooFar
         self._follow(reading, MOST)
 
@@ -64,12 +66,18 @@ class Trail:
         left = True
         with self._storage.read() as reading:
             head = reading.head()[0]
-            if self._at is None or head > self._at[0] + MOST:
+            if self._is_far(head):
                 start = max(min(head - MOST, self._watch.newest(head)), 0)
                 self._at = start, reading.hash_of(start)
+                self._epoch = self._watch.epoch
         while left:
             with self._storage.read() as reading:
                 left = self._follow(reading, MOST)
+
+    def _is_far(self, head: int) -> bool:
+        """Say whether to begin anew: after many entries, and after a repair."""
+        at = self._at
+        return at is None or head > at[0] + MOST or self._epoch != self._watch.epoch
 
     def went_on(self, before: tuple[int, str], after: tuple[int, str]) -> None:
         """Note what this process appended itself."""
@@ -118,6 +126,12 @@ def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
                 raise
             what = f"entry {entry.number}: {error}"
             raise JournalError(what) from error
+    named = {key: entry.number for entry in entries for key in entry.rows}
+    newest = reading.ask("newest", names=[*named], before=entries[-1].number + 1)
+    for key, number in newest:
+        if number != named[key]:
+            what = f"{key} is as entry {number} left it, and {named[key]} moved it since"
+            raise JournalError(what)
 
 
 def disagreement(problem: str, place: str) -> LedgerCorrupt:

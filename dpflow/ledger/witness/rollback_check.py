@@ -74,6 +74,11 @@ class Watch:
         numbers = [] if len(lines) > _AT_ONCE else [line.number for line in lines]
         return Look(unseen, lines, numbers)
 
+    @property
+    def epoch(self) -> int:
+        """How many repairs the ledger had when its witness was begun."""
+        return 0 if self.witness is None else self.witness.epoch
+
     def newest(self, head: int) -> int:
         """Return the number of the witness's newest line; the head without one."""
         with suppress(LedgerError):
