@@ -14,7 +14,6 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, newest_terms, rule_of
@@ -23,8 +22,6 @@ from dpflow.ledger.rows import Charge, Term, account_key, split, term_of
 from dpflow.ledger.state import State, whole_book
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import read_charges
-from dpflow.policy import Policy
-from dpflow.policy.pinned import difference_lines
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
 
@@ -207,24 +204,6 @@ def newest_term(ledger: Ledger, dataset: str) -> Term | None:
 def governing(reading: Reading, book: str) -> Term | None:
     """Return the term that governs a book; None if nothing was applied yet."""
     return reading.load(lambda state: newest_terms(state, book)).newest(book)
-
-
-def differences(term: Term, policy: Policy) -> list[str]:
-    """Return how a file differs from a term's copy, in lines; none if it agrees."""
-    if agrees(term, policy):
-        return []
-    return difference_lines(term.facts["declared"], policy.declared())
-
-
-def is_replaceable(state: State, dataset: str) -> bool:
-    """Say whether the next step applies a file that differs from the copy by itself.
-
-    Args:
-        state: With the book of the dataset and its newest term.
-        dataset: Its name.
-    """
-    term = state.newest(dataset)
-    return term is None or may_be_replaced(state, term)
 
 
 # Gates

@@ -22,7 +22,6 @@ from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import number_from_text, number_text
 
-#: Entries that a person decided on: no charge and no refusal of a step.
 _DECIDED = ("forfeit", *(n for n, k in KINDS.items() if k.decides or k.by_hand))
 #: A line of the journal, and the gate of its account as it stands now.
 Line = tuple[AccountLine, Gate]
@@ -44,43 +43,36 @@ def history(
         limit: At most so many.
     """
 
-    def keep(_: Entry, account: str) -> bool:
-        return kind in (None, split(account)[2])
+    def shown(_: Entry, names: list[str]) -> list[str]:
+        return [name for name in names if kind in (None, split(name)[2])]
 
-    return [line for line, _ in lines(ledger, dataset, limit=limit, keep=keep)]
+    return [line for line, _ in _lines(ledger, dataset, shown, limit=limit)]
 
 
-def lines(
+def _lines(
     ledger: Ledger,
     dataset: str | None,
+    shown: Callable[[Entry, list[str]], list[str]],
     *,
     limit: int,
-    keep: Callable[[Entry, str], bool],
+    decided: bool = False,
 ) -> list[Line]:
-    """Return the newest lines of such entries and accounts, newest first."""
-    with ledger.storage.read() as reading:
-        books = reading.books() if dataset is None else [dataset]
-        found = (
-            (entry, account)
-            for entry, accounts in _moved(reading, newest_first(reading, books), books)
-            for account in sorted(accounts, reverse=True)
-            if keep(entry, account)
-        )
-        return list(_written(reading, list(islice(found, limit))))
+    """Return the newest lines, newest first.
 
-
-def decided(
-    ledger: Ledger, dataset: str | None = None, *, limit: int | None = None
-) -> list[Line]:
-    """Return a line for each of the newest decisions of people, newest first.
-
-    A decision that moves several accounts has the line of a whole dataset.
+    Args:
+        ledger: The ledger to read.
+        dataset: Only of this dataset or population.
+        shown: Which of the accounts that an entry is about have a line.
+        limit: At most so many.
+        decided: Only what people decided: no charge and no refusal of a step.
     """
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
+        every = reading.rare(*_DECIDED) if decided else newest_first(reading, books)
         found = (
-            (entry, min(accounts, key=lambda each: (each.startswith(PREFIX), each)))
-            for entry, accounts in _moved(reading, reading.rare(*_DECIDED), books)
+            (entry, account)
+            for entry, accounts in _moved(reading, every, books)
+            for account in shown(entry, accounts)
         )
         return list(_written(reading, list(islice(found, limit))))
 
@@ -94,17 +86,11 @@ def _moved(
     """
     terms = {book: len(reading.names(f"term/{book}#")) for book in books}
     for entry in entries:
-        names = (
-            entry.amounts
-            or entry.body.get("accounts")
-            or [
-                f"{book}#{terms[book]}"
-                for book in books_of(reading, entry)
-                if book in terms
-            ]
-        )
-        if accounts := [name for name in names if split(name)[0] in terms]:
-            yield entry, accounts
+        about = [book for book in books_of(reading, entry) if book in terms]
+        names = entry.amounts or entry.body.get("accounts", ())
+        own = sorted((n for n in names if split(n)[0] in about), reverse=True)
+        if about:
+            yield entry, own or [f"{book}#{terms[book]}" for book in about]
         if entry.kind == "open" and entry.body["book"] in terms:
             terms[entry.body["book"]] -= 1
 
@@ -216,8 +202,9 @@ def journal_entries(
     was decided about a population.
     """
 
-    def keep(entry: Entry, account: str) -> bool:
-        return all_accounts or _stands_alone(entry, account, dataset)
+    def shown(entry: Entry, names: list[str]) -> list[str]:
+        alone = (name for name in names if _stands_alone(entry, name, dataset))
+        return names if all_accounts else [*alone]
 
     with ledger.storage.read() as reading:
         fates = {
@@ -230,17 +217,24 @@ def journal_entries(
             account=account_view(gate),
             fate=fates.get(line.reservation or "", ""),
         )
-        for line, gate in lines(ledger, dataset, limit=limit, keep=keep)
+        for line, gate in _lines(ledger, dataset, shown, limit=limit)
     ]
 
 
 def decision_entries(
     ledger: Ledger, dataset: str | None, *, limit: int
 ) -> list[JournalEntry]:
-    """Return the newest decisions, newest first."""
+    """Return the newest decisions, newest first.
+
+    A decision that moves several accounts has the line of a whole dataset.
+    """
+
+    def shown(_: Entry, names: list[str]) -> list[str]:
+        return [min(names, key=lambda each: (each.startswith(PREFIX), each))]
+
     return [
         JournalEntry(entry=line, account=account_view(gate), fate="")
-        for line, gate in decided(ledger, dataset, limit=limit)
+        for line, gate in _lines(ledger, dataset, shown, limit=limit, decided=True)
     ]
 
 

@@ -13,16 +13,13 @@ from typing import Any
 
 from dpflow.exceptions import UnknownDataset
 from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views.accounts import (
-    NO_ACCOUNTS,
-    account_view,
-    book_accounts,
-    differences,
-    is_replaceable,
-)
-from dpflow.policy import PolicySet
+from dpflow.ledger.rows import Term
+from dpflow.ledger.views.accounts import NO_ACCOUNTS, account_view, book_accounts
+from dpflow.policy import Policy, PolicySet
+from dpflow.policy.pinned import difference_lines
 from dpflow.policy.types import did_you_mean
 
 #: States of an account that the first step of its flow will open, and of an open one
@@ -79,6 +76,8 @@ def standings(
     opened = {name: book for name, book in books.items() if book.accounts}
     wanted = sorted(opened.keys() | policies.keys()) if dataset is None else [dataset]
     found: list[Standing] = []
+    if dataset is not None and dataset not in opened:
+        check_dataset(ledger, policies, dataset)
     for name in wanted:
         policy = policies.get(name)
         book = opened.get(name, NO_ACCOUNTS)
@@ -86,12 +85,8 @@ def standings(
         term = known[-1] if known else None
         pins = {each.number: each.facts["pinned"] for each in known}
         views = [view for view in book.accounts if not _is_switch(view, pins)]
-        if term is not None:
-            fields, number = term.facts["pinned"], term.number
-        elif policy is not None:
-            fields, number = policy.pinned(), None
-        else:
-            raise _unknown(name, known_datasets(ledger, policies))
+        fields = policies[name].pinned() if term is None else term.facts["pinned"]
+        number = None if term is None else term.number
         found += _earlier_terms(views, number, book.parts)
         current = [view for view in views if view.term == number]
         found.append(
@@ -103,11 +98,17 @@ def standings(
                     sorted([*current, *_announced(fields, current)], key=_order)
                 ),
                 parts=book.parts,
-                differences=tuple(differences(term, policy)) if term and policy else (),
-                replaceable=is_replaceable(book.state, name),
+                differences=_differences(term, policy) if term and policy else (),
+                replaceable=term is None or may_be_replaced(book.state, term),
             )
         )
     return found
+
+
+def _differences(term: Term, policy: Policy) -> tuple[str, ...]:
+    if agrees(term, policy):
+        return ()
+    return tuple(difference_lines(term.facts["declared"], policy.declared()))
 
 
 def _is_switch(view: AccountView, pins: Mapping[int, Mapping[str, Any]]) -> bool:
@@ -131,14 +132,9 @@ def check_dataset(ledger: Ledger, policies: PolicySet, dataset: str) -> None:
     """
     known = known_datasets(ledger, policies)
     if dataset not in known:
-        raise _unknown(dataset, known)
-
-
-def _unknown(dataset: str, known: set[str]) -> UnknownDataset:
-    """Make the error for a dataset that nobody knows."""
-    hint = did_you_mean(dataset, known)
-    message = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
-    return UnknownDataset(message, dataset=dataset, known=sorted(known), hint=hint)
+        hint = did_you_mean(dataset, known)
+        msg = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
+        raise UnknownDataset(msg, dataset=dataset, known=sorted(known), hint=hint)
 
 
 def is_untouched(view: AccountView) -> bool:
