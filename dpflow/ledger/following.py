@@ -9,7 +9,7 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: How many entries are followed at once, at most that many within a transaction.
 MOST = 500
+#: More keys than these are forgotten.
+_REMEMBERED = 20_000
 
 
 class TooFar(Exception):
@@ -44,6 +46,26 @@ class Trail:
         self._storage, self._watch = storage, watch
         #: Number and hash of the newest entry that was followed.
         self._at: tuple[int, str] | None = None
+        #: The newest entries with some keys, as far as this process followed them.
+        self._newest: dict[str, int] = {}
+
+    def check(self, reading: Reading, state: State) -> None:
+        """Check that no key that was loaded is as an older entry left it.
+
+        Raises:
+            LedgerCorrupt: If a tag is gone.
+        """
+        for key in state.asked & self._newest.keys():
+            found, known = state.numbers.get(key, 0), self._newest[key]
+            if found < known:
+                what = f"{key} is as entry {found} left it, and {known} moved it since"
+                raise disagreement(what, reading.place)
+
+    def _note(self, entries: Iterable[Entry]) -> None:
+        if len(self._newest) > _REMEMBERED:
+            self._newest.clear()
+        for entry in entries:
+            self._newest.update(dict.fromkeys(entry.rows, entry.number))
         #: How many repairs the witness knew of then.
         self._epoch = 0
 
@@ -79,10 +101,11 @@ class Trail:
         at = self._at
         return at is None or head > at[0] + MOST or self._epoch != self._watch.epoch
 
-    def went_on(self, before: tuple[int, str], after: tuple[int, str]) -> None:
+    def went_on(self, before: tuple[int, str], entries: Sequence[Entry]) -> None:
         """Note what this process appended itself."""
-        if self._at == before:
-            self._at = after
+        if self._at == before and entries:
+            self._at = entries[-1].number, entries[-1].hash
+        self._note(entries)
 
     def _follow(self, reading: Reading, most: int) -> bool:
         """Follow some entries; return whether there are more."""
@@ -100,6 +123,7 @@ class Trail:
         except JournalError as error:
             raise disagreement(str(error), reading.place) from error
         self._at = entries[-1].number, entries[-1].hash
+        self._note(entries)
         return reading.head()[0] > self._at[0]
 
 
@@ -130,7 +154,9 @@ def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
     newest = reading.ask("newest", names=[*named], before=entries[-1].number + 1)
     for key, number in newest:
         if number != named[key]:
-            what = f"{key} is as entry {number} left it, and {named[key]} moved it since"
+            what = (
+                f"{key} is as entry {number} left it, and {named[key]} moved it since"
+            )
             raise JournalError(what)
 
 

@@ -152,6 +152,11 @@ def _book_reads(_: State, change: Change) -> Iterator[str]:
     yield from (f"claim/{name}" for name in body.get("claims", ()))
 
 
+def _repair_reads(state: State, change: Change) -> Iterator[str]:
+    yield "repairs"
+    yield from _book_reads(state, change)
+
+
 def _refuse_reads(_: State, change: Change) -> Iterator[str]:
     yield from (f"book/{split(name)[0]}" for name in change.body["accounts"])
     yield from (f"run/{name}" for name in change.body.get("runs", ()))
@@ -430,6 +435,7 @@ def _repair(state: State, change: Change, rows: Rows) -> None:
         what = f"it is repair {number}, and there were {state.repairs}"
         raise JournalError(what)
     rows["repairs"] = number
+    _name_books(state, change.body.get("books", ()), rows)
 
 
 class Kind(NamedTuple):
@@ -490,7 +496,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "repair": Kind(
         _repair,
-        lambda *_: iter(["repairs"]),
+        _repair_reads,
         settles=True,
         posts=True,
         told=True,

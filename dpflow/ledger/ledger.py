@@ -186,7 +186,7 @@ class Ledger:
                 kept |= decision.kept
             if columns:
                 transaction.append(columns, kept)
-        self._trail.went_on(state.head, found[-1].state.head)
+        self._trail.went_on(state.head, [each for one in found for each in one.entries])
         return found
 
     def _each(
@@ -212,6 +212,7 @@ class Ledger:
             state = reading.load(needs, numbers=() if look is None else look.numbers)
             self.watch.check(look, reading, state)
             self._trail.follow(reading)
+            self._trail.check(reading, state)
         else:
             state = reading.load(needs)
         return self._alive(state, commands)

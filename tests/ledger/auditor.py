@@ -128,7 +128,8 @@ class _Auditor:
         for name, (amount, settled, held, *_) in amounts.items():
             nothing = [0] * len(amount)
             kept = self.accounts.setdefault(name, _Account(nothing, nothing))
-            self._post(kept, kind, charge, name, amount, body)
+            held_now = self.left[charge][name] if kind in ENDS else None
+            self._post(kept, kind, held_now, amount, body)
             assert [settled, held] == [kept.settled, kept.held], "a sum is wrong"
             assert min(*settled, *held) >= 0, "less than nothing"
         if kind in ENDS:
@@ -154,12 +155,11 @@ class _Auditor:
                 assert min(rest[name]) >= 0, "it draws more than there is"
 
     def _post(
-        self, kept: _Account, kind: str, charge: Any, name: str, amount: Any, body: Any
+        self, kept: _Account, kind: str, held: Any, amount: Any, body: Any
     ) -> None:
         if kind == "reserve" and "preflight" not in body:
             kept.held = _sum(kept.held, amount)
         if kind in ENDS:
-            held = self.left[charge][name]
             assert kind == "settle" or amount == held, "it gives back something else"
             kept.held = _less(kept.held, held)
         if kind in POSTED:

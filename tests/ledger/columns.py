@@ -58,7 +58,9 @@ def _views(statements: tuple[str, ...], schema: str, shown: str) -> Iterator[str
             f"{shown.format(at if table == 'account' else repr(field))} AS {field}"
             for at, field in enumerate(fields.split())
         ]
-        kept = f"(SELECT kept.value FROM {schema}.kept WHERE kept.key = shown.id) AS value"
+        kept = (
+            f"(SELECT kept.value FROM {schema}.kept WHERE kept.key = shown.id) AS value"
+        )
         more = [kept] if table == "release" else []
         columns = ", ".join([f"shown.id AS {name}", "number AS entry", *each, *more])
         yield (

@@ -25,9 +25,7 @@ def settle_for(
     """
     write = Decision.write
 
-    def forging(
-        pen: Decision, kind: str, amounts: Any, *rest: Any, **kw: Any
-    ) -> Entry:
+    def forging(pen: Decision, kind: str, amounts: Any, *rest: Any, **kw: Any) -> Entry:
         held = pen.state.charge(charge).held
         forged = {name: tuple(a * share // 20 for a in held[name]) for name in amounts}
         return write(pen, kind, forged, *rest, **kw)

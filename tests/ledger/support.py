@@ -22,8 +22,8 @@ import pytest
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.entry import ACCOUNT
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request

@@ -85,7 +85,15 @@ def test_an_edited_entry_is_refused() -> None:
         assert entry_of((*columns, previous)).number == number
         edits = [
             (number + 1, kind, charge, rows, body, at, writer),
-            (number, "void" if kind != "void" else "seal", charge, rows, body, at, writer),
+            (
+                number,
+                "void" if kind != "void" else "seal",
+                charge,
+                rows,
+                body,
+                at,
+                writer,
+            ),
             (number, kind, "x", rows, body, at, writer),
             (number, kind, charge, f"{rows} ", body, at, writer),
             (number, kind, charge, rows, f"{body} ", at, writer),

@@ -59,7 +59,7 @@ def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> No
     assert provenance(repository)["code"] == {**clean, "dirty": True}
 
 
-@pytest.mark.parametrize("kind", ["settle", "void", "forfeit", "amend"])
+@pytest.mark.parametrize("kind", ["settle", "void", "forfeit", "adjust"])
 def test_who_ends_a_charge_without_a_commit_tells_none(path: Place, kind: str) -> None:
     """Not that of whoever reserved, which did not run when the charge ended."""
     code = {"commit": "c0ffee", "dirty": False}

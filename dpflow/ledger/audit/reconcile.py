@@ -139,6 +139,7 @@ def reconcile(
         ledger.ask(
             Repair(
                 amounts=amounts,
+                books=tuple(dict.fromkeys(b for line in lost for b in line.books)),
                 reason=reason,
                 head=head,
                 before=found.epoch,

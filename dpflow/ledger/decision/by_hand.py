@@ -201,6 +201,7 @@ class Repair(Command):
 
     Attributes:
         amounts: What is charged again, by account.
+        books: Those that lost something.
         lost: Number and hash of each entry that is missing.
         charges: What is known of them, for the journal.
         frozen: By book that lost a decision, why it is frozen.
@@ -215,6 +216,7 @@ class Repair(Command):
     head: int
     before: int
     repairs: int
+    books: tuple[str, ...] = ()
     lost: tuple[tuple[int, str], ...] = ()
     charges: tuple[Mapping[str, Any], ...] = ()
     frozen: Mapping[str, str] = field(default_factory=dict)
@@ -225,17 +227,12 @@ class Repair(Command):
         yield "repairs"
         yield from map(account_key, self.amounts)
         yield from terms_of_accounts(self.amounts)
-        for book in dict.fromkeys((*self.frozen, *self.books)):
+        for book in self.books:
             yield from newest_terms(state, book)
             yield f"account/{book}#1"
             policy = self.policies.get(book)
             if policy is not None and policy.source is not None:
                 yield f"claim/{policy.source}"
-
-    @property
-    def books(self) -> list[str]:
-        """Those of the accounts."""
-        return [*dict.fromkeys(split(name)[0] for name in self.amounts)]
 
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
@@ -253,7 +250,8 @@ class Repair(Command):
             raise LedgerUnavailable(msg)
         for book in self.books:
             policy = self.policies.get(book)
-            if pen.state.newest(book) is None and policy is not None:
+            charged = any(split(name)[0] == book for name in self.amounts)
+            if charged and pen.state.newest(book) is None and policy is not None:
                 with suppress(PolicyNotApplied, PolicyChanged):
                     governing(pen, policy, applies=True)
         first = min((number for number, _ in self.lost), default=0)
@@ -267,6 +265,7 @@ class Repair(Command):
         body = {
             "reason": self.reason,
             "policy": policies_of(filter(None, (pen.state.term(*t) for t in terms))),
+            "books": list(self.books),
             "missing": len(self.lost),
             "lost": [told for _, told in self.lost],
             "charges": list(self.charges),

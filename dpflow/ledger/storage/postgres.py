@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, JournalError, entry_of
 from dpflow.ledger.state import State
@@ -73,19 +73,12 @@ class PostgresStorage(Storage):
         """
         storage, sql = cls(url), sql_of()
         values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
-        with storage.server.connect() as connection:
-            if connection.facts["has_ledger"]:
-                msg = (
-                    f"there is a ledger at {storage.place} already; a ledger is never "
-                    "overwritten"
-                )
-                raise ConfigurationError(msg)
-            try:
-                with connection.transaction():
-                    connection.execute(sql["schema"], prepare=False)
-                    connection.execute(sql["create_ledger"], values)
-            except psycopg.Error as error:
-                raise storage.server.translated(error) from None
+        try:
+            with storage.server.connect() as connection, connection.transaction():
+                connection.execute(sql["schema"], prepare=False)
+                connection.execute(sql["create_ledger"], values)
+        except psycopg.Error as error:
+            raise storage.server.translated(error) from None
         return storage
 
     @property

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 import psycopg
@@ -153,114 +153,109 @@ class Server:
             LedgerMissing: If there is no such database.
         """
         connection: Connection | None = None
-        seconds = {
-            "lock_timeout": self.lock_seconds,
-            "statement_timeout": STATEMENT_SECONDS,
-            "idle_timeout": IDLE_SECONDS,
+        limits = {
+            "lock_timeout": f"{self.lock_seconds}s",
+            "statement_timeout": f"{STATEMENT_SECONDS}s",
+            "idle_timeout": f"{IDLE_SECONDS}s",
         }
-        values = {name: f"{round(each * 1000)}ms" for name, each in seconds.items()}
         try:
             connection = Connection.connect(**self._options)
             # In a transaction of its own, should a pooler stand in between.
             cursor = connection.cursor(row_factory=dict_row)
-            cursor.execute(sql_of()["prepare_connection"], values)
-            (connection.facts,) = cursor.fetchall()
-            (settings,) = connection.execute(sql_of()["durable"]).fetchall()
+            (facts,) = cursor.execute(sql_of()["prepare_connection"], limits)
+            (settings,) = connection.execute(sql_of()["durable"])
             self.check_durable(settings)
-            self._check_session(connection)
+            encoding = facts["server_encoding"]
+            if facts["pid"] != connection.info.backend_pid:
+                self._refuse(
+                    "is behind a connection pooler, and a session of its own is "
+                    "needed; point the URL at the server"
+                )
+            if encoding != "UTF8":
+                self._refuse(
+                    f"has a database of encoding {encoding}, which cannot keep every "
+                    "name; it needs UTF8"
+                )
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if isinstance(error, psycopg.Error):
                 raise self.translated(error) from None
             raise
-        self.login = connection.facts["login"]
+        connection.facts, self.login = facts, facts["login"]
         return connection
 
-    def check_durable(self, answer: tuple[Any, ...]) -> None:
+    def check_durable(self, settings: Sequence[Any]) -> None:
         """Refuse settings under which an acknowledged commit may be lost.
 
         Args:
-            answer: To the question `durable`.
+            settings: The answer to the question `durable`.
 
         Raises:
             LedgerUnavailable: If there are any; says which.
         """
-        *settings, in_recovery = answer
+        *values, in_recovery = settings
         if in_recovery:
-            msg = (
-                f"the server of the {self.keeps} {self.place} is a standby in "
-                "recovery; what it shows may be old. Point its URL at the primary, or "
-                "add `?target_session_attrs=read-write` to a URL of several hosts."
+            self._refuse(
+                "is a standby in recovery; what it shows may be old. Point the URL at "
+                "the primary, or add `?target_session_attrs=read-write` to a URL of "
+                "several hosts."
             )
-            raise LedgerUnavailable(msg, ledger=self.place)
-        for (name, safe), setting in zip(_SAFE.items(), settings, strict=True):
-            if setting not in safe:
-                msg = (
-                    f"the server of the {self.keeps} {self.place} has {name} = "
-                    f"{setting}, so a crash may lose what it acknowledged; set it to "
-                    f"{safe[0]} (in postgresql.conf, for the role and for the database)"
+        for (name, safe), value in zip(_SAFE.items(), values, strict=True):
+            if value not in safe:
+                self._refuse(
+                    f"has {name} = {value}, so a crash may lose what it acknowledged; "
+                    f"set it to {safe[0]} (in postgresql.conf, for the role and for "
+                    "the database)"
                 )
-                raise LedgerUnavailable(msg, ledger=self.place)
 
-    def _check_session(self, connection: Connection) -> None:
-        encoding = connection.facts["server_encoding"]
-        if connection.facts["pid"] != connection.info.backend_pid:
-            msg = (
-                f"a connection pooler stands before the {self.keeps} {self.place}, "
-                "which needs sessions of its own: point its URL at the server"
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
-        if encoding != "UTF8":
-            msg = (
-                f"the database of the {self.keeps} {self.place} has the encoding "
-                f"{encoding} and cannot keep every name; it needs UTF8"
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
+    def _refuse(self, what: str) -> NoReturn:
+        msg = f"the server of the {self.keeps} {self.place} {what}"
+        raise LedgerUnavailable(msg, ledger=self.place)
 
     def no_ledger(self, why: str = "") -> LedgerMissing:
         """Return the error for a server without a ledger."""
-        msg = (
+        return LedgerMissing(
             f"there is no ledger at {self.place}{why}. For a new project, make one "
             "with `dpflow ledger init`; if there was one, restore it: a new, empty "
-            "ledger would forget what has been spent."
+            "ledger would forget what has been spent.",
+            ledger=self.place,
         )
-        return LedgerMissing(msg, ledger=self.place)
 
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
-        code, text = error.sqlstate or "", self.clean(error)
+        code, text, place = error.sqlstate or "", self.clean(error), self.place
         unknown = re.search(r'database ".*" does not exist', str(error))
+        schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"
+        wrong = psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError
         if code in _NO_LEDGER or (unknown and not code):
             return self.no_ledger(f" ({text})")
         if code == "55P03":
-            waited = self.lock_seconds
-            msg = (
-                f"another process holds the lock of the ledger {self.place}; waited "
-                f"{waited:g} s. The step did not run; try again, or find the holder in "
-                "pg_stat_activity."
+            return LedgerUnavailable(
+                f"another process holds the lock of the ledger {place}; waited "
+                f"{self.lock_seconds:g} s. The step did not run; try again, or find "
+                "the holder in pg_stat_activity.",
+                ledger=place,
+                waited=self.lock_seconds,
             )
-            return LedgerUnavailable(msg, ledger=self.place, waited=waited)
         if code == "42501":
-            msg = (
-                f"the role that uses the ledger {self.place} may not do this: {text}. "
+            return LedgerUnavailable(
+                f"the role that uses the ledger {place} may not do this: {text}. "
                 "`dpflow ledger roles --sql` shows who may; opening a term and "
-                "unfreezing need the role dpflow_operator."
+                "unfreezing need the role dpflow_operator.",
+                ledger=place,
             )
-            return LedgerUnavailable(msg, ledger=self.place)
-        schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"
         if code == "42P06" or schema_race:
-            msg = f"there is a ledger at {self.place} already; none is ever overwritten"
+            msg = f"there is a ledger at {place} already; none is ever overwritten"
             return ConfigurationError(msg)
-        wrong = psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError
         if isinstance(error, wrong) or code.startswith("XX"):
-            msg = f"the ledger {self.place} is damaged or inconsistent: {text}"
-            return LedgerCorrupt(msg, ledger=self.place)
-        msg = (
-            f"the ledger {self.place} cannot be used: {text}. The step did not run and "
-            "nothing was charged unless `dpflow history` shows it."
+            msg = f"the ledger {place} is damaged or inconsistent: {text}"
+            return LedgerCorrupt(msg, ledger=place)
+        return LedgerUnavailable(
+            f"the ledger {place} cannot be used: {text}. The step did not run and "
+            "nothing was charged unless `dpflow history` shows it.",
+            ledger=place,
         )
-        return LedgerUnavailable(msg, ledger=self.place)
 
     def clean(self, error: psycopg.Error) -> str:
         """Return the server's message in one line, or what the driver's means."""

@@ -107,8 +107,8 @@ class PostgresLog:
                 msg = f"lines are missing after number {number}"
                 raise LogError(msg)
             # The row of the end was read before, but for a header.
-            first, *texts = [*texts, *(row[2] for row in rows[bool(texts) :])]
-            return Found(first, texts, LogEnd(*rows[-1][:2]))
+            texts += [row[2] for row in rows[bool(texts) :]]
+            return Found(texts[0], texts[1:], LogEnd(*rows[-1][:2]))
 
         return self._asked(ask)
 

@@ -118,8 +118,11 @@ class Watch:
         if unseen.end != unseen.seen.end:
             witness.accept(unseen)
         told = unseen.seen.accounts
-        for key, number in state.numbers.items():
-            line = told.get(key.removeprefix("account/"))
+        for key in state.asked:
+            line, number = (
+                told.get(key.removeprefix("account/")),
+                state.numbers.get(key, 0),
+            )
             # A term's line names its account and posts nothing.
             if line is not None and number < line.number and line.used.get(key[8:]):
                 what = (

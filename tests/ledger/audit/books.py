@@ -91,7 +91,9 @@ def rewrite(path: Place, change: Callable[[dict[str, Any]], object]) -> None:
         told = ", ".join(f"{name} = {quoted(row[name])}" for name in NAMES)
         where = f"hash = '{previous}' WHERE number = {values[0]}"
         statements.append(f"UPDATE entry SET {told}, {where}")
-        statements += [f"INSERT INTO tag VALUES ({quoted(k)}, {values[0]})" for k in keys]
+        statements += [
+            f"INSERT INTO tag VALUES ({quoted(k)}, {values[0]})" for k in keys
+        ]
     edit(path, *statements)
 
 

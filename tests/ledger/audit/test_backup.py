@@ -188,7 +188,7 @@ def test_what_is_no_backup_of_this_ledger_is_refused(host: Host, kind: str) -> N
     elif kind == "garbage":
         copy.write_bytes(b"no database at all" * 1000)
     elif kind == "edited":
-        edit(copy, "UPDATE account SET settled = '[0,0]', held = '[0,0]'")
+        edit(copy, "UPDATE entry SET at = ''")
     else:
         copy.unlink()
     before = read(host.path, "SELECT * FROM entry")

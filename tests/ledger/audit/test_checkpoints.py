@@ -35,7 +35,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
     found.close()
 
 
-def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
+def test_a_full_rewrite_is_caught_by_its_checkpoint(path):
     """Whoever can write the database can fit everything but the signatures."""
     ledger = create_ledger(url(path), witness="none")
     for _ in range(5):
@@ -43,7 +43,6 @@ def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
     assert verify(ledger, key=KEY, sign=True).fine
     ledger.settle(granted(ledger, "0.1"))
     rewrite(path, cheaper)
-    assert verify(ledger).fine
     first = verify(ledger, key=KEY).bad[0]
     assert first.entry == 11, first
     assert "the history was rewritten" in first.problem

@@ -20,14 +20,12 @@ from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
-from dpflow.ledger.state import whole_book
 from dpflow.ledger.records import Granted
+from dpflow.ledger.state import whole_book
 from tests.ledger.support import (
     BASIC,
-    UNIT,
     Place,
     audit,
-    edit,
     everything,
     granted,
     kinds,

@@ -12,7 +12,6 @@ from dpflow.exceptions import BudgetRefused, LedgerError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Freeze
-from dpflow.ledger.rows import Claim
 from dpflow.ledger.views.spending import spending
 from tests.ledger.support import (
     Place,
@@ -23,6 +22,7 @@ from tests.ledger.support import (
     read,
     request,
     url,
+    write_a_row,
 )
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
@@ -73,10 +73,10 @@ def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
     with reader(path) as ledger:
         refused = does_not_raise() if in_memory(path) else pytest.raises(LedgerError)
         with refused, ledger.storage.read() as reading:
-            reading.store({("claim", "x"): Claim("x", {})}, (), {})
-    assert read(path, "SELECT * FROM claim") == []
+            write_a_row(reading)
+    assert read(path, "SELECT * FROM kept") == []
     with writer.storage.write() as within:
-        within.store({("claim", "x"): Claim("x", {})}, (), {})
+        write_a_row(within)
 
 
 def test_alerts_are_listed_newest_first(writer: Ledger) -> None:
@@ -114,20 +114,23 @@ def test_a_journal_of_several_pages_is_read_whole(
     """No entry is twice on a page, none between two."""
     for _ in range(6):
         granted(writer, "0.01")
-    whole, spent = views.usage(writer, "a")["a#1"], spending(writer, "a", ("step",))
+    whole, spent = (
+        views.usage(writer, "a")["a#1"],
+        spending(writer, "a", ("step",), term=1),
+    )
     assert [point.seq for point in whole] == list(range(2, 9))
     for page in (1, 2, 7, 8):
-        monkeypatch.setattr("dpflow.ledger.storage.transaction._PAGE", page)
+        monkeypatch.setattr("dpflow.ledger.storage.tables._PAGE", page)
         assert views.usage(writer, "a")["a#1"] == whole
-        assert spending(writer, "a", ("step",)) == spent
+        assert spending(writer, "a", ("step",), term=1) == spent
 
 
-def test_a_verification_tells_the_heads_that_it_read(
+def test_a_verification_tells_the_head_that_it_read(
     writer: Ledger, path: Place
 ) -> None:
-    """Number and hash of each book's newest entry."""
+    """Number and hash of the newest entry."""
     granted(writer, "0.1")
     newest = views.history(writer, kind=None)[0]
-    ((number, head),) = read(path, "SELECT number, hash FROM book")
-    assert verify(writer).heads == {"a": (newest.seq, head)}
-    assert number == newest.seq
+    head = read(path, "SELECT number, hash FROM entry ORDER BY number")[-1]
+    assert verify(writer).head == head
+    assert newest.seq == head[0]

@@ -154,7 +154,9 @@ def restored_into_the_open_file(host: Host) -> None:
 def charges_taken_back(host: Host) -> None:
     """Someone who knows the schema removes the newest entries, and their tags."""
     host.work()
-    ((number,),) = read(host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'")
+    ((number,),) = read(
+        host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'"
+    )
     tables = ("entry", "tag")
     edit(host.path, *(f"DELETE FROM {t} WHERE number >= {number}" for t in tables))
 

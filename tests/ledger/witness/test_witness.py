@@ -136,15 +136,15 @@ def test_the_file_is_for_its_owner_only(witness):
 def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
     """And some of the others, and says that it is not whole any more."""
     monkeypatch.setattr("dpflow.ledger.witness.lines.KEPT", 5)
-    witness.append([line(7, "old")])
-    witness.append([line(1, used={"a#1/flow/weekly": (3,)})])
-    witness.append([line(number) for number in range(2, 49)])
+    witness.append([line(1, "old")])
+    witness.append([line(2, used={"a#1/flow/weekly": (3,)})])
+    witness.append([line(number) for number in range(3, 49)])
     witness.accept(witness.unseen())
     witness.log._large = 1
     witness.append([line(49)])
     other = fresh(witness)
     seen = [(*each.books, each.number) for each in other.unseen().lines]
-    assert seen == [("old", 7), ("a", 1), *(("a", n) for n in range(45, 50))]
+    assert seen == [("old", 1), ("a", 2), *(("a", n) for n in range(45, 50))]
     assert not other.whole
     witness.append([line(50)])
     assert other.unseen().lines[-1].number == 50

@@ -238,7 +238,7 @@ def test_a_term_that_was_applied_again_freezes_nothing(
     with pytest.raises(LedgerRolledBack):
         granted(ledger, policies=[OTHER_UNIT])
     assert reconcile(ledger, {"a": OTHER_UNIT}, reason="restored").lost == ()
-    assert kinds(path, "a#2") == ["open", "repair"]
+    assert kinds(path)[-2:] == ["open", "repair"]
     assert [view.charged for view in views.terms(ledger, "a")] == [True, False]
     granted(ledger, policies=[OTHER_UNIT])
     ledger.close()

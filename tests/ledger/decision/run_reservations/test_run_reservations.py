@@ -258,7 +258,9 @@ def test_no_step_runs_under_a_run_reservation_itself(ledger: Any) -> None:
     assert sums(ledger) == (0, TENTH)
 
 
-@pytest.mark.parametrize("name", ["preflight", "overdrawn", "told", "claims", "repairs"])
+@pytest.mark.parametrize(
+    "name", ["preflight", "overdrawn", "told", "claims", "repairs"]
+)
 def test_a_request_says_nothing_that_moves_rows(ledger: Any, name: str) -> None:
     """What the journal means by a name is decided, and not sent along."""
     before = kinds(ledger)

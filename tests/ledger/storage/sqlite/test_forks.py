@@ -138,7 +138,7 @@ def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
         write_a_row(session)
         told = told_by_child(lambda: refusal(lambda: ledger.reserve(asked)))
     assert told == "LedgerUnavailable"
-    assert read(path, "SELECT name FROM claim") == [("x",)]
+    assert read(path, "SELECT key FROM kept") == [("x",)]
     granted(ledger)
     ledger.close()
 

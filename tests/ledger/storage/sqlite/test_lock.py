@@ -104,7 +104,7 @@ def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
     """What a connection remembers is not read again, so that no snapshot is old."""
     granted(ledger, "0.1")
     stranger = sqlite3.connect(path, timeout=0, isolation_level=None)
-    edit_it = "UPDATE row SET value = value"
+    edit_it = "UPDATE ledger SET secret = secret"
     with (
         ledger.storage.write(),
         pytest.raises(sqlite3.OperationalError, match="locked"),
