@@ -133,7 +133,7 @@ def rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         names = sorted(name for (name,) in found)
-        if "row" in names:
+        if "tag" in names:
             show_columns(connection)
             names += TABLES
         return {

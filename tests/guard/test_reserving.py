@@ -191,7 +191,7 @@ def test_a_failed_settlement_returns_the_value_and_keeps_the_charge(shop, caplog
     assert "stays charged in full" in caplog.text
     bring_ledger_back(shop)
     found = rows(shop)
-    assert [entry[2] for entry in found["entry"]] == ["open", "reserve"]
+    assert [entry[1] for entry in found["entry"]] == ["open", "reserve"]
     (charge,) = found["charge"]
     assert "open" in charge
     (claim,) = found["release"]
@@ -209,7 +209,7 @@ def test_a_replaced_ledger_is_refused_for_good(shop):
     assert rows(shop)["entry"] == []
     bring_ledger_back(shop)
     assert ran == [1]
-    assert [entry[2] for entry in rows(shop)["entry"]] == ["open", "reserve", "settle"]
+    assert [entry[1] for entry in rows(shop)["entry"]] == ["open", "reserve", "settle"]
 
 
 # Leaving while the ledger is asked
