@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -12,15 +12,13 @@ from typing import Any, ClassVar
 from dpflow.accounting.costs.base import (
     Cost,
     Outcome,
-    cost_from_description,
     relations_of,
     whole_number,
 )
-from dpflow.accounting.costs.composed import check_one_step
+from dpflow.accounting.costs.composed import OfSteps, check_one_step
 from dpflow.accounting.costs.outcomes import (
     MOST_CELLS,
     OutputDP,
-    read_number,
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -37,7 +35,7 @@ _MOST_SUBSTEPS = 10**6
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class EarlyStopping(Cost):
+class EarlyStopping(OfSteps):
     """An iterative step that may end early: after some number of equal sub-steps.
 
     Every fully adaptive theorem prices it as its sub-steps, reserves all of them and
@@ -154,37 +152,11 @@ class EarlyStopping(Cost):
         ran = self._count(outcome)
         return str(self.stops[bisect.bisect_left(self.stops, ran)])
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "EarlyStopping",
-            "step": self.step.describe(),
-            "stops": list(self.stops),
-            "accountant": self.accountant,
-            "delta": [number_text(delta) for delta in self.deltas],
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> EarlyStopping:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        rest = dict(numbers)
-        step = cost_from_description(rest.pop("step"))
-        delta = rest.pop("delta", None)
-        shares = (
-            [read_number(share) for share in delta]
-            if isinstance(delta, list | tuple)
-            else read_number(delta)
-        )
-        return cls(step, delta=shares or None, **rest)
-
-    def noisier(self, factor: Fraction) -> EarlyStopping:
-        """Return the step with noisier sub-steps."""
-        return EarlyStopping(
-            self.step.noisier(factor),
-            stops=self.stops,
-            accountant=self.accountant,
-            delta=self.deltas or None,
-        )
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield "step", self.step
+        yield "stops", self.stops
+        yield "accountant", self.accountant
+        yield "delta", self.deltas or None
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""

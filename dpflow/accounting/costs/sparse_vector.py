@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,7 +15,6 @@ from dpflow.accounting.costs.outcomes import (
     MOST_CELLS,
     OutcomeCost,
     OutputDP,
-    read_number,
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -24,7 +22,6 @@ from dpflow.rounding import (
     bound_above,
     exact_epsilon,
     exact_scale,
-    number_text,
     to_real,
 )
 
@@ -138,22 +135,6 @@ class SparseVector(OutcomeCost):
         return str(
             whole_number(outcome, name="positive answers", low=0, high=self.positives)
         )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "SparseVector",
-            "epsilon_threshold": number_text(self.epsilon_threshold),
-            "epsilon_answers": number_text(self.epsilon_answers),
-            "positives": str(self.positives),
-            "sensitivity": number_text(self.sensitivity),
-            "monotone": self.monotone,
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> SparseVector:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        return cls(**{name: read_number(value) for name, value in numbers.items()})
 
 
 def _best_threshold(total: Fraction, factor: int) -> Fraction:

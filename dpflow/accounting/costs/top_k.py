@@ -14,7 +14,6 @@ from dpflow.rounding import (
     bound_above,
     exact_delta,
     exact_epsilon,
-    number_text,
     to_real,
 )
 
@@ -94,13 +93,3 @@ class TopK(OutcomeCost):
     def cell(self, outcome: Outcome) -> str:
         """Return the cell of a number of picks."""
         return str(whole_number(outcome, name="picks", low=1, high=self.most))
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "TopK",
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "most": str(self.most),
-            "among": str(self.among),
-        }

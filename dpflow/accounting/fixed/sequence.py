@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, cost_from_description, whole_number
-from dpflow.accounting.costs.outcomes import read_number
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
 from dpflow.accounting.rules.rule import ThresholdFilter
@@ -18,7 +17,6 @@ from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     Number,
-    exact,
     exact_delta,
     exact_epsilon,
     float_up,
@@ -243,28 +241,17 @@ def _entry(step: object) -> SequenceSteps:
         msg = f"a step of a sequence is a cost or a mapping, got {step!r}"
         raise InvalidCost(msg, name="steps", value=str(step)[:60])
     if "cost" not in step or "mechanism" in step:
-        return SequenceSteps(cost_from_description(_as_text(step)))
+        return SequenceSteps(cost_from_description(step))
     unknown = set(step) - {"cost", "times", "spares"}
     if unknown:
         msg = f"a step takes cost, times and spares, not {sorted(unknown)}"
         raise InvalidCost(msg, name="steps", value=str(sorted(unknown)))
     cost = step["cost"]
     return SequenceSteps(
-        cost if isinstance(cost, Cost) else cost_from_description(_as_text(cost)),
+        cost if isinstance(cost, Cost) else cost_from_description(cost),
         whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
         whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),
     )
-
-
-def _as_text(value: Any) -> Any:
-    """Write the numbers of a description that YAML has read as text."""
-    if isinstance(value, Mapping):
-        return {name: _as_text(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_text(part) for part in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    return number_text(exact(value, name="a number of the steps"))
 
 
 def _stops(stops: object, length: int) -> tuple[int, ...]:
@@ -286,7 +273,7 @@ def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]
     if isinstance(deltas, str | bytes) or not isinstance(deltas, Sequence):
         msg = f"deltas must be a list of numbers, got {deltas!r}"
         raise InvalidCost(msg, name="deltas", value=str(deltas)[:60])
-    shares = tuple(exact_delta(read_number(share), name="deltas") for share in deltas)
+    shares = tuple(exact_delta(share, name="deltas") for share in deltas)
     total = sum(shares, Fraction(0))
     if len(shares) != stops or total > delta:
         msg = (

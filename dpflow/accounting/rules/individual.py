@@ -6,10 +6,9 @@ in full, once. The sums per person are private data and live in `dpflow.people`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
@@ -39,7 +38,6 @@ from dpflow.rounding import (
     exact_rho,
     float_up,
     from_units,
-    number_from_text,
     number_text,
     units_down,
     units_up,
@@ -87,26 +85,6 @@ class IndividualBound(Cost):
             raise InvalidCost(msg, name="order", value=None)
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the bound as JSON-able data."""
-        order = {} if self.order is None else {"order": number_text(self.order)}
-        return {
-            "mechanism": self.mechanism,
-            "measure": self.measure,
-            **order,
-            "bound": number_text(self.bound),
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> IndividualBound:
-        """Build the bound from what `describe` wrote, without `mechanism`."""
-        values = dict(numbers)
-        measure = values.pop("measure")
-        return cls(
-            measure=measure,
-            **{name: number_from_text(text) for name, text in values.items()},
-        )
 
 
 @dataclass(frozen=True, repr=False)
