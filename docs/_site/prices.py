@@ -38,11 +38,11 @@ from dpflow.accounting.costs.refined import Refined
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.apart import apart
-from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    probabilistic_dp,
     renyi_divergence,
 )
 from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets

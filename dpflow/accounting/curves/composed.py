@@ -11,11 +11,11 @@ from typing import Any
 
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.outcomes import OutcomeCost
-from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    probabilistic_dp,
     renyi,
     renyi_divergence,
 )

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.notions import probabilistic_dp
-from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.curves.prices import approx_dp, probabilistic_dp
 from dpflow.accounting.rules.rule import Filter, Odometer, share_used
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.time_uniform import (

@@ -23,11 +23,11 @@ from dpflow.accounting.costs.noise import (
     RandomizedResponse,
 )
 from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
-from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    probabilistic_dp,
     renyi,
 )
 from dpflow.accounting.rules.individual import PersonBudgets

@@ -23,11 +23,11 @@ from dpflow.accounting.costs.notions import (
 )
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.accounting.costs.top_k import TopK
-from dpflow.accounting.curves.notions import probabilistic_dp
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    probabilistic_dp,
     renyi,
 )
 from dpflow.exceptions import UnsupportedCost
