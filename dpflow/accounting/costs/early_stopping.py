@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -93,7 +92,7 @@ class EarlyStopping(OfSteps):
             known = ", ".join(ACCOUNTANTS)
             msg = f"accountant must be one of {known}, got {accountant!r}"
             raise InvalidCost(msg, name="accountant", value=str(accountant))
-        checked = _checked_stops(stops)
+        checked = rising_stops(stops, high=_MOST_SUBSTEPS, most=MOST_CELLS)
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "stops", checked)
         object.__setattr__(self, "accountant", accountant)
@@ -167,18 +166,20 @@ class EarlyStopping(OfSteps):
         return f"EarlyStopping({self.step!r}, stops={self.stops}{more})"
 
 
-def _checked_stops(stops: object) -> tuple[int, ...]:
+def rising_stops(stops: object, *, high: int, most: int) -> tuple[int, ...]:
+    """Read numbers of steps after which something may end.
+
+    Raises:
+        InvalidCost: If they do not rise, or are too large or too many.
+    """
     if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
         msg = f"stops must be a list of whole numbers, got {stops!r}"
-        raise InvalidCost(msg, name="stops", value=str(stops))
-    numbers = tuple(
-        whole_number(stop, name="a stop", low=1, high=_MOST_SUBSTEPS) for stop in stops
-    )
-    rising = all(a < b for a, b in itertools.pairwise(numbers))
-    if not 1 <= len(numbers) <= MOST_CELLS or not rising:
-        msg = f"stops must be 1 or more rising numbers, got {str(stops)[:60]}"
         raise InvalidCost(msg, name="stops", value=str(stops)[:60])
-    return numbers
+    numbers = [whole_number(stop, name="a stop", low=1, high=high) for stop in stops]
+    if not 1 <= len(numbers) <= most or sorted(set(numbers)) != numbers:
+        msg = f"stops must be 1 to {most} rising numbers, got {str(stops)[:60]}"
+        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
+    return tuple(numbers)
 
 
 def _shares(delta: object, accountant: str, stops: int) -> tuple[Fraction, ...]:

@@ -74,19 +74,19 @@ def approx_dp(cost: Cost) -> tuple[Fraction, Fraction]:
 def _(
     cost: PureDP | RandomizedResponse | ExponentialMechanism,
 ) -> tuple[Fraction, Fraction]:
-    # By definition; the exponential mechanism: McSherry, Talwar 2007, Thm 6.
+    """By definition; the exponential mechanism: McSherry, Talwar 2007, Thm 6."""
     return cost.epsilon, Fraction(0)
 
 
 @approx_dp.register
 def _(cost: ApproxDP | ProbabilisticDP) -> tuple[Fraction, Fraction]:
-    # The half that is true: docs/derivations/notions.md#probabilistic-dp.
+    """By definition, or its true half: derivations/notions.md#probabilistic-dp."""
     return cost.epsilon, cost.delta
 
 
 @approx_dp.register
 def _(cost: Laplace | DiscreteLaplace) -> tuple[Fraction, Fraction]:
-    # Ratios of the pmf: Ghosh, Roughgarden, Sundararajan 2012 (arXiv 0811.2841).
+    """Dwork, McSherry, Nissim, Smith 2006; discrete: Ghosh et al. (arXiv 0811.2841)."""
     return cost.sensitivity / cost.scale, Fraction(0)
 
 
@@ -147,7 +147,7 @@ def _laplace_rho(epsilon: Fraction) -> Fraction:
 
 @approx_zcdp.register
 def _(cost: Gaussian | DiscreteGaussian) -> tuple[Fraction, Fraction]:
-    # Discrete: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Thm 4.
+    """Bun, Steinke 2016; discrete: Canonne et al. 2020 (arXiv 2004.00010v2) Thm 4."""
     return (cost.sensitivity / cost.sigma) ** 2 / 2, Fraction(0)
 
 
@@ -291,7 +291,7 @@ def renyi_divergence(cost: Cost, order: Fraction) -> Fraction:
 def _(
     cost: Gaussian | DiscreteGaussian | GaussianDP | ZCDP, order: Fraction
 ) -> Fraction:
-    # Discrete: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Prop. 5.
+    """The order times its rho, which holds at every order."""
     return order * approx_zcdp(cost)[0]
 
 

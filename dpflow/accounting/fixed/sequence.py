@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, cost_from_description, whole_number
+from dpflow.accounting.costs.early_stopping import rising_stops
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
 from dpflow.accounting.rules.rule import ThresholdFilter
@@ -117,7 +118,12 @@ class SequenceFilter(ThresholdFilter):
         self.kinds = tuple(dict.fromkeys(entry.cost for entry in self.entries))
         self.components = tuple(repr(cost) for cost in self.kinds)
         self._index = {cost: i for i, cost in enumerate(self.kinds)}
-        self.stops = _stops(stops, self.length)
+        ends = (
+            ()
+            if stops is None
+            else rising_stops(stops, high=self.length, most=_MOST_STOPS)
+        )
+        self.stops = tuple(sorted({*ends, self.length}))
         self.deltas = _deltas(deltas, self.delta, len(self.stops))
         self._limits = [Tally(self._limit_at(stop)) for stop in self.stops]
         self.thresholds = self._limits[-1].amounts
@@ -252,19 +258,6 @@ def _entry(step: object) -> SequenceSteps:
         whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
         whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),
     )
-
-
-def _stops(stops: object, length: int) -> tuple[int, ...]:
-    if stops is None:
-        return (length,)
-    if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
-        msg = f"stops must be a list of whole numbers, got {stops!r}"
-        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
-    numbers = [whole_number(n, name="a stop", low=1, high=length) for n in stops]
-    if len(numbers) > _MOST_STOPS or sorted(set(numbers)) != numbers:
-        msg = f"stops must be at most {_MOST_STOPS} rising numbers, got {numbers[:8]}"
-        raise InvalidCost(msg, name="stops", value=str(numbers[:8]))
-    return tuple(sorted({*numbers, length}))
 
 
 def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]:

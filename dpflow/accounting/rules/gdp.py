@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import gdp_mu_squared
-from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.tally import Tally
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_up,
-)
+from dpflow.rounding import Number, units_up
 
 
 class GdpFilter(SplitsDelta):
@@ -46,9 +39,7 @@ class GdpFilter(SplitsDelta):
     def __init__(
         self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self._limit_to(gdp_budget(self.epsilon, self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:

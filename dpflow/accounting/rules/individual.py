@@ -21,12 +21,11 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.accounting.rules.groups import grouped
 from dpflow.accounting.rules.rdp import (
+    RdpOdometer,
     best_order,
     exact_order,
-    idle_reading,
-    tuned_order,
 )
-from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
+from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost
@@ -266,7 +265,7 @@ def _amount(cost: Cost, order: Fraction | None) -> int:
     return units_up(worst)
 
 
-class IndividualOdometer(Odometer):
+class IndividualOdometer(RdpOdometer):
     """Read R + log(1 / delta) / (order - 1), for everybody or for one person.
 
     With the public tally, R is the worst case over people. With one person's private
@@ -309,14 +308,10 @@ class IndividualOdometer(Odometer):
         order: Number | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
-        self.delta: Fraction = exact_delta(delta, zero=False)
+        super().__init__(delta=delta, order=order, halt_at_epsilon=halt_at_epsilon)
         self.measure = one_of("measure", measure, MEASURES)
-        if order is None:
-            order = tuned_order(self.delta, halt_at_epsilon)
-        self.order: Fraction = exact_order(order)
-        first = "rdp" if self.measure == "rdp" else "mu_squared"
-        self.components = (first, "uncovered")
-        self._idle = idle_reading(self.delta, self.order)
+        if self.measure == "gdp":
+            self.components = ("mu_squared", "uncovered")
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""

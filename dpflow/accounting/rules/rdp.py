@@ -20,7 +20,7 @@ from dpflow.accounting.curves.conversions import (
     rdp_epsilon_allowed,
 )
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
@@ -121,9 +121,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
         conversion: str = "tight",
         delta_loss: Number | None = None,
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
         if order is None:
             order = best_order(
@@ -183,8 +181,8 @@ class RdpOdometer(SettlesCells, Odometer):
     """
 
     theorem = "rdp"
-    made_from = ("delta", "order")
-    components = ("rdp", "uncovered")
+    made_from: ClassVar[tuple[str, ...]] = ("delta", "order")
+    components: tuple[str, ...] = ("rdp", "uncovered")
 
     def __init__(
         self,
