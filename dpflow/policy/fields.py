@@ -6,7 +6,7 @@ Everything here is frozen and refuses fields that it does not know.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
@@ -16,7 +16,9 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -32,6 +34,7 @@ from dpflow.policy.types import (
     Unit,
     Weight,
     did_you_mean,
+    one_spelling,
     problem,
     problem_at,
     raise_all,
@@ -52,6 +55,12 @@ class Record(BaseModel):
         extra="forbid",
         field_title_generator=lambda name, _: name.replace("_", " ").capitalize(),
     )
+    #: Fields that a declaration leaves out where they are empty.
+    sparse: ClassVar[Collection[str]] = ()
+
+    @model_serializer(mode="wrap")
+    def _declared(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if v or k not in self.sparse}
 
 
 class Budget(Record):
@@ -105,6 +114,10 @@ class TheoremChoice(BaseModel):
     def options(self) -> dict[str, Any]:
         """The theorem's own options, as written in the policy."""
         return dict(self.model_extra or {})
+
+    def declared(self) -> dict[str, Any]:
+        """Return the theorem and its options as they were given, in one spelling."""
+        return {name: one_spelling(v) for name, v in self if v is not None}
 
     @classmethod
     def theorem_class(cls, theorem: str) -> type:
@@ -203,6 +216,8 @@ class OdometerChoice(TheoremChoice):
 class PlannedStep(Record):
     """One step of a planned run: a weight, for solved noise, or the step's own cost."""
 
+    sparse = ("weight", "mechanism", "cost")
+
     weight: Weight | None = Field(
         default=None,
         description="Precision of the step, relative to the run's other steps.",
@@ -222,8 +237,10 @@ class PlannedStep(Record):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, value: object) -> object:
-        whole = isinstance(value, Mapping | cls)
-        return value if whole else {"weight": value}
+        if isinstance(value, cls):
+            return value
+        step = value if isinstance(value, Mapping) else {"weight": value}
+        return step if "cost" in step else {"mechanism": "Gaussian", **step}
 
     @model_validator(mode="after")
     def _weight_or_cost(self) -> Self:
@@ -266,13 +283,15 @@ class Plan(Record):
 class FlowShare(Record):
     """What one flow may use of the dataset's budget, and where it halts."""
 
+    sparse = ("plan", "reserved")
+
     epsilon: Epsilon | None = Field(
         default=None,
         description="Epsilon of the flow's own filter, at most the budget's.",
         examples=[2],
     )
     delta: Delta | None = Field(
-        default=None,
+        default_factory=lambda data: Decimal(0) if data.get("epsilon") else None,
         description="Delta of the flow's own filter, at most the budget's. Default: 0.",
         examples=["5e-7"],
     )

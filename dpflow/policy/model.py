@@ -33,14 +33,7 @@ from dpflow.policy.fields import (
     rule_problem,
 )
 from dpflow.policy.partition import Partition
-from dpflow.policy.pinned import (
-    declared_budget,
-    declared_share,
-    declared_theorem,
-    exact_text,
-    guarantee_in_words,
-    parameters,
-)
+from dpflow.policy.pinned import guarantee_in_words
 from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.types import (
     FLOW_PATTERN,
@@ -49,10 +42,17 @@ from dpflow.policy.types import (
     Text,
     check_flow_name,
     did_you_mean,
+    exact_text,
     problem_at,
     raise_all,
 )
 from dpflow.rounding import number_text, reading_up
+
+#: Fields that a ledger keeps as they are declared.
+_KEPT = {
+    *("dataset", "unit", "relation", "budget", "other_flows"),
+    *("lifetime", "partition", "population", "source"),
+}
 
 
 def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
@@ -266,12 +266,11 @@ class Policy(Governing):
         Equal declarations give equal JSON, however their numbers are spelt. This is
         what a ledger compares a file with.
         """
-        flows = {name: declared_share(self.flows[name]) for name in sorted(self.flows)}
         return {
             **self._kept_as_declared(),
-            "filter": declared_theorem(self.filter),
-            "odometer": declared_theorem(self.odometer),
-            "flows": flows,
+            "filter": self.filter.declared(),
+            "odometer": self.odometer.declared() if self.odometer else None,
+            "flows": self._declared_flows(),
         }
 
     def pinned(self) -> dict[str, Any]:
@@ -280,44 +279,38 @@ class Policy(Governing):
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
         whole = self.whole_filter()
+        flows = {
+            name: {
+                **share,
+                "filter": _parameters(self.flow_filter(name)),
+                "odometer": _parameters(self.flow_odometer(name)),
+            }
+            for name, share in self._declared_flows().items()
+        }
         return with_derived_numbers(
             {
                 **self._kept_as_declared(),
-                **({} if whole is None else {"whole": parameters(whole)}),
-                "filter": parameters(self.dataset_filter()),
-                "odometer": parameters(self.flow_odometer(None)),
-                "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
+                **({"whole": _parameters(whole)} if whole else {}),
+                "filter": _parameters(self.dataset_filter()),
+                "odometer": _parameters(self.flow_odometer(None)),
+                "flows": flows,
             }
         )
 
+    def _declared_flows(self) -> dict[str, Any]:
+        return {name: self.flows[name].model_dump() for name in sorted(self.flows)}
+
     def _kept_as_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; empty ones are left out."""
-        found: dict[str, Any] = {
-            "dataset": self.dataset,
-            "unit": self.unit,
-            "relation": self.relation,
-            "budget": declared_budget(self.budget),
-            "other_flows": self.other_flows,
-        }
-        if self.lifetime is not None:
-            found["lifetime"] = declared_budget(self.lifetime)
-        if self.partition is not None:
-            found["partition"] = self.partition.model_dump(exclude_none=True)
-        for name in ("population", "source"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
-        return found
-
-    def _pinned_flow(self, flow: str) -> dict[str, Any]:
-        return {
-            **declared_share(self.flows[flow]),
-            "filter": parameters(self.flow_filter(flow)),
-            "odometer": parameters(self.flow_odometer(flow)),
-        }
+        return self.model_dump(include=_KEPT, exclude_none=True)
 
     def guarantee_sentence(self) -> str:
         """Say what the policy guarantees, and on which assumptions."""
         return guarantee_in_words(self._kept_as_declared())
+
+
+def _parameters(rule: Rule | None) -> dict[str, Any] | None:
+    return None if rule is None else rule.parameters()
 
 
 def _above(

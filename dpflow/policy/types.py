@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -19,6 +19,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -28,7 +29,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.strict_yaml import NUMBER, exact_decimal
-from dpflow.rounding import exact, exact_delta, exact_epsilon
+from dpflow.rounding import exact, exact_delta, exact_epsilon, number_text
 
 #: Marks a problem that carries a hint of its own.
 PROBLEM = "dpflow"
@@ -89,6 +90,23 @@ def split_hint(error: BaseException) -> tuple[str, str]:
 # Numbers
 
 
+def exact_text(number: Decimal) -> str:
+    """Write a number exactly, in one spelling: 3 and 3.00 become the same text."""
+    return number_text(Fraction(number))
+
+
+def one_spelling(value: object) -> object:
+    """Write all numbers of an option exactly, in one spelling."""
+    if isinstance(value, Mapping):
+        return {name: one_spelling(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [one_spelling(part) for part in value]
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        return value
+    number = exact_decimal(str(value))
+    return str(value) if number is None else exact_text(number)
+
+
 def read_decimal(value: object, name: str) -> Decimal:
     """Read a finite number exactly; a float stands for its shortest decimal."""
     text = None
@@ -108,7 +126,7 @@ def read_decimal(value: object, name: str) -> Decimal:
 
 def _number(
     read: Callable[..., Fraction], low: dict[str, Any], high: dict[str, Any]
-) -> tuple[BeforeValidator, WithJsonSchema]:
+) -> tuple[BeforeValidator, WithJsonSchema, PlainSerializer]:
     def validate(value: object, info: ValidationInfo) -> Decimal:
         name = info.field_name or "number"
         number = read_decimal(value, name)
@@ -121,7 +139,7 @@ def _number(
     number_schema = {"type": "number", **low, **high}
     text_schema = {"type": "string", "pattern": f"^{NUMBER.pattern}$"}
     schema = WithJsonSchema({"anyOf": [number_schema, text_schema]})
-    return BeforeValidator(validate), schema
+    return BeforeValidator(validate), schema, PlainSerializer(exact_text)
 
 
 def _exact_alert(value: str, *, name: str) -> Fraction:
