@@ -60,23 +60,18 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 REFUSED_TEXTS = [
-    ("", 1, "the policy is empty.", "Start with `dataset: NAME`"),
-    ("# nothing\n", 1, "the policy is empty.", "Start with"),
-    ("---\n", 1, "the policy is empty.", "Start with"),
-    ("\n- dataset: a\n", 2, "must be a mapping", "Write fields such as"),
-    ("cdnow\n", 1, "must be a mapping", "Write fields such as"),
-    (SHORT + "---\n" + SHORT, 6, "a second document", "a file of its own"),
+    ("", 1, "must be a mapping", "Start with `dataset: NAME`"),
+    ("\n- dataset: a\n", 2, "must be a mapping", "Start with"),
+    (SHORT + "---\n" + SHORT, 6, "found another document", "Write one document"),
     (SHORT + "unit: user\n", 6, "'unit' appears twice (first on line 2)", "Keep one"),
     (edited("1e-6}", "1e-6, epsilon: 4}", SHORT), 4, "'epsilon' appears", "Keep one"),
-    (edited("customer", "&u customer", SHORT), 2, "the anchor &u", "no anchors"),
-    (edited("customer", "*u", SHORT), 2, "the alias *u", "no aliases"),
-    (edited("epsilon: 3", "<<: *u", SHORT), 4, "the alias *u", "no aliases"),
-    (edited("customer", "!!str 1", SHORT), 2, "the tag", "Leave the tag out"),
+    (edited("customer", "&u customer", SHORT), 2, "the anchor &u", "value out"),
+    (edited("epsilon: 3", "<<: *u", SHORT), 4, "the alias *u", "value out"),
     (
         edited("customer", "!!python/name:os.system x", SHORT),
         2,
         "the tag tag:yaml.org,2002:python/name:os.system is not allowed",
-        "Leave the tag out",
+        "quote it",
     ),
     (
         edited("customer", "[" * 9 + "]" * 9, SHORT),
@@ -89,7 +84,7 @@ REFUSED_TEXTS = [
     (edited("unit:", "\tunit:", SHORT), 2, "not YAML: while scanning", "indentation"),
     (edited("customer", "a: b: c", SHORT), 2, "not YAML: mapping values", "colons"),
     (edited("customer", "a\x01b", SHORT), 2, "sign U+0001", "Delete all"),
-    (edited("customer", "a\ufffeb", SHORT), 2, "character U+FFFE", "Delete it"),
+    (edited("customer", "a\ufffeb", SHORT), 2, "sign U+FFFE", "Delete all"),
     (edited("customer", r'"\U99999999"', SHORT), 2, "names no character", "itself"),
     (edited("customer", r'"\ud800"', SHORT), 2, "names no character", "itself"),
     (edited("customer", "\ud800", SHORT), 2, "byte 0xed is not UTF-8", "as UTF-8"),
