@@ -384,7 +384,10 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
     except (DpflowError, ValueError, ArithmeticError, LookupError) as error:
         message, hint = split_hint(error)
         name = error.name if isinstance(error, InvalidCost) else None
-        if place[0] == "flows":
+        if place == ("flows",) and name in FlowShare.model_fields:
+            # What is derived from shares names the flow.
+            blamed = (*place, error.value, name)
+        elif place[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
             blamed = (*place, name) if name in FlowShare.model_fields else place
         elif place[0] == "filter" and name in Budget.model_fields:

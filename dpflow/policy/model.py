@@ -193,12 +193,8 @@ class Policy(Governing):
     # What must hold between the fields
 
     def _problems(self) -> Iterator[InitErrorDetails]:
-        found = [*self._rule_problems()]
-        solved = [name for name, s in self.flows.items() if s.plan or s.reserved]
-        if solved and not found:
-            # A plan is solved for rules, so they come first.
-            found += rule_problem(self.pinned, "flows", solved[0])
-        yield from found
+        # A plan is solved for rules, so they come first.
+        yield from [*self._rule_problems()] or rule_problem(self.pinned, "flows")
 
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
         wrong_filter = rule_problem(

@@ -8,8 +8,7 @@ for ever, so that periods need a time zone that is never changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import date, datetime
+from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -25,13 +24,6 @@ _SHAPES = {
     "day": "2026-01-31",
     "week": "2026-W05",
     "month": "2026-01",
-}
-#: Read a period's name, and fail if there is no such period.
-_READ: dict[str, Callable[[str], object]] = {
-    "hour": lambda name: datetime.strptime(name, "%Y-%m-%dT%H"),  # noqa: DTZ007
-    "day": date.fromisoformat,
-    "week": lambda name: date.fromisocalendar(int(name[:4]), int(name[6:]), 1),
-    "month": lambda name: date.fromisoformat(f"{name}-01"),
 }
 #: Zones whose periods are taken where the policy says none: as they always were.
 DEFAULT_ZONE = "UTC"
@@ -135,7 +127,7 @@ def _is_period(name: str, period: str) -> bool:
     if not re.fullmatch(shape, name):
         return False
     try:
-        _READ[period](name)
+        datetime.fromisoformat(f"{name}-01" if period == "month" else name)
     except ValueError:
         return False
     return True

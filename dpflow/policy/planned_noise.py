@@ -56,7 +56,11 @@ def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
     if planned:
         _check_alone(pinned, planned)
     for name in planned:
-        solved = _solved(json.dumps(_asked(pinned, flows[name]), sort_keys=True))
+        asked = json.dumps(_asked(pinned, flows[name]), sort_keys=True)
+        try:
+            solved = _solved(asked)
+        except InvalidCost as error:
+            raise InvalidCost(error.message, name="plan", value=name) from None
         if solved:
             flows[name] = {**flows[name], "noise": dict(solved)}
     return {**pinned, "flows": flows}
@@ -95,19 +99,18 @@ def planned_multiplier(
 def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     """Refuse a plan whose runs others could use up, or that no total bounds."""
     whole = [name for name in planned if pinned["flows"][name]["epsilon"] is None]
-    why, hint = "", ""
+    hint = "Write the noise as a number."
     if len(whole) > 1:
         why = f"the flows {', '.join(whole)} each plan to use the whole budget"
         hint = "Give each a share: epsilon and delta."
     elif "partition" in pinned:
         why = "runs cannot be planned where each partition has a budget of its own"
-        hint = "Write the noise as a number."
     elif "population" in pinned:
         why = "a plan does not see what others use of the population's budget"
-        hint = "Write the noise as a number."
-    if why:
-        msg = f"{why}. {hint}"
-        raise InvalidCost(msg, name="plan", value=None)
+    else:
+        return
+    msg = f"{why}. {hint}"
+    raise InvalidCost(msg, name="plan", value=[*whole, *planned][0])
 
 
 def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _with_others(pinned: _Pinned) -> dict[str, Any]:
     flows = reserved_flows(pinned)
     if not flows:
         return dict(pinned)
-    _check_allowed(pinned)
+    _check_allowed(pinned, flows[0])
     whole = _filter(pinned["filter"])
     rest = list(whole.thresholds)
     for flow in flows:
@@ -90,9 +90,9 @@ def _with_others(pinned: _Pinned) -> dict[str, Any]:
     return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
 
 
-def _check_allowed(pinned: _Pinned) -> None:
+def _check_allowed(pinned: _Pinned, flow: str) -> None:
     """Refuse reserved shares where a share is no part of one threshold."""
-    theorem, why = pinned["filter"]["theorem"], ""
+    theorem = pinned["filter"]["theorem"]
     hint = "Remove `reserved`, or use a dataset of its own for the flow's data."
     if "partition" in pinned:
         why = "a share cannot be reserved where each partition has its own budget"
@@ -104,9 +104,10 @@ def _check_allowed(pinned: _Pinned) -> None:
     elif theorem == "rdp" and "order" not in pinned["filter"]:
         why = "a share cannot be reserved under several orders of rdp"
         hint = "Declare one order, or write `filter: gdp`."
-    if why:
-        msg = f"{why}. {hint}"
-        raise InvalidCost(msg, name="reserved", value=True)
+    else:
+        return
+    msg = f"{why}. {hint}"
+    raise InvalidCost(msg, name="reserved", value=flow)
 
 
 def _filter(numbers: _Pinned) -> ThresholdFilter:

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -142,20 +143,9 @@ def _number(
     return BeforeValidator(validate), schema, PlainSerializer(exact_text)
 
 
-def _exact_alert(value: str, *, name: str) -> Fraction:
-    number = Fraction(value)
-    if not 0 < number < 1:
-        msg = (
-            f"{name} must lie strictly between 0 and 1, got {value!r}. "
-            "Write each as a fraction of the budget, such as 0.8."
-        )
-        raise InvalidCost(msg, name=name, value=value)
-    return number
-
-
-def _exact_weight(value: str, *, name: str) -> Fraction:
-    return exact(value, name=name, low=Fraction(1, 10**6), high=Fraction(10**6))
-
+_MILLIONTH = Fraction(1, 10**6)
+_exact_alert = partial(exact, low=_MILLIONTH, high=1 - _MILLIONTH)
+_exact_weight = partial(exact, low=_MILLIONTH, high=1 / _MILLIONTH)
 
 #: An exact epsilon above 0.
 Epsilon = Annotated[
