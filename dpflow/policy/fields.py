@@ -43,6 +43,13 @@ from dpflow.policy.types import (
     split_hint,
 )
 
+#: What a policy gives to a theorem elsewhere.
+_GIVEN = {
+    "epsilon": "Write it in `budget`, or in a flow's share.",
+    "delta": "Write it in `budget`, or in a flow's share.",
+    "halt_at_epsilon": "Give it to a flow: `flows: {NAME: {halt_at_epsilon: 3}}`.",
+    "members": "The ledger pins them.",
+}
 #: No plan needs more, and the digits of its noise tell so many runs apart.
 MOST_RUNS = 10**5
 
@@ -100,10 +107,9 @@ class TheoremChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    #: Where the names are, and what the policy gives to the theorem by itself.
+    #: Where the names are.
     known: ClassVar[Mapping[str, str]] = {}
     kind: ClassVar[str] = "theorem"
-    given: ClassVar[Mapping[str, str]] = {}
 
     theorem: str = Field(
         description="Name of the theorem.",
@@ -161,17 +167,15 @@ class TheoremChoice(BaseModel):
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
-        # The members of `auto` are pinned, and not for a policy to choose.
-        given = {*self.given, "delta", "members"}
-        own = inspect.signature(made).parameters.keys() - given
-        problems = []
-        for option in sorted(self.options.keys() - own):
-            message = f"the {self.kind} {self.theorem!r} has no option {option!r}."
-            hint = did_you_mean(option, own) if own else "It has no options."
-            if option in self.given:
-                message = f"{option} is not an option of the {self.kind}."
-                hint = self.given[option]
-            problems.append(problem_at(message, hint, option))
+        own = inspect.signature(made).parameters.keys() - _GIVEN.keys()
+        problems = (
+            problem_at(
+                f"the {self.kind} {self.theorem!r} has no option {option!r}.",
+                _GIVEN.get(option) or did_you_mean(option, own),
+                option,
+            )
+            for option in sorted(self.options.keys() - own)
+        )
         raise_all(type(self).__name__, problems)
         return self
 
@@ -191,10 +195,6 @@ class FilterChoice(TheoremChoice):
 
     known = FILTERS
     kind = "filter"
-    given = {
-        "epsilon": "It comes from `budget`, or from a flow's share.",
-        "delta": "It comes from `budget`, or from a flow's share.",
-    }
 
 
 class OdometerChoice(TheoremChoice):
@@ -202,9 +202,6 @@ class OdometerChoice(TheoremChoice):
 
     known = ODOMETERS
     kind = "odometer"
-    given = {
-        "halt_at_epsilon": "Give it to a flow: `flows: {NAME: {halt_at_epsilon: 3}}`.",
-    }
 
     delta: Delta | None = Field(
         default=None,
@@ -386,14 +383,13 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
         name = error.name if isinstance(error, InvalidCost) else None
         if place == ("flows",) and name in FlowShare.model_fields:
             # What is derived from shares names the flow.
-            blamed = (*place, error.value, name)
+            place = (*place, error.value)
         elif place[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
-            blamed = (*place, name) if name in FlowShare.model_fields else place
+            name = name if name in FlowShare.model_fields else None
         elif place[0] == "filter" and name in Budget.model_fields:
-            blamed = ("budget", name)
-        else:
-            blamed = place if name in (None, place[-1]) else (*place, name)
+            place = ("budget",)
+        blamed = place if name in (None, place[-1]) else (*place, name)
         hint = hint or f"Check the options of the {place[0]}."
         return [problem_at(message, hint, *blamed)]
     return []

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.policy.fields import Record
-from dpflow.policy.types import NAME_PATTERN, Text, problem, shown
+from dpflow.policy.types import NAME_PATTERN, Name, Text, problem, shown
 
 #: The periods of a calendar, each with the one shape of its names.
 _SHAPES = {
@@ -32,7 +32,7 @@ DEFAULT_ZONE = "UTC"
 class Partition(Record):
     """How a dataset is divided, and what that does and does not protect."""
 
-    by: Text = Field(
+    by: Name = Field(
         description="What tells partitions apart: `hour`, `day`, `week` or `month` of "
         "a row (the unit must follow, as in user-day), or the name of a public id of "
         "the person.",
@@ -52,10 +52,6 @@ class Partition(Record):
     @field_validator("by")
     @classmethod
     def _usable(cls, value: str) -> str:
-        if not re.fullmatch(NAME_PATTERN, value):
-            message = f"by {shown(value)} is not a usable name."
-            hint = "Write hour, day, week, month or the name of a public id."
-            raise problem(message, hint)
         # Taken for an id of the person, it would promise each one a budget a week.
         period = value.casefold().removesuffix("s")
         if period in _SHAPES and value != period:

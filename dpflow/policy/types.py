@@ -34,7 +34,6 @@ from dpflow.rounding import exact, exact_delta, exact_epsilon, number_text
 
 #: Marks a problem that carries a hint of its own.
 PROBLEM = "dpflow"
-_NUMBER_HINT = "Write it as a number such as 0.5 or 1e-6."
 _NAME_LENGTH = 200
 _WORD = r"A-Za-z0-9._:/@\-"
 NAME_PATTERN = rf"^[{_WORD}]{{1,{_NAME_LENGTH}}}$"
@@ -110,18 +109,15 @@ def one_spelling(value: object) -> object:
 
 def read_decimal(value: object, name: str) -> Decimal:
     """Read a finite number exactly; a float stands for its shortest decimal."""
-    text = None
-    if isinstance(value, str | Decimal):
+    text = float.__repr__(value) if isinstance(value, float) else ""
+    # Python refuses to write integers of thousands of digits.
+    whole = type(value) is int and abs(value) < 10**_SHOWN
+    if whole or isinstance(value, str | Decimal):
         text = str(value)
-    elif isinstance(value, float):
-        text = float.__repr__(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        # Python refuses to write integers of thousands of digits.
-        text = str(value) if abs(value) < 10**_SHOWN else None
-    number = None if text is None else exact_decimal(text)
+    number = exact_decimal(text)
     if number is None:
         message = f"{name} must be a finite number, got {shown(value)}."
-        raise problem(message, _NUMBER_HINT)
+        raise problem(message, "Write it as a number such as 0.5 or 1e-6.")
     return number
 
 
