@@ -92,8 +92,7 @@ class Check(Record):
         ge=1,
         le=10**12,
         strict=True,
-        description="Approximate number of privacy units; delta should be well below "
-        "1 / people.",
+        description="Approximate number of privacy units, far below 1 / delta.",
         examples=[23570],
     )
 
@@ -266,8 +265,7 @@ class Plan(Record):
         ge=1,
         le=MOST_RUNS,
         strict=True,
-        description="Number of runs. The noise of steps that declare "
-        'noise="planned" is solved such that all runs fit an empty account.',
+        description="Number of runs that fit an empty account with the solved noise.",
         examples=[52],
     )
     steps: Mapping[str, PlannedStep] = Field(
@@ -301,8 +299,7 @@ class FlowShare(Record):
     reserved: bool = Field(
         default=False,
         strict=True,
-        description="Whether the share is set aside: all other charges together have "
-        "the rest of the budget.",
+        description="Whether all other charges together have the rest of the budget.",
         examples=[True],
     )
     plan: Plan | None = Field(
@@ -345,8 +342,7 @@ class Governing(Record):
         examples=["customer", "user-week"],
     )
     relation: Relation = Field(
-        description="How two datasets that differ in one unit differ. "
-        "Sensitivities must be declared for this relation.",
+        description="Difference of neighbouring datasets, as for sensitivities.",
     )
     budget: Budget = Field(
         description="The most that all releases of one term together may lose.",
@@ -354,14 +350,12 @@ class Governing(Record):
     )
     filter: FilterChoice = Field(
         default_factory=lambda: FilterChoice(theorem="auto"),
-        description="The theorem that admits or refuses steps against the budget. "
-        "Default: auto, for any mixture of steps.",
+        description="The theorem that admits or refuses steps. Default: auto.",
         examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
     )
     lifetime: Budget | None = Field(
         default=None,
-        description="The most that all terms together may lose. Required before a "
-        "second term can open.",
+        description="The most that all terms together lose; a second term needs it.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
     check: Check = Field(
@@ -380,10 +374,11 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
         make()
     except (DpflowError, ValueError, ArithmeticError, LookupError) as error:
         message, hint = split_hint(error)
-        name = error.name if isinstance(error, InvalidCost) else None
+        details = error.details if isinstance(error, InvalidCost) else {}
+        name = details.get("name")
         if place == ("flows",) and name in FlowShare.model_fields:
             # What is derived from shares names the flow.
-            place = (*place, error.value)
+            place = (*place, details["value"])
         elif place[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
             name = name if name in FlowShare.model_fields else None

@@ -244,6 +244,7 @@ def _check_populations(
         whole = policies.get(f"{PREFIX}{policy.population}")
         known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
         message = f"there is no file of the population {policy.population!r}."
+        problem: tuple[str, str] | None
         problem = message, f"Write one. {did_you_mean(policy.population, known)}"
         if whole is None or (problem := membership_problem(policy, whole)):
             raise policy_error(str(paths[dataset]), None, *problem)

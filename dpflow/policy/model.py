@@ -6,7 +6,7 @@ that a mistake shows before the first step and not in the middle of a flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -73,8 +73,7 @@ class Policy(Governing):
     )
     odometer: OdometerChoice | None = Field(
         default=None,
-        description="The theorem that bounds, at every moment, what a flow's steps "
-        "have lost, each given all that was released before.",
+        description="The theorem that bounds the loss of a flow at every moment.",
         examples=[{"theorem": "rdp", "delta": "1e-6"}],
     )
     flows: Mapping[str, FlowShare] = Field(
@@ -85,8 +84,7 @@ class Policy(Governing):
     )
     other_flows: Literal["refuse", "allow"] = Field(
         default_factory=_default_for_others,
-        description="Whether flows that are not named may use the dataset. "
-        "Default: refuse if any flow is named, else allow.",
+        description="Whether unnamed flows may use it. Default: if no flow is named.",
         examples=["refuse"],
     )
     partition: Partition | None = Field(
@@ -106,8 +104,7 @@ class Policy(Governing):
     )
     errors: Literal["redact", "keep"] = Field(
         default="redact",
-        description="What a failing body's exception shows in Prefect: its type only, "
-        "or all of it. Its text may hold private data.",
+        description="What Prefect shows of a body's error; its text may be private.",
         examples=["redact"],
     )
     on_exhausted: OnExhausted = Field(
@@ -129,20 +126,25 @@ class Policy(Governing):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        raise_all("Policy", self._problems())
+        solved = any(share.plan or share.reserved for share in self.flows.values())
+        problems = [*self._rule_problems()]
+        # A plan is solved for rules, so they come first.
+        if solved and not problems:
+            problems = rule_problem(self.pinned, "flows")
+        raise_all("Policy", problems)
         return self
 
     # The rules
 
     def dataset_filter(self) -> Filter:
         """Make the filter of the whole dataset."""
-        return self._filter(self.budget.epsilon, self.budget.delta)
+        return self._filter(self.budget)
 
     def whole_filter(self) -> Filter | None:
         """Make the filter of all partitions by time together; None without a cap."""
-        if self.partition is None or not self.partition.by_time or not self.lifetime:
+        if not self.partition or not self.partition.by_time or not self.lifetime:
             return None
-        return self._filter(self.lifetime.epsilon, self.lifetime.delta)
+        return self._filter(self.lifetime)
 
     @property
     def promised(self) -> Budget:
@@ -155,10 +157,8 @@ class Policy(Governing):
         Args:
             flow: Name of the flow; None outside any flow.
         """
-        share = self._share(flow)
-        if share is None or share.epsilon is None:
-            return None
-        return self._filter(share.epsilon, share.delta or Decimal(0))
+        share = self.flows.get(flow or "")
+        return self._filter(share) if share and share.epsilon else None
 
     def flow_odometer(self, flow: str | None) -> Odometer | None:
         """Make the odometer of a flow; None if the policy asks for none.
@@ -178,34 +178,25 @@ class Policy(Governing):
 
     def halt_at(self, flow: str | None) -> Fraction | None:
         """Return the reading that no step of the flow may pass; None if no limit."""
-        share = self._share(flow)
-        if share is None or share.halt_at_epsilon is None:
-            return None
-        return Fraction(share.halt_at_epsilon)
+        share = self.flows.get(flow or "")
+        halt = share.halt_at_epsilon if share else None
+        return None if halt is None else Fraction(halt)
 
-    def _share(self, flow: str | None) -> FlowShare | None:
-        return None if flow is None else self.flows.get(flow)
-
-    def _filter(self, epsilon: Decimal, delta: Decimal) -> Filter:
-        numbers = {"epsilon": exact_text(epsilon), "delta": exact_text(delta)}
-        return make_filter(self.filter.theorem, **numbers, **self.filter.options)
+    def _filter(self, numbers: Budget | FlowShare) -> Filter:
+        budget = numbers.model_dump(include={"epsilon", "delta"})
+        return make_filter(self.filter.theorem, **budget, **self.filter.options)
 
     # What must hold between the fields
 
-    def _problems(self) -> Iterator[InitErrorDetails]:
-        # A plan is solved for rules, so they come first.
-        yield from [*self._rule_problems()] or rule_problem(self.pinned, "flows")
-
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
-        wrong_filter = rule_problem(
-            lambda: self._related(self.dataset_filter()), "filter"
-        )
-        wrong_odometer = rule_problem(
-            lambda: self._related(self.flow_odometer(None)), "odometer"
-        )
+        made = self.dataset_filter, partial(self.flow_odometer, None)
+        wrong_filter = rule_problem(partial(self._related, made[0]), "filter")
+        wrong_odometer = rule_problem(partial(self._related, made[1]), "odometer")
         yield from (*wrong_filter, *wrong_odometer)
         if self.lifetime is not None:
-            yield from _above("budget", self.budget, "lifetime", self.lifetime)
+            yield from _above(
+                "budget", self.budget, "lifetime", self.lifetime, "budget"
+            )
         if not wrong_filter:
             yield from rule_problem(self.whole_filter, "lifetime")
         broken = self.partition and self.partition.problem_with(
@@ -224,8 +215,9 @@ class Policy(Governing):
             if share.halt_at_epsilon is not None and not wrong_odometer:
                 yield from self._halt_problems(flow, share.halt_at_epsilon)
 
-    def _related(self, rule: Rule | None) -> Rule | None:
-        """Refuse a theorem that does not hold under the policy's relation."""
+    def _related(self, make: Callable[[], Rule | None]) -> None:
+        """Make a rule, and refuse it where the policy's relation is not its own."""
+        rule = make()
         if rule is not None and self.relation not in rule.relations:
             holds = " and ".join(rule.relations)
             msg = (
@@ -233,7 +225,6 @@ class Policy(Governing):
                 "another theorem, or another relation if the data allows it."
             )
             raise InvalidCost(msg)
-        return rule
 
     def _halt_problems(self, flow: str, halt: Decimal) -> Iterator[InitErrorDetails]:
         place = ("flows", flow, "halt_at_epsilon")
@@ -241,9 +232,10 @@ class Policy(Governing):
             hint = f"Add `odometer: NAME`, or drop it. {did_you_mean('', ODOMETERS)}"
             yield problem_at("halt_at_epsilon needs an odometer.", hint, *place)
             return
-        broken = rule_problem(partial(self.flow_odometer, flow), *place)
-        yield from broken
-        odometer = None if broken else self.flow_odometer(flow)
+        if broken := rule_problem(partial(self.flow_odometer, flow), *place):
+            yield from broken
+            return
+        odometer = self.flow_odometer(flow)
         idle = odometer.read(odometer.zero()) if odometer else 0.0
         if idle >= Fraction(halt):
             reading = reading_up(idle)
@@ -310,20 +302,15 @@ def _parameters(rule: Rule | None) -> dict[str, Any] | None:
 
 
 def _above(
-    name: str,
-    part: Budget | FlowShare,
-    limit: str,
-    whole: Budget,
-    *place: str,
+    name: str, part: Budget | FlowShare, limit: str, whole: Budget, *place: str
 ) -> Iterator[InitErrorDetails]:
     """Refuse a budget or share above its limit."""
     for number in ("epsilon", "delta"):
         small, large = getattr(part, number), getattr(whole, number)
         if small is not None and small > large:
             text = exact_text(large)
-            message = (
-                f"the {name}'s {number} {exact_text(small)} exceeds the {limit}'s "
-                f"{number} {text}."
+            excess = (
+                f"{number} {exact_text(small)} exceeds the {limit}'s {number} {text}"
             )
             hint = f"Write at most {text}, or raise the {limit}."
-            yield problem_at(message, hint, *(place or (name,)), number)
+            yield problem_at(f"the {name}'s {excess}.", hint, *place, number)

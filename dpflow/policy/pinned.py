@@ -79,28 +79,24 @@ def guarantee_in_words(
         adds_up: Whether the budgets of all terms add up to a guarantee.
         shortly: Whether the words that all guarantees share stand above already.
     """
-    dataset: str = pinned["dataset"]
-    what = f"dataset {dataset!r}"
-    if dataset.startswith(_POPULATION):
-        what = f"all datasets of population {dataset.removeprefix(_POPULATION)!r}"
+    dataset, population = f"dataset {pinned['dataset']!r}", ""
+    if pinned["dataset"].startswith(_POPULATION):
+        population = pinned["dataset"].removeprefix(_POPULATION)
+        dataset = f"all datasets of population {population!r}"
+    budget = budget_text(pinned["budget"])
     sentence = (
-        f"Every {pinned['unit']} ({pinned['relation']}): all releases from "
-        f"{what} governed by this ledger in one term together are "
-        f"{budget_text(pinned['budget'])}-differentially private, if every "
-        "declared sensitivity is right and every step draws the noise it declares."
+        f"all releases from {dataset} governed by this ledger in one term together are "
+        f"{budget}-differentially private, if every declared sensitivity is right and "
+        "every step draws the noise it declares."
     )
     if shortly:
-        sentence = (
-            f"Every {pinned['unit']} ({pinned['relation']}): "
-            f"{budget_text(pinned['budget'])} for {what}, in the same sense."
-        )
-    lifetime = pinned.get("lifetime")
-    cap = None if lifetime is None else budget_text(lifetime)
-    parts = [sentence]
-    if dataset.startswith(_POPULATION):
+        sentence = f"{budget} for {dataset}, in the same sense."
+    cap = budget_text(pinned["lifetime"]) if "lifetime" in pinned else None
+    parts = [f"Every {pinned['unit']} ({pinned['relation']}): {sentence}"]
+    if population:
         parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
-        parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
+        parts.append(_partition_words(pinned["partition"], pinned["unit"], cap))
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
@@ -116,35 +112,29 @@ def guarantee_in_words(
     return " ".join(parts)
 
 
-def partition_words(
+def _partition_words(
     partition: Mapping[str, Any], unit: str, lifetime: str | None
 ) -> str:
-    """Say what partitions protect, and what they do not.
-
-    Args:
-        partition: How the dataset is divided.
-        unit: The privacy unit.
-        lifetime: The cap on all partitions together, in words, if there is one.
-    """
+    """Say what partitions protect, and what they do not."""
     by = partition["by"]
     if by not in TIMES:
         return (
             f"Each {by} has this budget to itself, and the guarantee holds if all "
-            f"records of one {unit} belong to one {by} for ever."
+            f"records of one {unit} belong to one {by} permanently."
         )
     person = unit.removesuffix(f"-{by}")
     zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
     where = "" if zone is None else f" ({zone})"
-    alone = (
-        f"Each {by}{where} has this budget to itself: it hides what one {person} "
-        "did in it."
-    )
+    rest = f"Over all {by}s together, one {person} is kept within {lifetime}."
     if lifetime is None:
-        return (
-            f"{alone} One {person} in many {by}s loses more, without a limit: give "
-            "`lifetime` a budget to cap it."
+        rest = (
+            f"One {person} in many {by}s loses more, without a limit: give `lifetime` "
+            "a budget to cap it."
         )
-    return f"{alone} Over all {by}s together, one {person} is kept within {lifetime}."
+    return (
+        f"Each {by}{where} has this budget to itself: it hides what one {person} did "
+        f"in it. {rest}"
+    )
 
 
 def budget_text(budget: Mapping[str, str]) -> str:

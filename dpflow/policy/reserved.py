@@ -46,20 +46,14 @@ def run_lines(pinned: _Pinned) -> list[str]:
     if "others" not in pinned:
         return plan_lines(pinned)
     names = ", ".join(reserved_flows(pinned))
-    whole = _filter(pinned["filter"])
-    rest = min(
-        (kept / all_ for kept, all_ in _pairs(pinned["others"], whole) if all_),
-        default=0,
-    )
+    whole = _filter(pinned["filter"]).thresholds
+    pairs = zip(pinned["others"]["thresholds"], whole, strict=True)
+    rest = min((kept / all_ for kept, all_ in pairs if all_), default=0)
     line = (
         f"Reserved shares: {names}. All other charges together have {rest:.1%} of the "
         "dataset's budget."
     )
     return [*plan_lines(pinned), line]
-
-
-def _pairs(others: _Pinned, whole: ThresholdFilter) -> list[tuple[int, int]]:
-    return list(zip(others["thresholds"], whole.thresholds, strict=True))
 
 
 def _with_others(pinned: _Pinned) -> dict[str, Any]:

@@ -47,13 +47,6 @@ _KINDS = {
 #: Unicode's kinds of signs that show nothing: controls, marks of direction and format,
 #: ends of lines and paragraphs.
 _HIDING = frozenset({"Cc", "Cf", "Zl", "Zp"})
-#: Controls have no name in Unicode's table.
-_NAMES = {
-    "\0": "NULL",
-    "\r": "CARRIAGE RETURN, without a line feed",
-    "\x1b": "ESCAPE",
-    "\x85": "NEXT LINE",
-}
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -142,7 +135,7 @@ def _refuse_hiding(text: str, file: str) -> None:
         if sign == "\ufeff" and place == 0:
             continue
         line = plain.count("\n", 0, place) + 1
-        name = _NAMES.get(sign) or unicodedata.name(sign, "a control character")
+        name = unicodedata.name(sign, "a control character")
         message = (
             f"the sign U+{ord(sign):04X}, {name}, shows nothing, and may hide a field "
             "from who reads the file."
@@ -221,29 +214,21 @@ class _Loader(yaml.SafeLoader):
         """Return a mapping, and remember the lines of its keys."""
         self.lines.setdefault(path, _line(node))
         data: dict[str, Any] = {}
-        before: Any = None
         for key_node, value_node in node.value:
-            key = self._key(key_node, value_node, before)
+            key = self._key(key_node)
             if key in data:
                 first = self.lines[*path, key]
                 message = f"the key {key!r} appears twice (first on line {first})."
                 self._refuse(key_node, message, "Keep one of them.")
             self.lines[*path, key] = _line(key_node)
             data[key] = self._value(value_node, (*path, key))
-            before = value_node if _kind(value_node) == "int" else None
         return data
 
-    def _key(self, node: yaml.Node, value: yaml.Node, before: Any) -> str:
+    def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             self._refuse(node, "a key must be plain text.", "Write `name: …`.")
         if _kind(node) != "str":
-            hint = f'Quote it: "{node.value}".'
-            if before is not None and _kind(value) == "null":
-                hint = (
-                    "YAML reads a comma as the next field. If "
-                    f"{before.value},{node.value} is a number, write "
-                    f"{before.value}.{node.value}."
-                )
+            hint = f'Quote it: "{node.value}". Numbers have a point, not a comma.'
             self._refuse(node, f"the key {node.value!r} is not text.", hint)
         return self._text(node)
 
@@ -292,7 +277,7 @@ def _kind(node: yaml.Node) -> str:
     return str(node.tag).removeprefix(_TAG)
 
 
-def _line(part: yaml.Node | yaml.Event) -> int:
+def _line(part: Any) -> int:
     return int(part.start_mark.line) + 1
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -189,13 +188,6 @@ def _checked_text(value: str, info: ValidationInfo) -> str:
     return value
 
 
-def _checked_rising(value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
-    if any(high <= low for low, high in pairwise(value)):
-        message = f"alerts must rise strictly, got {[str(x) for x in value]}."
-        raise problem(message, "Sort them and drop repetitions.")
-    return value
-
-
 #: The name of a dataset.
 Name = Annotated[
     str,
@@ -224,7 +216,7 @@ CostText = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 #: Fractions of a budget, rising.
-Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
+Alerts = Annotated[tuple[Alert, ...], AfterValidator(lambda x: tuple(sorted(set(x))))]
 Unit = Annotated[Text, Field(title="Privacy unit")]
 Relation = Annotated[
     Literal["add-or-remove", "replace-one"],
