@@ -134,7 +134,8 @@ schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json
 
 snapshots: $(VENV)/dev.installed
-	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py
+	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py \
+		tests/prefect/test_surfaces.py
 
 $(BIN)/python:
 	@echo "== Making a virtual environment in $(VENV)"

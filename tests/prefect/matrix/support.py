@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.flow_engine import run_flow
@@ -47,6 +48,15 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
         return []
     lines = [line.rsplit(" ", 1) for line in path.read_text("utf-8").splitlines()]
     return [(text, int(process)) for text, process in lines]
+
+
+def in_flow(call: Callable[[], Any], make_flow: Any = flow, **options: Any) -> Any:
+    """Return a flow named report that calls a function."""
+
+    def report() -> Any:
+        return call()
+
+    return make_flow(name="report", **options)(report)
 
 
 def wait_until(
@@ -178,6 +188,14 @@ def execute(flow: Any, flow_run_id: Any) -> State[Any]:
         flow, flow_run=run, parameters=run.parameters, return_type="state"
     )
     return state
+
+
+def run_deployed(flow: Any, name: str = "nightly") -> tuple[Any, State[Any]]:
+    """Make a run of a deployment, execute it as a worker does; return both."""
+    made = flow.to_deployment(name).apply()
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(made).id
+    return made, execute(flow, run)
 
 
 def flow_run(flow_run_id: Any) -> Any:
