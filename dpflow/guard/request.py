@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
+from dpflow.config import load_prefect
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -130,18 +130,32 @@ def checked_flow(flow: object) -> str | None:
     return None if flow is None else checked_text(flow, "flow")
 
 
-def current_place(flow: str | None = None) -> Place:
-    """Return where a call runs that knows no Prefect: within Prefect's flows, if any.
+#: How to find the place of a call within Prefect; `dpflow.prefect` adds its function.
+place_finders: list[Callable[..., Place]] = []
 
-    It would pass the share and the halt of the flow around it by otherwise.
+
+def current_place(flow: str | None = None) -> Place:
+    """Return the place of a call: within Prefect's flows, if any are around it.
+
+    Otherwise the call would pass by the share and the halt of these flows.
 
     Args:
         flow: The flow that it names.
+
+    Raises:
+        ConfigurationError: If Prefect runs it and the part for Prefect is missing.
     """
     if not _within_prefect():
         return Place(named=flow)
-    place: Place = import_module("dpflow.prefect.run_context").current_place(named=flow)
-    return place
+    if not place_finders:
+        load_prefect()
+    if not place_finders:
+        msg = (
+            "Prefect runs a flow around this step, and the part of dpflow for Prefect "
+            "is not installed. The step did not run. Import `dpflow.prefect` first."
+        )
+        raise ConfigurationError(msg)
+    return place_finders[-1](named=flow)
 
 
 def _within_prefect() -> bool:

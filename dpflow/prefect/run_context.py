@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
 
-from dpflow.guard.request import EnclosingFlow, Notice, Place
+from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
@@ -104,3 +104,6 @@ def _parents(task_run: UUID | None) -> tuple[EnclosingFlow, ...]:
 def _flow_name(flow: UUID) -> str:
     with get_client(sync_client=True) as client:
         return client.read_flow(flow).name
+
+
+place_finders.append(current_place)
