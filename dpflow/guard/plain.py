@@ -17,10 +17,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.call_frames import entering_frame
-from dpflow.guard.charge import Execution, admit, arun, run
+from dpflow.guard.charge import Execution, arun, granted, run, telling_refusals
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.request import ask, checked_flow, current_place
-from dpflow.guard.reserving import Blocking, at_once, check_outside
+from dpflow.guard.reserving import check_outside, reserve
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -180,12 +180,13 @@ def spend(
     # No arguments tell one block from another: each is drawn anew.
     defined = replace(defined, replays=False)
     place = current_place(checked_flow(flow))
-    project, request = ask(defined, {}, place)
-    admitted = admit(project, request, place, Blocking(), own=noise == OWN)
-    execution = at_once(admitted)
-    if isinstance(execution, Replayed):
+    project, request = ask(defined, (), {}, place)
+    with telling_refusals(place, request):
+        answer = reserve(project, request, own=noise == OWN)
+    if isinstance(answer, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)
+    execution = granted(project, request, answer, place, noise=noise)
     with execution.charged(entering_frame()):
         yield execution
     if execution.error is not None:

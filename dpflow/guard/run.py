@@ -26,7 +26,7 @@ from dpflow.guard.request import (
     owner_of,
     runs_around,
 )
-from dpflow.guard.reserving import Blocking, at_once, check_outside, reserve
+from dpflow.guard.reserving import check_outside, reserve
 from dpflow.guard.step import checked_text
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.views.runs import last_costs
@@ -215,7 +215,7 @@ def _hold(steps: list[_Planned], place: Place, run: str) -> None:
         body={**place.facts, "covers": run},
     )
     try:
-        answer = at_once(reserve(project, request, Blocking(), own=True))
+        answer = reserve(project, request, own=True)
     except BudgetRefused as refusal:
         # What the run replays costs nothing, and which steps do, only they tell.
         logger.warning(
