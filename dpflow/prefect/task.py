@@ -262,27 +262,15 @@ def dp_task(
     """
     task_options.setdefault("retries", 0)
     # The ledger replays releases; Prefect's cache key would hash private arguments.
+    declared = dict(locals())
+    del declared["assets"], declared["task_options"]
     task_options.setdefault("cache_policy", NO_CACHE)
     # A flow's `log_prints` would send what the body prints to Prefect's database.
     task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
         check_outside("@dp_task")
-        step = define_step(
-            function,
-            dataset=dataset,
-            cost=cost,
-            private=private,
-            release_key=release_key,
-            ignore=ignore,
-            on_change=on_change,
-            partitions=partitions,
-            fresh=fresh,
-            data_version=data_version,
-            cell=cell,
-            noise=noise,
-            name=task_options.get("name"),
-        )
+        step = define_step(function, name=task_options.get("name"), **declared)
         task: DPTask[P, R] = DPTask(
             fn=_guard(step, function),
             assets=assets,
