@@ -132,6 +132,7 @@ LOADERS = {
     "dpflow.accounting",
     "dpflow.accounting.costs.adapters",  # an optional library
     "dpflow.accounting.costs.base",  # more mechanisms
+    "dpflow.ledger.codec.kinds",  # the library of a released value
     "dpflow.policy.fields",
 }
 

@@ -29,7 +29,7 @@ from dpflow.guard.reserving import refuse_inside
 from dpflow.guard.step import Step, StepCall, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.types import unstorable_type
+from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.alerts import alert_text

@@ -138,17 +138,10 @@ def test_what_could_not_be_made_again_cannot_be_declared(cls: type) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"$type":"declared","name":"os.system","fields":{"command":"true"}}',
-        '{"$type":"declared","name":"builtins.dict","fields":{}}',
-        '{"$type":"declared","name":1,"fields":{}}',
-        (
-            '{"$type":"declared","name":"tests.ledger.codec.test_declared.Range",'
-            '"fields":[]}'
-        ),
-        (
-            '{"$type":"declared","member":"UGLY",'
-            '"name":"tests.ledger.codec.test_declared.Kind"}'
-        ),
+        '{"$type":"declared.os.system","parts":["true"]}',
+        '{"$type":"declared.builtins.dict","parts":[{}]}',
+        '{"$type":"declared.tests.ledger.codec.test_declared.Range","parts":[[]]}',
+        '{"$type":"declared.tests.ledger.codec.test_declared.Kind","parts":["UGLY"]}',
     ],
 )
 def test_text_makes_declared_classes_only(text: str) -> None:
@@ -170,7 +163,7 @@ def test_another_process_reads_it_once_its_module_is_imported(tmp_path: Path) ->
         "from dataclasses import dataclass\nfrom dpflow.interop import releasable\n"
         "@releasable\n@dataclass\nclass Dot:\n    x: int\n"
     )
-    text = '{"$type":"declared","fields":{"x":1},"name":"shapes.Dot"}'
+    text = '{"$type":"declared.shapes.Dot","parts":[{"x":1}]}'
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from dpflow.ledger.codec import decode\n"

@@ -123,21 +123,12 @@ def test_what_no_row_has_is_not_stored() -> None:
     "text",
     [
         '{"$type":"polars.Series"}',
-        (
-            '{"$type":"polars.Series","dtype":"Int8","name":"a","arguments":[],'
-            '"values":[300]}'
-        ),
-        (
-            '{"$type":"polars.Series","dtype":"read_csv","name":"a",'
-            '"arguments":["/etc/passwd"],"values":[]}'
-        ),
-        '{"$type":"polars.read_csv","path":"/etc/passwd"}',
-        '{"$type":"polars.DataFrame","columns":[1]}',
-        (
-            '{"$type":"polars.Series","arguments":[["a"]],"dtype":"Enum","name":"a",'
-            '"values":["b"]}'
-        ),
-        '{"$type":"pyarrow.Array","column":{"type":"table","values":[]}}',
+        '{"$type":"polars.Series","parts":["a","Int8",[],[300]]}',
+        '{"$type":"polars.Series","parts":["a","read_csv",["/etc/passwd"],[]]}',
+        '{"$type":"polars.Series","parts":["a","Enum",[["a"]],["b"]]}',
+        '{"$type":"polars.read_csv","parts":["/etc/passwd"]}',
+        '{"$type":"polars.DataFrame","parts":[1]}',
+        '{"$type":"pyarrow.Array","parts":["table",[],[]]}',
     ],
 )
 def test_damaged_text_is_refused(text: str) -> None:
