@@ -58,7 +58,7 @@ def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
     steps = clip.rows(np.array(rows))
     longest = Fraction(norm) ** 2
     assert all(squared_norm(row, clip.step) <= longest for row in steps)
-    total = clip.floats(steps.sum(axis=0))
+    total = clip.apply(np.array(rows)).total()
     exact = [sum(int(k) for k in column) * Fraction(clip.step) for column in steps.T]
     assert [Fraction(value) for value in total.tolist()] == exact
 

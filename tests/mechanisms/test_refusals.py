@@ -90,8 +90,8 @@ CASES = [
         "Give one of them",
     ),
     (NOISY, lambda: sparse_vector([PEOPLE], [1.0]), "cost=SparseV"),
-    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "more or fewer thresholds"),
-    (SVT, lambda: sparse_vector([]), "there are none"),
+    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "as many thresholds"),
+    (SVT, lambda: sparse_vector([]), "one or more"),
     *(
         (SVT, lambda bad=bad: sparse_vector(*bad), "no finite number")
         for value in (math.nan, math.inf, "7", None, True)

@@ -28,7 +28,7 @@ def whole(values: np.ndarray) -> list[list[int]]:
     return [[int(x) for x in row] for row in values]
 
 
-def exact_rows(products: module._Products) -> list[list[Fraction]]:
+def exact_rows(products: module._Layer) -> list[list[Fraction]]:
     """Return each person's row as it is summed, exactly."""
     unit = Fraction(module._FACTOR_STEP) * Fraction(products.step)
     pairs = zip(whole(products.left.steps), whole(products.right), strict=True)
@@ -44,7 +44,7 @@ def exact_rows(products: module._Products) -> list[list[Fraction]]:
 def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
     """In exact arithmetic; what a person pays for covers it, and sums are exact."""
     products = NormClip.to(norm).apply(Factors(left).outer(right))
-    rows = exact_rows(products)
+    rows = exact_rows(products.layers[0])
     squares = [sum(x * x for x in row) for row in rows]
     assert max(squares) <= Fraction(norm) ** 2
     charged = [Fraction(value) for value in products.squares().tolist()]
@@ -67,7 +67,7 @@ def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> 
     assert amiss(NormClip.to(norm).apply(layers), norm) == []
 
 
-def amiss(clipped: module._Layers, norm: str) -> list[str]:
+def amiss(clipped: module.Clipped, norm: str) -> list[str]:
     """Return what is wrong with clipped layers, in exact arithmetic."""
     pairs = zip(*map(exact_rows, clipped.layers), strict=True)
     rows = [first + second for first, second in pairs]
@@ -82,7 +82,7 @@ def amiss(clipped: module._Layers, norm: str) -> list[str]:
     return [name for name, held in holds.items() if not held]
 
 
-class OneLayerCharged(module._Layers):
+class OneLayerCharged(module.Clipped):
     """Negative control: a person pays for the norm of one layer."""
 
     def squares(self):
@@ -98,9 +98,11 @@ def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
     clip = NormClip.to("0.1")
     right = clip.apply(layers)
     assert amiss(right, "0.1") == []
-    one_by_one = module._Layers(tuple(clip.apply(each) for each in layers.layers))
+    one_by_one = module.Clipped(
+        tuple(clip.apply(each).layers[0] for each in layers.layers), (-1,)
+    )
     assert amiss(one_by_one, "0.1") == ["longer than the clip"]
-    assert amiss(OneLayerCharged(right.layers), "0.1") == ["charged less"]
+    assert amiss(OneLayerCharged(right.layers, (-1,)), "0.1") == ["charged less"]
 
 
 @pytest.mark.parametrize("columns", [None, 3])
@@ -134,8 +136,9 @@ def test_the_largest_sum_is_a_float_without_rounding() -> None:
         clip = NormClip.to(norm)
         people = 3
         products = clip.apply(Factors(np.ones((people, 1))).outer(np.full(people, 1e9)))
+        (layer,) = products.layers
         assert largest_sum(module._FACTOR_BITS, 1) >= (
-            np.abs(products.left.steps).max() * np.abs(products.right).max()
+            np.abs(layer.left.steps).max() * np.abs(layer.right).max()
         )
 
 
