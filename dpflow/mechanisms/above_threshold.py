@@ -108,8 +108,9 @@ def answers(
 def _levels(
     queries: Sequence[Query], thresholds: float | Sequence[float]
 ) -> list[float]:
-    one = not isinstance(thresholds, Sized)
-    levels = [thresholds] * len(queries) if one else list(thresholds)
+    if not isinstance(thresholds, Sized):
+        thresholds = [thresholds] * len(queries)
+    levels = list(thresholds)
     if not levels or len(levels) != len(queries):
         msg = (
             "sparse_vector() needs one or more queries, and a threshold for all of "

@@ -137,6 +137,7 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     if hasattr(column, "to_numpy"):
         column = column.to_numpy()
     kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
+    found: Floats
     if kind and kind in "iufb":
         found = column.astype(np.float64).reshape(-1)
     elif isinstance(column, (list, tuple)) or kind == "O":

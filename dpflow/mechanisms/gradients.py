@@ -102,8 +102,8 @@ def gradient_descent(
     model = 1.0 * start
     for step in iterations():
         cost = step.claim(who, step.parts[0])
-        doubled = isinstance(cost, Gaussian) and is_replace_one(execution)
-        if doubled and cost.sensitivity < 2 * clip.norm:
+        short = isinstance(cost, Gaussian) and cost.sensitivity < 2 * clip.norm
+        if short and is_replace_one(execution):
             msg = (
                 f"{who} under replace-one changes by up to twice the norm; declare "
                 "Gaussian(sensitivity=...) of twice the norm"

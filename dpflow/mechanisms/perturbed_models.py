@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutputDP
@@ -222,7 +221,7 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
 
     w: Floats = np.zeros(rows.shape[1])
     for _ in range(_NEWTON_STEPS):
-        odds = special.expit(-signed @ w)
+        odds = np.exp(-np.logaddexp(0, signed @ w))
         slope = strength * w - signed.T @ odds / people
         if np.linalg.norm(slope) <= enough:
             return w
