@@ -38,25 +38,6 @@ def exact_rows(products: module._Layer) -> list[list[Fraction]]:
 @given(
     arrays(np.float64, (4, 3), elements=wild),
     arrays(np.float64, (4, 2), elements=wild),
-    st.sampled_from(NORMS),
-)
-@settings(max_examples=scaled(30), deadline=None)
-def test_no_product_is_longer_than_the_clip(left, right, norm) -> None:
-    """In exact arithmetic; what a person pays for covers it, and sums are exact."""
-    products = NormClip.to(norm).apply(Factors(left).outer(right))
-    rows = exact_rows(products.layers[0])
-    squares = [sum(x * x for x in row) for row in rows]
-    assert max(squares) <= Fraction(norm) ** 2
-    charged = [Fraction(value) for value in products.squares().tolist()]
-    assert all(a >= b for a, b in zip(charged, squares, strict=True))
-    assert all((a == 0) == (b == 0) for a, b in zip(charged, squares, strict=True))
-    total = [Fraction(x) for x in products.total().ravel().tolist()]
-    assert total == [sum(column) for column in zip(*rows, strict=True)]
-
-
-@given(
-    arrays(np.float64, (4, 3), elements=wild),
-    arrays(np.float64, (4, 2), elements=wild),
     arrays(np.float64, (4, 2), elements=wild),
     st.sampled_from(NORMS),
 )
@@ -155,33 +136,3 @@ def test_a_person_moves_the_sum_by_their_own_row_alone() -> None:
             (Fraction(a) - Fraction(b)) ** 2
             for a, b in itertools.zip_longest(total.flat, rest.flat)
         )
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308, 0.0])
-def test_a_row_that_is_no_number_is_zeros(bad: float) -> None:
-    """On either side; the others are summed as ever."""
-    good = np.array([[0.6, 0.8], [0.6, 0.8]])
-    errors = np.array([[0.5, -0.5], [0.5, -0.5]])
-    expected = np.outer(good[0], errors[0])
-    for left, right in ((True, False), (False, True)):
-        features, pulls = good.copy(), errors.copy()
-        if left:
-            features[1] = bad
-        if right and bad != 1e308:
-            pulls[1] = bad
-        elif right:
-            pulls[1] = 0
-        found = NormClip.to(9).apply(Factors(features).outer(pulls))
-        if bad == 1e308 and left:
-            assert np.isfinite(found.total()).all()
-        else:
-            assert np.allclose(found.total(), expected, atol=1e-3)
-            assert found.squares()[1] == 0
-
-
-def test_factors_and_rows_are_not_shown() -> None:
-    """Their text names no number."""
-    factors = Factors(np.full((1, 2), 0.123456))
-    for value in (factors, factors.outer(np.full((1, 1), 0.654321))):
-        assert "0.12" not in repr(value)
-        assert "0.65" not in repr(value)
