@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dpflow.accounting import FILTERS, ODOMETERS
 from tests.projects import ROOT, run_python
 
 pytestmark = pytest.mark.quick
@@ -351,6 +352,32 @@ READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
 #: What decides, and the rest of the ledger that it may use.
 DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "decision")}
 DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("pure_cache", "records")}
+
+
+def compared_names(module: str, source: str) -> list[str]:
+    """Return the theorems whose names a source outside of `accounting` compares."""
+    found = [
+        constant.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare | ast.match_case)
+        for part in ast.iter_child_nodes(node)
+        for constant in ast.walk(part)
+        if isinstance(node, ast.Compare) or part is node.pattern
+        if isinstance(constant, ast.Constant)
+    ]
+    outside = not module.startswith("dpflow.accounting")
+    return [name for name in found if outside and name in {*FILTERS, *ODOMETERS}]
+
+
+def test_rules_speak_for_themselves():
+    """Nothing but `accounting` decides by a theorem's name."""
+    assert [each for pair in sources().items() for each in compared_names(*pair)] == []
+    for source in (
+        'rule.theorem == "gdp"',
+        'rule.theorem not in ("gdp",)',
+        'match name:\n case "gdp": pass',
+    ):
+        assert compared_names("dpflow.forecast.bad", source) == ["gdp"]
 
 
 def impure_decisions(module: str, source: str) -> list[str]:

@@ -117,6 +117,7 @@ def _print_theorems(found: Forecast) -> None:
     """Show how many runs each theorem admits, and name those without a price."""
     from rich.text import Text
 
+    from dpflow.accounting import LISTING
     from dpflow.cli.tables import cell, new_table
 
     whole = "whole budget of one partition" if found.divided else "whole budget"
@@ -129,7 +130,7 @@ def _print_theorems(found: Forecast) -> None:
             continue
         own = fit.theorem == found.theorem and fit.order is None
         remark = "the policy's" if own else ""
-        if fit.theorem == "sequence":
+        if fit.theorem in LISTING:
             remark = "only if steps and their number are fixed in advance"
         elif fit.order is not None:
             remark = "its best whole order; fix it before the first charge"

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
 from dpflow.accounting.rules.rule import Filter, Odometer
+from dpflow.accounting.searches import Once
 from dpflow.config import settings
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
-from dpflow.forecast.counting import Load, runs_left
+from dpflow.forecast.counting import Load, load_of, runs_left, workload_of
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
@@ -37,6 +38,8 @@ LAST_RUNS = 5
 _MOST_POINTS = 200
 #: Of more amounts, as `auto` has, only the share of the budget is told.
 _FEW_AMOUNTS = 2
+#: A settled step is two entries: its reserve and its settle.
+_ENTRIES = 2
 _BUDGETS = ("dataset", "others", "population", "partition", "flow")
 
 
@@ -173,7 +176,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, run_charges(ledger, runs.dataset, like)),
+            loads_of_run(runs, like, run_charges(ledger, runs.dataset, like)),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
@@ -253,7 +256,7 @@ def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
 
     def room(run: FlowRun) -> list[float]:
         """Return how many more such runs fit: now, and with budgets that are whole."""
-        now = loads_of_run(runs, run_charges(ledger, runs.dataset, run))
+        now = loads_of_run(runs, run, run_charges(ledger, runs.dataset, run))
         whole = [replace(load, account=_empty(load.account)) for load in now]
         counts = (runs_left(loads)[0] for loads in (now, whole))
         return [float("inf") if count is None else count for count in counts]
@@ -283,7 +286,9 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
     return schedule_of(told)
 
 
-def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
+def loads_of_run(
+    runs: DatasetRuns, run: FlowRun, charges: Mapping[str, RunCharge]
+) -> list[Load]:
     """Return what another such run asks of each account."""
     by = runs.term.facts["pinned"].get("partition", {}).get("by")
     return [
@@ -292,10 +297,20 @@ def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Lo
             spent=charge.spent,
             peaks=charge.peaks,
             renewed=renewed,
+            again=None if by or run.preflights else _again(charge.gate, run),
         )
         for charge in charges.values()
         for renewed in (by in TIMES and bool(charge.gate.partition),)
     ]
+
+
+def _again(gate: Gate, run: FlowRun) -> Once | None:
+    """Return what such a run makes of what is used, where prices depend on that."""
+    if gate.rule.steady:
+        return None
+    with suppress(InvalidCost, UnsupportedCost):
+        return load_of(gate, workload_of(run.steps)).again
+    return None
 
 
 def _empty(gate: Gate) -> Gate:
@@ -353,3 +368,58 @@ def _ahead(
         if day is None or used is None or used == float("inf"):
             return
         yield day, used, runs
+
+
+# The line of a picture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLine:
+    """What is foreseen for one account.
+
+    Attributes:
+        account: Its id.
+        points: A day, the share of the budget used after it, and how many entries the
+            journal will have grown by; in this order.
+        clock: Whether the days are those of the clock. Days of release keys are those
+            of the periods that are reported on, such as 1997 in a backfill.
+    """
+
+    account: str
+    points: tuple[tuple[date, float, int], ...]
+    clock: bool
+
+
+def budget_line(outlooks: Iterable[Outlook]) -> BudgetLine | None:
+    """Add up the outlooks of one dataset's flows on its budget.
+
+    Shares add up for theorems of one sum; for others the line is above what will be
+    used. It ends where the budget does.
+
+    Args:
+        outlooks: Those of one dataset.
+
+    Returns:
+        None if no flow has points, or if they are on different accounts or calendars.
+    """
+    told = [each for each in outlooks if each.ahead]
+    if len({(each.account, each.source == "release keys") for each in told}) != 1:
+        return None
+    start = told[0].used
+    points: list[tuple[date, float, int]] = []
+    used, grown = start, 0
+    for day, share, steps in sorted(move for each in told for move in _moves(each)):
+        used, grown = used + share, grown + _ENTRIES * steps
+        points.append((day, min(used, 1.0), grown))
+        if used >= 1:
+            break
+    clock = told[0].source != "release keys"
+    return BudgetLine(account=told[0].account, points=tuple(points), clock=clock)
+
+
+def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:
+    """Yield the days, what is used from one to the next, and the steps between."""
+    before, count = outlook.used, 0
+    for day, used, runs in outlook.ahead:
+        yield day, used - before, outlook.steps * (runs - count)
+        before, count = used, runs

@@ -33,7 +33,7 @@ from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger.decision.gates import covers_flow
-from dpflow.ledger.views.runs import FlowRun, dataset_runs
+from dpflow.ledger.views.runs import dataset_runs
 from dpflow.notebook import TableRecord
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
@@ -152,11 +152,28 @@ def forecast(
     else:
         workload = workload_of(example.steps)
     run = _Run(found, flow, workload, from_full_budget)
-    foreseen = _foreseen(run, text, _schedule(found, flow, every, start), example)
-    return replace(
-        foreseen,
+    pinned, schedule = found.pinned, _schedule(found, flow, every, start)
+    outlook = outlook_of(
+        run.loads(),
+        dataset=name,
+        flow=flow,
+        steps=sum(step.times for step in workload),
+        schedule=schedule,
+        closed=run.closed,
+        like=example,
+    )
+    return Forecast(
+        dataset=name,
+        starts_from=text,
+        theorem=pinned["filter"]["theorem"],
+        divided=bool(pinned.get("partition")),
+        workload=workload,
+        outlook=outlook,
+        rows=tuple(_rows(run, schedule)),
         fits=tuple(run.fits()) if theorems else (),
         enough=None if runs is None else run.enough(runs),
+        plans=tuple(run_lines(pinned)),
+        planned=planned_noise(pinned),
     )
 
 
@@ -197,32 +214,6 @@ class _Run:
         epsilon, delta = self.on.budget
         own = self.on.pinned["filter"]
         return fits(self.workload, epsilon=epsilon, delta=delta, own=own, sequence=True)
-
-
-def _foreseen(
-    run: _Run, text: str, schedule: Schedule | None, example: FlowRun | None
-) -> Forecast:
-    pinned = run.on.pinned
-    outlook = outlook_of(
-        run.loads(),
-        dataset=run.on.dataset,
-        flow=run.flow,
-        steps=sum(step.times for step in run.workload),
-        schedule=schedule,
-        closed=run.closed,
-        like=example,
-    )
-    return Forecast(
-        dataset=run.on.dataset,
-        starts_from=text,
-        theorem=pinned["filter"]["theorem"],
-        divided=bool(pinned.get("partition")),
-        workload=run.workload,
-        outlook=outlook,
-        rows=tuple(_rows(run, schedule)),
-        plans=tuple(run_lines(pinned)),
-        planned=planned_noise(pinned),
-    )
 
 
 # Where it starts from

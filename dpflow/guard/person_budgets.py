@@ -28,14 +28,14 @@ def check_person_budgets(
     if not cost.paid_by_people:
         return
     policy = policies[0]
-    name, theorem = repr(policy.dataset), policy.filter.theorem
+    name, rule = repr(policy.dataset), policy.dataset_filter()
     has_share = flow is not None and policy.flow_filter(flow) is not None
     is_divided = policy.partition is not None or policy.population is not None
     hindrances = {
         'the step says noise="own", and only person_sum draws its noise': own,
         "the step reads more than one dataset; make a step for each": policies[1:],
-        f"the policy of {name} says filter: {theorem}; a budget for every person needs "
-        "filter: {theorem: individual, measure: gdp}": theorem != "individual",
+        f"the policy of {name} says filter: {rule.theorem}; a budget for every person "
+        "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
         f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
         "one budget; take the share out": has_share,
         f"dataset {name} is divided or part of a population, whose accounts do not "

@@ -181,7 +181,7 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
 
 def _check_steady(rule: Rule) -> None:
     """Refuse a rule under which runs to come have no price that is known today."""
-    if rule.steady and rule.theorem not in ("individual", "sequence"):
+    if rule.steady and not rule.lists_steps:
         return
     msg = (
         f"runs cannot be planned under {rule.theorem}: what a step is charged depends "

@@ -16,9 +16,6 @@ from dpflow.exceptions import InvalidCost
 from dpflow.policy.planned_noise import plan_lines, with_planned_noise
 from dpflow.rounding import from_units, short_up
 
-#: Filters whose thresholds add up: a step has the same price in a share and outside.
-_ALLOWED = ("basic", "zcdp", "gdp", "output-dp", "rdp")
-
 _Pinned = Mapping[str, Any]
 
 
@@ -86,18 +83,16 @@ def _with_others(pinned: _Pinned) -> dict[str, Any]:
 
 def _check_allowed(pinned: _Pinned, flow: str) -> None:
     """Refuse reserved shares where a share is no part of one threshold."""
-    theorem = pinned["filter"]["theorem"]
+    rule = make_filter(**pinned["filter"])
     hint = "Remove `reserved`, or use a dataset of its own for the flow's data."
     if "partition" in pinned:
         why = "a share cannot be reserved where each partition has its own budget"
     elif "population" in pinned:
         why = "other datasets could use up the population's budget of a reserved share"
-    elif theorem not in _ALLOWED:
-        why = f"a share cannot be reserved under {theorem}: it has no single threshold"
+    elif not rule.adds_up:
+        why = f"a share cannot be reserved under this {rule.theorem} filter: "
+        why += "it has no single threshold"
         hint = "Write `filter: gdp`, or remove `reserved`."
-    elif theorem == "rdp" and "order" not in pinned["filter"]:
-        why = "a share cannot be reserved under several orders of rdp"
-        hint = "Declare one order, or write `filter: gdp`."
     else:
         return
     msg = f"{why}. {hint}"

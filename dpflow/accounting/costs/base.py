@@ -18,12 +18,7 @@ from inspect import Signature, signature
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    exact,
-    number_text,
-    short_down,
-    short_up,
-)
+from dpflow.rounding import exact, number_text, short_down, short_up
 
 #: The neighbouring relations of policies.
 RELATIONS = ("add-or-remove", "replace-one")

@@ -8,23 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import (
-    Cost,
-    Outcome,
-    relations_of,
-    whole_number,
-)
+from dpflow.accounting.costs.base import Cost, Outcome, relations_of, whole_number
 from dpflow.accounting.costs.composed import OfSteps, check_one_step
-from dpflow.accounting.costs.outcomes import (
-    MOST_CELLS,
-    OutputDP,
-)
+from dpflow.accounting.costs.outcomes import MOST_CELLS, OutputDP
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    number_text,
-)
+from dpflow.rounding import Number, exact_delta, number_text
 
 #: How `EarlyStopping` composes its sub-steps under the filter `output-dp`.
 ACCOUNTANTS = ("basic", "kov", "pld", "rdp", "gdp", "optimal")

@@ -13,11 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import (
-    Cost,
-    Outcome,
-    whole_number,
-)
+from dpflow.accounting.costs.base import Cost, Outcome, whole_number
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutcomeCost, OutputDP
 from dpflow.exceptions import InvalidCost

@@ -6,24 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.costs.base import (
-    RELATIONS,
-    Outcome,
-    whole_number,
-)
-from dpflow.accounting.costs.outcomes import (
-    MOST_CELLS,
-    OutcomeCost,
-    OutputDP,
-)
+from dpflow.accounting.costs.base import RELATIONS, Outcome, whole_number
+from dpflow.accounting.costs.outcomes import MOST_CELLS, OutcomeCost, OutputDP
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    Number,
-    bound_above,
-    exact_epsilon,
-    exact_scale,
-    to_real,
-)
+from dpflow.rounding import Number, bound_above, exact_epsilon, exact_scale, to_real
 
 _SPLIT_DIGITS = 12
 

@@ -9,13 +9,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, whole_number
 from dpflow.accounting.costs.outcomes import MOST_CELLS, OutcomeCost, OutputDP
-from dpflow.rounding import (
-    Number,
-    bound_above,
-    exact_delta,
-    exact_epsilon,
-    to_real,
-)
+from dpflow.rounding import Number, bound_above, exact_delta, exact_epsilon, to_real
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -96,6 +96,7 @@ class SequenceFilter(ThresholdFilter):
     theorem = "sequence"
     settlements: ClassVar[frozenset[str]] = frozenset({"full"})
     prices_substeps: ClassVar[bool] = False
+    lists_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -192,23 +193,17 @@ class SequenceFilter(ThresholdFilter):
         whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
         return whole if self.admits(tally) else max(super().used_fraction(tally), 1)
 
-    def spent(self, tally: Tally) -> Fraction:
-        """Return the epsilon of the transcript if the run ends here.
+    def spent(self, tally: Tally) -> Fraction | None:
+        """Return the epsilon of the transcript if the run ends here; None beyond it.
 
         It is the epsilon of the cell that the counts fall into, at the whole delta, in
         the sense of output differential privacy: what a closed sequence counts as in an
         account that composes by Hartmann et al., Thm 7.
-
-        Raises:
-            ValueError: If the counts exceed the sequence.
         """
         if not any(tally.amounts):
             return Fraction(0)
-        for limit, epsilon in zip(self._limits, self.epsilons, strict=True):
-            if tally.fits_within(limit):
-                return epsilon
-        msg = f"{tally.amounts} exceed the sequence's {self.thresholds}"
-        raise ValueError(msg)
+        cells = zip(self._limits, self.epsilons, strict=True)
+        return next((eps for limit, eps in cells if tally.fits_within(limit)), None)
 
     def named(self, tally: Tally) -> dict[str, str]:
         """Return the counts by step, as text."""

@@ -38,6 +38,7 @@ class BasicFilter(ThresholdFilter):
     """
 
     theorem = "basic"
+    adds_up = True
     components = ("epsilon", "delta")
 
     def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:

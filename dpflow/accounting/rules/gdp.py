@@ -33,6 +33,7 @@ class GdpFilter(SplitsDelta):
     """
 
     theorem = "gdp"
+    adds_up = True
     made_from = ("epsilon", "delta", "delta_loss")
     loss = "mu_squared"
 

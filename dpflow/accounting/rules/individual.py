@@ -20,11 +20,7 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.groups import grouped
-from dpflow.accounting.rules.rdp import (
-    RdpOdometer,
-    best_order,
-    exact_order,
-)
+from dpflow.accounting.rules.rdp import RdpOdometer, best_order, exact_order
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import one_of
@@ -196,6 +192,7 @@ class IndividualFilter(ThresholdFilter):
     relations = ("add-or-remove",)
     settlements = frozenset({"full"})
     steady: bool = False
+    per_person = True
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class ZcdpFilter(SplitsDelta):
     """
 
     theorem = "zcdp"
+    adds_up = True
     made_from = ("epsilon", "delta", "delta_loss", "conversion")
     components = ("rho", "delta")
 

@@ -18,11 +18,7 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.curves.conversions import gaussian_delta
-from dpflow.accounting.curves.prices import (
-    approx_zcdp,
-    gdp_mu_squared,
-    renyi,
-)
+from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared, renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import powers
 from tests.sizes import scaled

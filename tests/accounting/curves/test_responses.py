@@ -13,11 +13,7 @@ import mpmath
 import pytest
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import (
-    DiscreteLaplace,
-    Laplace,
-    RandomizedResponse,
-)
+from dpflow.accounting.costs.noise import DiscreteLaplace, Laplace, RandomizedResponse
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
 
 MP = mpmath.mp.clone()

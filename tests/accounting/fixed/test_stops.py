@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import (
-    ApproxDP,
-    PureDP,
-)
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.optimal import fixed_epsilon
 from dpflow.accounting.fixed.stops import (

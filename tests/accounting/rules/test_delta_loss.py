@@ -11,11 +11,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import (
-    ApproxDP,
-    ProbabilisticDP,
-    PureDP,
-)
+from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import units_up
