@@ -29,7 +29,7 @@ def resume(deployment: str, *, force: bool = False, as_json: bool = False) -> No
     Example: `dpflow resume weekly-report/mondays`
     """
     from dpflow.ledger.office import resume as note_resumed
-    from dpflow.prefect.schedules import resume_deployment
+    from dpflow.prefect.client_calls import resume_deployment
 
     flow, _, name = deployment.partition("/")
     if not flow or not name:

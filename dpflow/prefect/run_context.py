@@ -14,8 +14,8 @@ from prefect.context import FlowRunContext, TaskRunContext
 
 from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
 from dpflow.prefect.artifacts import publish_progress
-from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
+from dpflow.prefect.events import describe_assets
 from dpflow.prefect.keyless_steps import warn_if_unnamed
 from dpflow.prefect.telemetry import describe_span, show_gauges
 
@@ -29,6 +29,11 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
     """
     context = TaskRunContext.get()
     return context is not None and context.task.fn is function
+
+
+def current_run() -> FlowRun | None:
+    """Return the flow run around this call."""
+    return getattr(FlowRunContext.get(), "flow_run", None)
 
 
 def _listen(notice: Notice) -> None:

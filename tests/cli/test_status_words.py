@@ -46,7 +46,7 @@ def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accounts of an earlier term are not open; `dpflow resume` unpauses the flow."""
-    monkeypatch.setattr("dpflow.prefect.schedules.resume_deployment", lambda _: None)
+    monkeypatch.setattr("dpflow.prefect.client_calls.resume_deployment", lambda _: None)
     lasting = CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n"
     lasting += "on_exhausted: {schedule: pause}\n"
     shop.write(lasting)

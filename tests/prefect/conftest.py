@@ -49,13 +49,13 @@ from prefect.testing import utilities
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.prefect import time_limit
+from dpflow.prefect import client_calls
 from tests import projects
 from tests.pages import forked_programs
 from tests.prefect.database import copy_database
 
 # As the timeout above.
-time_limit.PATIENCE_SECONDS = 240.0
+client_calls.PATIENCE_SECONDS = 240.0
 
 POLICY = f'{projects.POLICY}data_version: "1"\nflows: {{report: {{}}, parent: {{}}}}\n'
 

@@ -112,10 +112,10 @@ def test_deploying_warns_of_steps_without_a_key():
 
 @pytest.mark.parametrize(("report", "steps"), [(mixed, 1), (hiding, 1), (careful, 0)])
 def test_a_deployed_run_tells_of_each_step_that_it_charged(
-    project, monkeypatch, caplog, report, steps
+    project, caplog, report, steps
 ):
     """Exactly, once a process, whether the code showed them or not."""
-    monkeypatch.setattr(keyless_steps, "_told", set())
+    keyless_steps._warn.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for _ in range(2):

@@ -104,11 +104,13 @@ def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     """It is one line of the artifact, without a picture, a link or a tag."""
     told = []
     in_flow(lambda: half(1), make_flow=dp_flow)()
-    monkeypatch.setattr(artifacts, "_create", lambda _, **facts: told.append(facts))
+    monkeypatch.setattr(
+        artifacts, "create_markdown_artifact", lambda **facts: told.append(facts)
+    )
     name = "x\n# Spent: 0\x1b ![x](http://e.example/x.png)<img src=x>"
     message = f"the step {name!s} was refused"
     artifacts.publish_budget(project, BudgetRefused(message, dataset="shop"))
-    (text,) = [each["markdown"] for each in told if "markdown" in each]
+    (text,) = [each["markdown"] for each in told]
     assert "the step x # Spent: 0" in text
     assert not set("<[\x1b") & set(re.sub(r"\\.", "", text))
     assert not any(line.startswith("# Spent") for line in text.splitlines())

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dpflow import PureDP, guarded
 from dpflow.guard.project import current_project
-from dpflow.prefect import artifacts, time_limit
+from dpflow.prefect import artifacts, client_calls
 from tests.prefect.matrix.support import books, marks, settled, wait_until
 
 #: One retry of Prefect's client takes two or three seconds; five took over a minute.
@@ -116,7 +116,7 @@ def test_a_server_that_does_not_answer_is_given_up(
     project, silent_server, monkeypatch, caplog
 ):
     """After the patience that there is, with a line in the log."""
-    monkeypatch.setattr(time_limit, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(client_calls, "PATIENCE_SECONDS", 0.5)
     count()
     begun = time.monotonic()
     with caplog.at_level(logging.ERROR, "dpflow"):
