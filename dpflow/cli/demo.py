@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from dpflow.cli.output import say, say_json
-from dpflow.notebook import plain
 
 
 def demo(*, as_json: bool = False) -> None:
@@ -17,15 +16,17 @@ def demo(*, as_json: bool = False) -> None:
     """
     from dpflow.starter.demo import run_demo  # noqa: PLC0415
 
-    facts = run_demo((lambda _: None) if as_json else (lambda text: say(plain(text))))
+    facts = run_demo((lambda _: None) if as_json else say)
     if as_json:
         say_json(facts)
     elif facts["refusal"] is not None:
-        say(
-            "", f"Week {facts['halted']} was refused, and nothing was published for it:"
-        )
-        say(plain(facts["refusal"]))
         weeks = f"{len(facts['published'])} weeks were published in reports/, with a "
-        say("", weeks + "burn-down picture. A second demo spends nothing.")
-        say("Next: `dpflow status`, `dpflow history`, `dpflow policy check`.")
+        say(
+            "",
+            f"Week {facts['halted']} was refused, and nothing was published for it:",
+            facts["refusal"],
+            "",
+            weeks + "burn-down picture. A second demo spends nothing.",
+            "Next: `dpflow status`, `dpflow history`, `dpflow policy check`.",
+        )
     raise typer.Exit(int(facts["refusal"] is None))

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpflow.cli.output import answer
+from dpflow.cli.output import render
 from dpflow.cli.source import check_known, project_ledger
-from dpflow.notebook import plain
 
 
 def freeze(dataset: str, *, reason: str, as_json: bool = False) -> None:
@@ -41,7 +40,7 @@ def _change(dataset: str, reason: str, *, unfreeze: bool, as_json: bool) -> None
             standing = reading.load(Keys(books=(dataset,))).book(dataset).frozen
     frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
     data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
-    answer(data, text, as_json=as_json)
+    render(data, [text], as_json=as_json)
 
 
 def _text(
@@ -51,9 +50,9 @@ def _text(
 
     if standing is None:
         already = "" if changed else "was not frozen and "
-        return f"Dataset {plain(dataset)} {already}is open."
+        return f"Dataset {dataset} {already}is open."
     already = "" if changed else " already"
     return (
-        f"Dataset {plain(dataset)} is{already} {plain(frozen_text(standing))}. "
-        f"Every step is refused until `dpflow unfreeze {plain(dataset)}`."
+        f"Dataset {dataset} is{already} {frozen_text(standing)}. "
+        f"Every step is refused until `dpflow unfreeze {dataset}`."
     )

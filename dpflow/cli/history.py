@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import is_terminal, say, say_json, warn
-from dpflow.notebook import plain
+from dpflow.cli.output import render, warn
 
 if TYPE_CHECKING:
-    from dpflow.show.history import History
+    from collections.abc import Iterator
 
-_LIMIT = 30
+    from dpflow.cli.output import Part
+    from dpflow.show.history import History
 
 
 def history(
     dataset: str | None = None,
     *,
-    limit: int = _LIMIT,
+    limit: int = 30,
     all_accounts: bool = False,
     decided: bool = False,
     as_json: bool = False,
@@ -39,47 +39,31 @@ def history(
     found = read_history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
     )
-    if as_json:
-        say_json(found)
-    elif decided:
-        _print_decisions(found)
-    elif not found.entries:
-        say(_empty(dataset, any_policy=found.any_policy))
-    else:
-        _print(found, all_accounts=all_accounts)
+    render(found, _parts(found, dataset), as_json=as_json)
 
 
-def _empty(dataset: str | None, *, any_policy: bool) -> str:
+def _parts(found: History, dataset: str | None) -> Iterator[Part]:
+    if not found.entries:
+        yield _empty(found, dataset)
+        return
+    yield found.sheet()
+    for number, text in enumerate(found.messages, start=1):
+        yield from ("", f"({number}) {text}")
+    if found.more:
+        shown = len(found.entries)
+        yield from (
+            "",
+            f"These are the newest {shown}; --limit {4 * shown} shows more.",
+        )
+
+
+def _empty(found: History, dataset: str | None) -> str:
+    if found.decisions:
+        return "No decision is journaled yet; the first charge opens a term."
     of = f" of dataset {dataset!r}" if dataset else ""
     then = (
         "Run a flow whose steps are under @dp_task; each charge is told here."
-        if any_policy
+        if found.any_policy
         else "Write a policy first: `dpflow status` shows how."
     )
     return f"The journal{of} is empty. {then}"
-
-
-def _print_decisions(found: History) -> None:
-    if not found.entries:
-        say("No decision is journaled yet; the first charge opens a term.")
-        return
-    from dpflow.cli.tables import sheet_table
-
-    say(sheet_table(found, "when (UTC)"))
-    _say_more(found)
-
-
-def _print(found: History, *, all_accounts: bool) -> None:
-    from dpflow.cli.tables import history_table, messages
-
-    shown, apart = list(found.entries), is_terminal()
-    say(history_table(shown, all_accounts=all_accounts, dates_apart=apart))
-    for number, text in enumerate(messages(shown), start=1):
-        say("", f"({number}) {plain(text)}")
-    _say_more(found)
-
-
-def _say_more(found: History) -> None:
-    if found.more:
-        shown = len(found.entries)
-        say("", f"These are the newest {shown}; --limit {4 * shown} shows more.")

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import say, say_json, warn
+from dpflow.cli.output import render, say, warn
 from dpflow.config import short_path
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dpflow.starter.project import Made
     from dpflow.starter.texts import Wishes
 
@@ -71,11 +72,8 @@ def init(
             raise typer.BadParameter(msg)
         wishes = _asked(wishes)
     made = make_project(wishes)
-    if as_json:
-        say_json(made)
-        return
-    _print(made)
-    for text in made.warnings:
+    render(made, _parts(made), as_json=as_json)
+    for text in [] if as_json else made.warnings:
         warn(text)
 
 
@@ -162,14 +160,11 @@ def _check(field: str, text: str) -> None:
         raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
-def _print(made: Made) -> None:
-    for path in made.made:
-        say(f"made  {plain(short_path(path))}")
-    for path in made.kept:
-        say(f"kept  {plain(short_path(path))}, which was there")
-    say("", plain(made.guarantee))
+def _parts(made: Made) -> Iterator[str]:
+    yield from (f"made  {short_path(path)}" for path in made.made)
+    yield from (f"kept  {short_path(path)}, which was there" for path in made.kept)
+    yield from ("", made.guarantee)
     if made.runs is not None:
-        say(f"{made.runs} runs of the flow fit.")
-    say("", "Next:")
-    for number, command in enumerate(made.commands, 1):
-        say(f"  {number}. {plain(command)}")
+        yield f"{made.runs} runs of the flow fit."
+    yield from ("", "Next:")
+    yield from (f"  {n}. {command}" for n, command in enumerate(made.commands, 1))

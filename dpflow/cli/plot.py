@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import answer
+from dpflow.cli.output import render
 from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,8 +98,8 @@ def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
     data = picture(figure, kind, dpi=150)
     write_file(out, data)
     alt = alt_text(figure)
-    lines = f"Wrote {plain(short_path(out))}.", "", plain(alt)
-    answer({"out": str(out), "kind": kind, "alt": alt}, *lines, as_json=as_json)
+    lines = [f"Wrote {short_path(out)}.", "", alt]
+    render({"out": str(out), "kind": kind, "alt": alt}, lines, as_json=as_json)
 
 
 def write_file(out: Path, data: bytes) -> None:

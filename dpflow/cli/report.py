@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import say, say_json, warn
+from dpflow.cli.output import render, warn
 from dpflow.cli.plot import write_file
 from dpflow.config import short_path
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dpflow.show.page.facts import Report
 
 
@@ -37,10 +38,7 @@ def report(
     from dpflow.show.page.stamp import verified
 
     made = read_report(settings(), dataset, stamp=verified if verify else None)
-    if as_json:
-        say_json(made)
-    else:
-        _write(made, out)
+    render(made, _written(made, out), as_json=as_json)
     for text in made.warnings:
         warn(text)
     if made.stamp is not None and not made.stamp.found.fine:
@@ -48,11 +46,12 @@ def report(
         raise typer.Exit(1)
 
 
-def _write(made: Report, out: Path) -> None:
+def _written(made: Report, out: Path) -> Iterator[str]:
+    """Write the page and say so."""
     from dpflow.show.page.render import render
 
     write_file(out, render(made).encode())
-    say(f"Wrote {plain(short_path(out))}: {_summary(made)}.")
+    yield f"Wrote {short_path(out)}: {_summary(made)}."
 
 
 def _summary(made: Report) -> str:

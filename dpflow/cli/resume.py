@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import answer
+from dpflow.cli.output import render
 from dpflow.cli.source import project_ledger, readable_policies
 from dpflow.exceptions import DpflowError
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -47,10 +46,10 @@ def resume(deployment: str, *, force: bool = False, as_json: bool = False) -> No
         note_resumed(ledger, flow)
     would = None if told is None else told.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
-    lines = [f"Resumed {plain(deployment)}."]
+    lines = [f"Resumed {deployment}."]
     if would is not None:
-        lines.append(f"Its next run will be refused all the same: {plain(would)}")
-    answer(data, *lines, as_json=as_json)
+        lines.append(f"Its next run will be refused all the same: {would}")
+    render(data, lines, as_json=as_json)
 
 
 def _paused(deployment: str, told: DpflowError) -> DpflowError:

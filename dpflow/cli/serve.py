@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from dpflow.cli.output import answer, warn
+from dpflow.cli.output import render, warn
 from dpflow.exceptions import ConfigurationError, DpflowError
 
 _HOST = "127.0.0.1"
@@ -36,7 +36,8 @@ def serve(*, port: int = 8484, as_json: bool = False) -> None:
     app = make_app(lambda name, stamp: read_report(found, name, stamp=stamp), check)
     listening = _listen(port)
     url = f"http://{_HOST}:{listening.getsockname()[1]}/"
-    answer({"url": url}, f"The report is at {url} (Ctrl-C ends it).", as_json=as_json)
+    said = f"The report is at {url} (Ctrl-C ends it)."
+    render({"url": url}, [said], as_json=as_json)
     try:
         check()
     except DpflowError as error:

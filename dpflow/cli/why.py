@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import say, say_json, warn
-from dpflow.notebook import plain
+from dpflow.cli.output import render, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
-    from dpflow.ledger.views.unusual import Unusual
-    from dpflow.show.why import Refused, Why
+    from dpflow.cli.output import Part
+    from dpflow.show.why import Why
 
 
 def why(
@@ -41,59 +40,38 @@ def why(
         msg = f"it takes {', '.join(GROUPS)}, with commas between, got {by!r}"
         raise typer.BadParameter(msg, param_hint="--by")
     found = read_why(dataset, by=names, term=term, tell=warn)
-    if as_json:
-        say_json(replace(found, refused=found.refused[:limit]))
-        return
-    title = plain(dataset)
     which = "its newest term" if term is None else f"term {found.term}"
+    shown = replace(found, refused=found.refused[:limit], limit=limit)
+    lines = _parts(shown, which, refused=len(found.refused))
+    render(shown, lines, as_json=as_json)
+
+
+def _parts(found: Why, which: str, *, refused: int) -> Iterator[Part]:
+    from dpflow.show.why import minute
+
     if found.spending:
-        _print_spending(found, limit)
+        yield found.sheet()
+        yield from _rest(found, len(found.spending), "largest")
     else:
-        say(f"Nothing was charged to {title} in {which}.")
-    _print_unusual(found.unusual, limit)
-    _print_refusals(found.refused, limit)
-
-
-def _print_spending(found: Why, limit: int) -> None:
-    from dpflow.cli.tables import sheet_table
-
-    shown = replace(found, spending=found.spending[:limit])
-    say(sheet_table(shown, "charges", "used", "share of budget"))
-    _say_rest(len(found.spending), limit, "largest")
-
-
-def _print_unusual(odd: Sequence[Unusual], limit: int) -> None:
-    from dpflow.cli.tables import cell, new_table
-
-    if not odd:
-        say("", "No step drew its own noise, failed or was forfeited.")
-        return
-    say("", "Unusual steps; each of them is charged:", "")
-    table = new_table("step", "flow", "what", "times", "last", numbers=("times",))
-    for each in odd[:limit]:
-        facts = (each.step, each.flow or "-", each.what, each.times, _minute(each.last))
-        table.add_row(*map(cell, facts))
-    say(table)
-    _say_rest(len(odd), limit, "newest")
-
-
-def _print_refusals(refused: Sequence[Refused], limit: int) -> None:
-    if not refused:
-        say("", "No step was refused.")
-        return
-    say("", "Refused, newest first:")
-    for each in refused[:limit]:
-        since = f", {each.times} times since {_minute(each.first)}"
+        yield f"Nothing was charged to {found.dataset} in {which}."
+    if found.unusual:
+        yield from ("", "Unusual steps; each of them is charged:", "")
+        yield found.unusual_sheet()
+        yield from _rest(found, len(found.unusual), "newest")
+    else:
+        yield from ("", "No step drew its own noise, failed or was forfeited.")
+    yield from ("", "Refused, newest first:" if refused else "No step was refused.")
+    for each in found.refused:
+        since = f", {each.times} times since {minute(each.first)}"
         often = "" if each.times == 1 else since
-        message = plain(each.newest.body["message"])
-        say(f"  {_minute(each.newest.at)}{often}  {message}")
-    _say_rest(len(refused), limit, "newest")
+        yield f"  {minute(each.newest.at)}{often}  {each.newest.body['message']}"
+    yield from _rest(found, refused, "newest")
 
 
-def _say_rest(count: int, limit: int, which: str) -> None:
+def _rest(found: Why, count: int, which: str) -> Iterator[Part]:
+    limit = found.limit or count
     if count > limit:
-        say("", f"These are the {which} {limit} of {count}; --limit shows more.")
-
-
-def _minute(at: str) -> str:
-    return at[:16].replace("T", " ")
+        yield from (
+            "",
+            f"These are the {which} {limit} of {count}; --limit shows more.",
+        )

@@ -17,10 +17,18 @@ from dpflow.accounting.searches import Once
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
-from dpflow.forecast.counting import Load, load_of, runs_left, workload_of
+from dpflow.forecast.counting import (
+    Load,
+    load_of,
+    loads_of,
+    planned_workload,
+    runs_left,
+    workload_of,
+)
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -94,35 +102,32 @@ class Outlook:
         return "" if self.schedule is None else self.schedule.source
 
     @property
-    def left_text(self) -> str:
-        """The number of runs left, or of steps."""
-        if self.runs_left is None:
-            return "no end"
-        if not self.single:
-            return str(self.runs_left)
-        return f"{self.runs_left} step{'' if self.runs_left == 1 else 's'}"
+    def texts(self) -> tuple[str, str, str]:
+        """The gate that refuses first, the cost of a run, and the interval of runs."""
+        every = "-"
+        if self.every is not None:
+            every = f"{self.every.text}, by its {self.source}"
+        return self.limited_by or "-", self.per_run, every
 
-    @property
-    def ends_text(self) -> str:
-        """The day of the first refusal, and whose calendar it is in."""
-        if self.exhausted_on is None:
-            return "-"
-        known = self.source and self.source != "given"
-        return f"{self.exhausted_on}{f' (by its {self.source})' if known else ''}"
+    def remaining(self, planned: int | None = None) -> str:
+        """Say how many of the planned runs remain, and until when."""
+        left, what = self.runs_left, "step" if self.single else "run"
+        if left is None:
+            return f"no end of {what}s"
+        of = "" if planned is None or planned < left else f" of {planned}"
+        one = (left if not of else planned) == 1
+        text = f"{left}{of} {what}{'' if one else 's'} remain{'s' if left == 1 else ''}"
+        if not self.complete:
+            text += ", like the last one, which was not completed"
+        until = self.exhausted_on
+        return text if until is None or not left else f"{text}, until {until}"
 
     @property
     def sentence(self) -> str:
         """What the flow may still do, in words."""
-        who = self.flow or "steps outside of any flow"
-        if self.runs_left is None:
-            return f"{who}: no end of runs"
-        what = "step" if self.single else "run"
-        text = (
-            f"{who}: {self.runs_left} {what}{'' if self.runs_left == 1 else 's'} left"
-        )
-        if self.exhausted_on is not None:
-            text += f", the first refusal on {self.ends_text}"
-        return text if self.limited_by is None else f"{text} by the {self.limited_by}"
+        text = f"{self.flow or 'steps outside of any flow'}: {self.remaining()}"
+        by = f", limited by the {self.limited_by}" if self.limited_by else ""
+        return text + by
 
 
 def outlooks(
@@ -185,6 +190,13 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
             like=like,
             older=runs.older,
         )
+    pinned, gates = runs.term.facts["pinned"], None
+    for flow in pinned["flows"].keys() - flows.keys():
+        if workload := planned_workload(pinned, flow):
+            gates = gates or standing_gates(ledger, runs.dataset)
+            loads = loads_of(pinned, flow, workload, accounts=gates)
+            steps = sum(step.times for step in workload)
+            yield outlook_of(loads, dataset=runs.dataset, flow=flow, steps=steps)
 
 
 def outlook_of(

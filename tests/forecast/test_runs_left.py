@@ -233,7 +233,7 @@ def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch
         "7 days",
         4,
     )
-    assert found.ends_text == "2100-02-01 (by its schedule)"
+    assert (str(found.exhausted_on), found.source) == ("2100-02-01", "schedule")
     (tmp_path / "prefect.yaml").unlink()
     (found,) = outlooks(ledger, today=date(2100, 1, 1))
     assert found.source == "release keys"
@@ -244,7 +244,7 @@ def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None), (TENTH, None)], outside=True)
     (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.left_text) == (8, "8 steps")
+    assert outlook.remaining() == "8 steps remain"
     assert outlook.single
     assert outlook.sentence == "f: 8 steps left by the dataset d"
 

@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
-from dpflow.cli.output import answer, fail, say, say_json
+from dpflow.cli.ledger.losses import comparison_parts, release_parts
+from dpflow.cli.output import fail, render
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import data_of, plain
+from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -37,29 +37,18 @@ def verify(export: Path | None = None, *, as_json: bool = False) -> None:
 
     Example: `dpflow ledger verify`
     """
-    from dpflow.ledger.keys import ledger_key
-
-    if export is not None:
-        _verify_export(export, as_json=as_json)
-        return
-    with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger, key=ledger_key())
-    _tell(ledger, report, as_json=as_json)
-
-
-def _verify_export(path: Path, *, as_json: bool) -> None:
     from dpflow.ledger.audit.export import verify_export
     from dpflow.ledger.keys import ledger_key
 
-    found, report = verify_export(path, ledger_key())
-    text = f"Export of ledger {plain(found)}: {report.entries:,} entries."
-    points = f"Checkpoints: {_checkpoint_text(report)}."
-    data = {"ledger": found} | data_of(report) | {"fine": report.fine}
-    answer(data, text, points, as_json=as_json)
-    for problem in [] if as_json else report.bad[:_SHOWN]:
-        fail(plain(str(problem)))
-    if not report.fine:
-        raise typer.Exit(1)
+    if export is not None:
+        ledger_id, report = verify_export(export, ledger_key())
+        entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
+        points = f"Checkpoints: {_checkpoint_text(report)}."
+        _tell({"ledger": ledger_id}, report, [entries, points], as_json=as_json)
+        return
+    with project_ledger(quiet=True) as (_, ledger):
+        report = _verified(ledger, key=ledger_key())
+    _tell(ledger_facts(ledger), report, _report_parts(report), as_json=as_json)
 
 
 def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
@@ -77,18 +66,16 @@ def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
 
         public = write_keys(new_key)
         data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
-        text = f"Wrote the private key, which signs, to {plain(str(new_key))}, and "
-        text += f"the public key to {plain(str(public))}."
-        answer(data, text, as_json=as_json)
+        text = f"Wrote the private key, which signs, to {new_key}, and the public key "
+        render(data, [f"{text}to {public}."], as_json=as_json)
         return
     key = _signing_key()
     with project_ledger(quiet=True, writes=True) as (_, ledger):
         report = _verified(ledger, key=key, sign=True)
-    if report.fine and not as_json:
-        number = len(report.heads)
-        say(f"Verified {report.entries:,} entries and signed {number} journals.")
-    else:
-        _tell(ledger, report, as_json=as_json)
+    number = len(report.heads)
+    done = f"Verified {report.entries:,} entries and signed {number} journals."
+    lines = [done] if report.fine else _report_parts(report)
+    _tell(ledger_facts(ledger), report, lines, as_json=as_json)
 
 
 def _signing_key() -> LedgerKey:
@@ -122,7 +109,7 @@ def trust(*, yes: bool = False, as_json: bool = False) -> None:
         place = _free_place(ledger)
         report = _verified(ledger, key=None)
         if not report.fine:
-            _tell(ledger, report, as_json=False)
+            _tell({}, report, _report_parts(report), as_json=False)
         with ledger.storage.read() as reading:
             found = [head_of(reading, book) for book in reading.books()]
         if yes:
@@ -130,8 +117,8 @@ def trust(*, yes: bool = False, as_json: bool = False) -> None:
         used = _used(ledger)
     data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
-    lines = (f"Ledger {ledger.id} holds:", *_head_lines(found, used), "", end)
-    answer(data, *lines, as_json=as_json)
+    lines = [f"Ledger {ledger.id} holds:", *_head_parts(found, used), "", end]
+    render(data, lines, as_json=as_json)
     if not yes:
         raise typer.Exit(1)
 
@@ -168,13 +155,14 @@ def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
             policies = readable_policies(found, tell=True)
             comparison = repair(ledger, policies, reason=reason)
     repaired = reason is not None and not comparison.agrees
-    if as_json:
-        facts = {"repaired": repaired, "agrees": comparison.agrees}
-        releases = {"releases": comparison.releases}
-        say_json(ledger_facts(ledger) | facts | data_of(comparison) | releases)
-    else:
-        say_comparison(comparison, repaired=repaired)
-        say_lost_releases(comparison.releases, whole=comparison.tells_all)
+    facts = {"repaired": repaired, "agrees": comparison.agrees}
+    data = ledger_facts(ledger) | facts | data_of(comparison)
+    whole = comparison.tells_all
+    lines = [
+        *comparison_parts(comparison, repaired=repaired),
+        *release_parts(comparison.releases, whole=whole),
+    ]
+    render(data | {"releases": comparison.releases}, lines, as_json=as_json)
     if not comparison.agrees and not repaired:
         raise typer.Exit(1)
 
@@ -208,35 +196,42 @@ def _verified(
         return recompute(ledger, key=key, sign=sign, progress=tell)
 
 
-def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
+def _tell(
+    facts: dict[str, str],
+    report: Verification,
+    lines: Iterable[str],
+    *,
+    as_json: bool,
+) -> None:
     """Print what was found; the command ends with 1 if the ledger is bad."""
-    if as_json:
-        say_json(ledger_facts(ledger) | data_of(report) | {"fine": report.fine})
-    else:
-        _say_report(report)
+    if not as_json:
+        _fail_for(report)
+    render(facts | data_of(report) | {"fine": report.fine}, lines, as_json=as_json)
     if not report.fine:
         raise typer.Exit(1)
 
 
-def _say_report(report: Verification) -> None:
-    read = (
-        f"{report.accounts} accounts, {report.entries:,} entries, "
-        f"{report.reservations:,} reservations, {report.releases:,} releases"
-    )
+def _fail_for(report: Verification) -> None:
+    """Say what is bad."""
+    for number, finding in enumerate(report.bad[:_SHOWN]):
+        fail(f"{'' if number else 'the ledger is bad: '}{finding}")
+    if len(report.bad) > _SHOWN:
+        fail(f"and {len(report.bad) - _SHOWN} more; --json lists them")
+
+
+def _report_parts(report: Verification) -> Iterator[str]:
     if report.fine:
-        say(f"The ledger agrees with its journal: {read}.")
-    else:
-        fail(f"the ledger is bad: {plain(str(report.bad[0]))}")
-        for finding in report.bad[1:_SHOWN]:
-            fail(plain(str(finding)))
-        more = len(report.bad) - _SHOWN
-        if more > 0:
-            fail(f"and {more} more; --json lists them")
+        yield (
+            f"The ledger agrees with its journal: {report.accounts} accounts, "
+            f"{report.entries:,} entries, {report.reservations:,} reservations, "
+            f"{report.releases:,} releases."
+        )
     if not report.values:
-        say("Values of releases: not checked, for this role cannot read the secret.")
-    say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
+        yield "Values of releases: not checked, for this role cannot read the secret."
+    yield f"Checkpoints: {_checkpoint_text(report)}."
+    yield f"Witness: {report.witness}."
     if not report.fine:
-        say(
+        yield (
             "Let no step run before each line is explained. Where the ledger was "
             "damaged or edited, put a good backup back: `dpflow ledger restore`."
         )
@@ -272,12 +267,12 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     return found
 
 
-def _head_lines(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
+def _head_parts(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:
     from dpflow.ledger.views.words import amounts_text
 
     lines = [
-        f"  {plain(account)}: used {amounts_text(used[account])} in {line.number} "
-        f"entries of {plain(line.book)}"
+        f"  {account}: used {amounts_text(used[account])} in {line.number} "
+        f"entries of {line.book}"
         for line in found
         for account, amounts in line.used.items()
         if amounts and account in used

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import fail, say, say_json
+from dpflow.cli.output import fail, render, style_of
 from dpflow.cli.source import project_ledger
-from dpflow.notebook import plain
+from dpflow.notebook import Sheet
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterator, Sequence
 
+    from dpflow.cli.output import Part
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.decision.policy_changes import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
@@ -38,7 +39,6 @@ _CLOSED = (
     "more was charged than the new limit, so nothing more is admitted. What was "
     "charged stays under the guarantee that the term was opened with."
 )
-_VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
 class FailOn(StrEnum):
@@ -89,11 +89,8 @@ def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
     with project_ledger() as (found, ledger):
         policies = load_policies(found.policies)
         proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
-    if as_json:
-        say_json({"datasets": proposals})
-    else:
-        for each in proposals:
-            _print_proposal(each)
+    lines = (line for each in proposals for line in _proposal_parts(each))
+    render({"datasets": proposals}, lines, as_json=as_json)
     if any(each.action != "nothing" for each in proposals):
         raise typer.Exit(1)
 
@@ -137,11 +134,13 @@ def apply(
                 errors.append(error)
             else:
                 applied.append((policy, result))
-    if as_json:
-        say_json({"applied": [each for _, each in applied], "errors": errors})
-    else:
-        for number, (policy, result) in enumerate(applied):
-            _print_applied(policy, result, shortly=number > 0)
+    lines = (
+        line
+        for number, (policy, result) in enumerate(applied)
+        for line in _applied_parts(policy, result, shortly=number > 0)
+    )
+    data = {"applied": [each for _, each in applied], "errors": errors}
+    render(data, lines, as_json=as_json)
     for each in errors:
         fail(each.message)
     if errors:
@@ -154,20 +153,14 @@ def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     return [policies[name] for name in sorted(policies)]
 
 
-def _print_proposal(proposal: Proposal) -> None:
-    from rich.text import Text
-
-    title = (plain(proposal.dataset), "bold cyan")
-    say(Text.assemble(title, f"  apply {plain(_action_text(proposal))}"))
+def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
+    yield [(proposal.dataset, "bold cyan"), f"  apply {_action_text(proposal)}"]
     if proposal.verdict in _VERDICTS:
-        style = _VERDICT_STYLES.get(proposal.verdict, "")
-        say(Text(_VERDICTS[proposal.verdict], style=style))
+        yield _VERDICTS[proposal.verdict], style_of(proposal.verdict)
     if proposal.changes:
-        say(_changes_table(proposal.changes))
-    for text in (proposal.why, proposal.obstacle):
-        if text:
-            say(Text(plain(text), style="yellow"))
-    say("")
+        yield _changes_sheet(proposal.changes)
+    yield from ((t, "yellow") for t in (proposal.why, proposal.obstacle) if t)
+    yield ""
 
 
 def _action_text(proposal: Proposal) -> str:
@@ -182,39 +175,28 @@ def _action_text(proposal: Proposal) -> str:
     }[proposal.action]
 
 
-def _changes_table(changes: tuple[Change, ...]) -> Table:
-    from dpflow.cli.tables import cell, new_table
-
-    table = new_table("field", "ledger", "file", "which is")
-    for change in changes:
-        why = f": {change.why}" if change.why else ""
-        style = _VERDICT_STYLES.get(change.verdict, "")
-        table.add_row(
-            cell(change.field),
-            cell(change.ledger),
-            cell(change.file),
-            cell(f"{change.verdict}{why}", style),
-        )
-    return table
+def _changes_sheet(changes: Sequence[Change]) -> Sheet:
+    rows = [(each.field, each.ledger, each.file, _said(each)) for each in changes]
+    return Sheet(("field", "ledger", "file", "which is"), rows)
 
 
-def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
-    from rich.text import Text
+def _said(change: Change) -> str:
+    return f"{change.verdict}: {change.why}" if change.why else change.verdict
 
+
+def _applied_parts(policy: Policy, result: Applied, *, shortly: bool) -> Iterator[Part]:
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
-    title = (plain(policy.dataset), "bold cyan")
-    say(Text.assemble(title, f"  {_DONE[result.action].format(result.term)}"))
+    done = _DONE[result.action].format(result.term)
+    yield [(policy.dataset, "bold cyan"), f"  {done}"]
     if result.changes:
-        say(_changes_table(result.changes))
+        yield _changes_sheet(result.changes)
     if result.closed:
-        closed = f"{plain(', '.join(result.closed))}: {_CLOSED}"
-        say(Text(closed, style="yellow"))
-    say(plain(words.term_guarantee(policy.declared(), result.terms, shortly=shortly)))
-    if kept := words.tightened_in_words(result.terms):
-        say(plain(kept))
-    say(plain(words.terms_in_words(result.terms)))
+        yield f"{', '.join(result.closed)}: {_CLOSED}", "yellow"
+    yield words.term_guarantee(policy.declared(), result.terms, shortly=shortly)
+    yield from filter(None, [words.tightened_in_words(result.terms)])
+    yield words.terms_in_words(result.terms)
     for weak in advice(policy, terms=result.terms, strict=True):
-        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
-    say("")
+        yield [("weak: ", "bold yellow"), weak.line]
+    yield ""

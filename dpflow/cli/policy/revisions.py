@@ -5,23 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from dpflow.cli.output import say, say_json
-from dpflow.notebook import data_of, plain
+from dpflow.cli.output import render
+from dpflow.notebook import data_of
 from dpflow.policy.revisions import PolicyEdit, RevisionDiff
 
 
 def print_diff(diff: RevisionDiff, *, markdown: bool, as_json: bool) -> None:
     """Print a comparison with a commit."""
-    if as_json:
-        say_json(data_of(diff) | {"weaker": diff.weaker})
-    elif markdown:
+    if markdown:
         title = f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
         lines = [title, "", f"**{_escaped(_headline(diff))}**", ""]
-        lines += [f"- {_escaped(line)}" for line in _lines(diff)]
+        lines += [f"- {_escaped(line)}" for line in _parts(diff)]
         sys.stdout.write("\n".join(lines).strip() + "\n")
     else:
-        lines = [f"{diff.base} -> the working tree", _headline(diff), *_lines(diff)]
-        say(*map(plain, lines))
+        lines = [f"{diff.base} -> the working tree", _headline(diff), *_parts(diff)]
+        render(data_of(diff) | {"weaker": diff.weaker}, lines, as_json=as_json)
 
 
 def _headline(diff: RevisionDiff) -> str:
@@ -30,14 +28,14 @@ def _headline(diff: RevisionDiff) -> str:
     return "No guarantee becomes weaker."
 
 
-def _lines(diff: RevisionDiff) -> Iterator[str]:
+def _parts(diff: RevisionDiff) -> Iterator[str]:
     yield from diff.problems
     for edit in diff.policies:
         if edit.verdict != "same":
-            yield from _edit_lines(edit)
+            yield from _edit_parts(edit)
 
 
-def _edit_lines(edit: PolicyEdit) -> Iterator[str]:
+def _edit_parts(edit: PolicyEdit) -> Iterator[str]:
     yield f"policy of {edit.dataset}: {edit.verdict}"
     for change in edit.changes:
         why = f": {change.why}" if change.why else ""
