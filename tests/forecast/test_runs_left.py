@@ -246,7 +246,7 @@ def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
     (outlook,) = outlooks(ledger)
     assert outlook.remaining() == "8 steps remain"
     assert outlook.single
-    assert outlook.sentence == "f: 8 steps left by the dataset d"
+    assert outlook.sentence == "f: 8 steps remain, limited by the dataset d"
 
 
 def test_a_flow_over_several_datasets_has_the_fewest_of_them(ledger):
