@@ -23,7 +23,7 @@ class GdpFilter(SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_gdp.py.
+    Checked by: tests/accounting/test_rule_laws.py.
 
     Args:
         epsilon: Budget, positive.

@@ -92,7 +92,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_rdp_filter.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
