@@ -16,6 +16,7 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, real
 from tests.sizes import scaled
+from tests.wrong_odometers import windows_divergence
 
 decades = st.floats(-9, 3).map(lambda x: Fraction(f"{10**x:.6g}"))
 deltas = st.floats(-30, -0.302).map(lambda x: Fraction(f"{10**x:.6g}"))
@@ -95,3 +96,11 @@ def test_reading_is_just_above_the_bound(delta, order, amount, measure):
     assert odometer.read(Tally((amount + 1, 0))) >= odometer.read(Tally((amount, 0)))
     assert odometer.read(Tally((amount, 1))) == float("inf")
     assert make_odometer(**odometer.parameters()) == odometer
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40))
+def test_windows_waste_at_most_half(costs):
+    """The windows cover the sum, and any two neighbours hold more than one window."""
+    bound = windows_divergence([Fraction(c, 1000) for c in costs], window=1)
+    total = Fraction(sum(costs), 1000)
+    assert total <= bound <= 2 * total + 1
