@@ -62,6 +62,7 @@ def test_a_declaration_that_cannot_work_is_refused():
     for dataset in ("", (), ("shop", ""), ("shop", 5), None, {"shop": 1}):
         assert f"name of a dataset, got {dataset!r}" in refused(dataset=dataset)
     for words, reason in [
+        ({"name": "sum at 0x7f3a"}, "by its address"),
         ({"name": ""}, "name= takes a text that is not empty, got ''"),
         ({"dataset": ("shop", "shop")}, "names a dataset twice"),
         ({"private": ("frme",)}, "no parameter 'frme' to be private"),
