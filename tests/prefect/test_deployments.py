@@ -18,7 +18,12 @@ from dpflow.cli import app
 from dpflow.prefect import keyless_steps
 from dpflow.prefect.deployments import DPFlow, steps_in_code
 from tests.prefect.matrix.laboratory import Laboratory
-from tests.prefect.matrix.support import books, run_deployed, wait_until
+from tests.prefect.matrix.support import (
+    books,
+    resume_insisting,
+    run_deployed,
+    wait_until,
+)
 from tests.projects import POLICY, TENTH
 
 SERVED = """
@@ -124,17 +129,6 @@ def test_a_deployed_run_tells_of_each_step_that_it_charged(
     told = [text for text in texts if "names no release_key" in text]
     assert len(told) == steps
     assert all("'nameless'" in text for text in told)
-
-
-def resume_insisting(deployment):
-    """Resume a schedule as its author would, who is told why not, and insists."""
-    refused = CliRunner().invoke(app, ["resume", deployment])
-    assert refused.exit_code == 1
-    assert "stays paused" in refused.stderr
-    assert "`dpflow policy apply shop --new-term --reason TEXT`" in refused.stderr
-    done = CliRunner().invoke(app, ["resume", deployment, "--force"])
-    assert done.exit_code == 0, done.stderr
-    assert "refused all the same" in done.stdout
 
 
 @pytest.mark.slow
