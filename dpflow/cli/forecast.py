@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import render, warn
+from dpflow.cli.output import Answer, Part, warn
 from dpflow.notebook import Sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.cli.output import Part
     from dpflow.forecast.counting import Workload
     from dpflow.forecast.theorems import Fit
     from dpflow.forecast.what_if import Forecast
@@ -31,8 +30,7 @@ def forecast(
     runs: int | None = None,
     from_full_budget: bool = False,
     theorems: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Say how many runs fit, until when, and what other noise would change.
 
     Nothing is charged. It starts from what the ledger has charged so far, or from the
@@ -62,7 +60,7 @@ def forecast(
         theorems=theorems,
         tell=warn,
     )
-    render(found, _parts(found), as_json=as_json)
+    return found, _parts(found)
 
 
 def _interval(text: str | None) -> str | None:

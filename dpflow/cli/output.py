@@ -23,6 +23,9 @@ from dpflow.notebook import Sheet, data_of, plain
 Piece = str | tuple[str, str]
 #: A line, in one style or in several, or a table.
 Part = Piece | list[Piece] | Sheet
+#: What a command returns: a record, or a function that makes it; its parts for people;
+#: and whether all is fine.
+Answer = tuple[object, Iterable[Part]] | tuple[object, Iterable[Part], bool]
 #: Where no terminal shows it, a line is never wrapped and a table has a usual width.
 _UNBOUNDED, _PIPED = 10_000, 80
 #: Words fold only if they are so long, or in a narrow terminal so long.
@@ -65,9 +68,12 @@ def say_json(data: object) -> None:
 
 
 def render(record: object, parts: Iterable[Part], *, as_json: bool) -> None:
-    """Print a record as JSON for programs, or these parts of it for people."""
+    """Print a record as JSON for programs, or these parts of it for people.
+
+    A part may warn of something before it is printed.
+    """
     if as_json:
-        say_json(record)
+        say_json(record() if callable(record) else record)
     else:
         say(*parts)
 
@@ -83,15 +89,15 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
     console = Console(
         file=stream, width=width, markup=False, emoji=False, highlight=False
     )
-    with console.capture() as captured:
-        for part in parts:
+    for part in parts:
+        with console.capture() as captured:
             if isinstance(part, Sheet):
                 _print_sheet(console, part, _PIPED if width else console.width)
             else:
                 console.print(_line(part))
-    # Tables pad their last column.
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    stream.write("".join(f"{line}\n" for line in lines))
+        # Tables pad their last column.
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        stream.write("".join(f"{line}\n" for line in lines))
 
 
 def _line(part: Piece | list[Piece]) -> Text:

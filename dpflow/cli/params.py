@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer import Argument, Option
 from typer.models import OptionInfo
+
+from dpflow.cli.output import Answer, render
 
 
 def _reason_text(text: str | None) -> str | None:
@@ -140,15 +145,36 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the declarations of its parameters to the function of a command."""
+def declare(function: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Make a function a command: declare its parameters, and print what it returns.
+
+    A command that answers has `--json`, unless it takes that itself.
+    """
     hints = get_type_hints(function)
-    for key in hints.keys() - {"return"}:
+    answers, takes = hints.pop("return") is not NoneType, "as_json" in hints
+    extra = {"as_json": bool} if answers and not takes else {}
+    parameters = [*signature(function).parameters.values()]
+    for key, kind in extra.items():
+        hints[key] = kind
+        parameters += [Parameter(key, Parameter.KEYWORD_ONLY, default=False)]
+    for key in hints:
         own = PARAMS.get(f"{function.__name__}.{key}") or PARAMS[key]
         own = _option(own) if isinstance(own, str) else own
         if isinstance(own, OptionInfo) and own.default is ...:
             # Typer takes the first flag for it.
             own.default = f"--{key.replace('_', '-')}"
         hints[key] = Annotated[hints[key], own]
-    function.__annotations__ = hints
-    return function
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        as_json = given.get("as_json", False)
+        answer = function(**{k: v for k, v in given.items() if k not in extra})
+        if answer is not None:
+            render(*answer[:2], as_json=as_json)
+            if answer[2:] == (False,):
+                raise typer.Exit(1)
+
+    command.__annotations__ = hints
+    declared = [each.replace(annotation=hints[each.name]) for each in parameters]
+    vars(command)["__signature__"] = Signature(declared)
+    return command

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import render
+from dpflow.cli.output import Answer
 from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -40,8 +40,7 @@ def burn_down(
     out: Path,
     over: Over | None = None,
     no_forecast: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
 
     Example: `dpflow plot burndown sales --out burndown.png`
@@ -56,7 +55,7 @@ def burn_down(
         if data is None:
             raise _nothing(found, ledger, dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
-    _write(figure, out, as_json=as_json)
+    return _written(figure, out)
 
 
 @app.command("odometers")
@@ -67,8 +66,7 @@ def odometers(
     epsilon: str = "0.1",
     delta: str = "1e-6",
     halt_at_epsilon: str = "5",
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Draw the reading of every odometer over the same steps.
 
     Example: `dpflow plot odometers --out odometers.png`
@@ -78,7 +76,7 @@ def odometers(
     figure = compare_odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
     )
-    _write(figure, out, as_json=as_json)
+    return _written(figure, out)
 
 
 def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationError:
@@ -91,7 +89,7 @@ def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationErro
     return ConfigurationError(msg)
 
 
-def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
+def _written(figure: Figure, out: Path) -> Answer:
     from dpflow.show.figures.style import alt_text, picture
 
     kind = out.suffix.lower().removeprefix(".")
@@ -99,7 +97,7 @@ def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
     write_file(out, data)
     alt = alt_text(figure)
     lines = [f"Wrote {short_path(out)}.", "", alt]
-    render({"out": str(out), "kind": kind, "alt": alt}, lines, as_json=as_json)
+    return {"out": str(out), "kind": kind, "alt": alt}, lines
 
 
 def write_file(out: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import render
+from dpflow.cli.output import Answer, Part
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.notebook import Sheet, data_of, shown_key
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dpflow.accounting.costs.base import Cost
-    from dpflow.cli.output import Part
     from dpflow.ledger.views.releases import KeptRelease
 
 #: Of an error that no release states for itself.
@@ -29,7 +28,7 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_releases(dataset: str | None = None, *, as_json: bool = False) -> None:
+def list_releases(dataset: str | None = None) -> Answer:
     """List what was published, with which error; newest first, without the values.
 
     The error is half of the interval that was released, and else of the 95 % interval
@@ -42,11 +41,11 @@ def list_releases(dataset: str | None = None, *, as_json: bool = False) -> None:
     with project_ledger() as (_, ledger):
         found = releases(ledger, dataset)
     data = {**ledger_facts(ledger), "releases": [_data(item) for item in found]}
-    render(data, _parts(found), as_json=as_json)
+    return data, _parts(found)
 
 
 @app.command()
-def show(name: str, *, as_json: bool = False) -> None:
+def show(name: str) -> Answer:
     """Print the value of a release and its interval, checked against its digest.
 
     It is what the step returned, and so as public as the policy lets it be.
@@ -64,11 +63,11 @@ def show(name: str, *, as_json: bool = False) -> None:
     if isinstance(value, Estimate):
         low, high = value.interval
         lines += [f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %"]
-    render({**_data(found), "value": json.loads(text)}, lines, as_json=as_json)
+    return {**_data(found), "value": json.loads(text)}, lines
 
 
 @app.command()
-def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
+def withdraw(name: str, *, reason: str) -> Answer:
     """Delete the value of a release; its digest and its charge stay.
 
     The next run under its key draws anew, at a charge of its own.
@@ -83,7 +82,7 @@ def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
         f"Withdrew the value of {shown_key(found.key) or found.id}. Its digest "
         f"{found.digest} and its charge stay in the ledger."
     )
-    render(_data(found), [done], as_json=as_json)
+    return _data(found), [done]
 
 
 def _data(found: KeptRelease) -> dict[str, Any]:

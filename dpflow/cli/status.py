@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import render, style_of, warn
+from dpflow.cli.output import Answer, Part, style_of, warn
 from dpflow.cli.source import project_ledger
 from dpflow.config import short_path
 from dpflow.notebook import Sheet
@@ -17,7 +16,6 @@ from dpflow.notebook import Sheet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.cli.output import Part
     from dpflow.config import Settings
     from dpflow.forecast.coming import ComingRuns
     from dpflow.show.status import DatasetStatus, Status
@@ -38,8 +36,7 @@ def status(
     details: bool = False,
     part: str | None = None,
     written: str | None = None,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Show whether each dataset and flow runs, how many runs remain, and until when.
 
     Runs are counted against every gate: runs like the dearest of a flow's last five
@@ -55,16 +52,13 @@ def status(
         raise typer.BadParameter(msg, param_hint="--format")
     with project_ledger() as (found, ledger):
         record = status_of(found, ledger, dataset, part)
-        if upcoming is not None:
-            coming = _coming(found, record, upcoming)
-            data = {"ledger": record.ledger, "datasets": coming}
-            render(data, _coming_parts(coming) or _no_policies(found), as_json=as_json)
-        elif written is not None and not as_json:
-            sys.stdout.write(prometheus(record))
-        else:
-            render(record, _parts(found, record, details=details), as_json=as_json)
-    for text in [] if as_json or written or upcoming else record.warnings:
-        warn(text)
+    if upcoming is not None:
+        coming = _coming(found, record, upcoming)
+        data = {"ledger": record.ledger, "datasets": coming}
+        return data, _coming_parts(coming) or _no_policies(found)
+    if written is not None:
+        return record, prometheus(record).splitlines()
+    return record, _parts(found, record, details=details)
 
 
 def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
@@ -82,6 +76,8 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     yield ""
     if not known:
         yield from _no_policies(found)
+        for text in record.warnings:
+            warn(text)
         return
     if all(each.standing.untouched for each in known):
         pins = " The first step pins a policy that is not pinned yet."
@@ -92,6 +88,8 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
         if details
         else "`dpflow status --details` shows epsilon, every account and the guarantee."
     )
+    for text in record.warnings:
+        warn(text)
 
 
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import render, say
+from dpflow.cli.output import Answer, say
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 @app.command()
-def init(*, as_json: bool = False) -> None:
+def init() -> Answer:
     """Make a new, empty ledger and pin its id in the policies folder.
 
     Once per project: an existing ledger is never replaced, and a missing one is to be
@@ -45,7 +45,7 @@ def init(*, as_json: bool = False) -> None:
     ledger = make_project_ledger(found)
     data = {**ledger_facts(ledger), "witness": _witness_place(ledger)}
     lines = _made_parts(ledger, found, lock)
-    render(data | {"pin": str(lock)}, lines, as_json=as_json)
+    return data | {"pin": str(lock)}, lines
 
 
 def _made_parts(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
@@ -115,7 +115,7 @@ def _ledger_there(found: Settings) -> str | None:
 
 
 @app.command()
-def info(*, as_json: bool = False) -> None:
+def info() -> Answer:
     """Say which ledger this project uses, and what is open in it.
 
     Example: `dpflow ledger info`
@@ -137,7 +137,7 @@ def info(*, as_json: bool = False) -> None:
         "datasets": sorted(datasets),
         "open_reservations": counts | {"forfeited": alive.count(False)},
     }
-    render(data, _info_parts(data), as_json=as_json)
+    return data, _info_parts(data)
 
 
 def _info_parts(data: dict[str, Any]) -> Iterator[str]:

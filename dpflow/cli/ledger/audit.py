@@ -8,12 +8,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dpflow.cli.ledger.losses import comparison_parts, release_parts
-from dpflow.cli.output import fail, render
+from dpflow.cli.output import Answer, fail
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import data_of
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def verify(export: Path | None = None, *, as_json: bool = False) -> None:
+def verify(export: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     Every hash, tally, reservation, gate and release is computed again. A key in
@@ -44,14 +42,13 @@ def verify(export: Path | None = None, *, as_json: bool = False) -> None:
         ledger_id, report = verify_export(export, ledger_key())
         entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
         points = f"Checkpoints: {_checkpoint_text(report)}."
-        _tell({"ledger": ledger_id}, report, [entries, points], as_json=as_json)
-        return
+        return _answer({"ledger": ledger_id}, report, [entries, points])
     with project_ledger(quiet=True) as (_, ledger):
         report = _verified(ledger, key=ledger_key())
-    _tell(ledger_facts(ledger), report, _report_parts(report), as_json=as_json)
+    return _answer(ledger_facts(ledger), report, _report_parts(report))
 
 
-def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
+def sign(*, new_key: Path | None = None) -> Answer:
     """Verify the whole ledger and sign the newest entry of each dataset.
 
     Needs the private key in DPFLOW_LEDGER_KEY. Signs datasets without a checkpoint,
@@ -67,15 +64,14 @@ def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
         public = write_keys(new_key)
         data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
         text = f"Wrote the private key, which signs, to {new_key}, and the public key "
-        render(data, [f"{text}to {public}."], as_json=as_json)
-        return
+        return data, [f"{text}to {public}."]
     key = _signing_key()
     with project_ledger(quiet=True, writes=True) as (_, ledger):
         report = _verified(ledger, key=key, sign=True)
     number = len(report.heads)
     done = f"Verified {report.entries:,} entries and signed {number} journals."
     lines = [done] if report.fine else _report_parts(report)
-    _tell(ledger_facts(ledger), report, lines, as_json=as_json)
+    return _answer(ledger_facts(ledger), report, lines)
 
 
 def _signing_key() -> LedgerKey:
@@ -93,7 +89,7 @@ def _signing_key() -> LedgerKey:
     raise ConfigurationError(msg)
 
 
-def trust(*, yes: bool = False, as_json: bool = False) -> None:
+def trust(*, yes: bool = False) -> Answer:
     """Begin the ledger's witness on this machine, after verifying the ledger.
 
     The witness remembers each charge outside the ledger, so that a restored backup or
@@ -103,24 +99,24 @@ def trust(*, yes: bool = False, as_json: bool = False) -> None:
     Example: `dpflow ledger trust`
     """
     from dpflow.ledger.audit.reconcile import trust as begin
+    from dpflow.ledger.views import accounts
     from dpflow.ledger.witness.rollback_check import head_of
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         place = _free_place(ledger)
         report = _verified(ledger, key=None)
         if not report.fine:
-            _tell({}, report, _report_parts(report), as_json=False)
+            return _answer(ledger_facts(ledger), report, _report_parts(report))
         with ledger.storage.read() as reading:
             found = [head_of(reading, book) for book in reading.books()]
         if yes:
             found = begin(ledger)
-        used = _used(ledger)
+        gates = ((view.id, view.gate) for view in accounts(ledger))
+        used = {name: dict(gate.rule.named(gate.used)) for name, gate in gates}
     data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
     lines = [f"Ledger {ledger.id} holds:", *_head_parts(found, used), "", end]
-    render(data, lines, as_json=as_json)
-    if not yes:
-        raise typer.Exit(1)
+    return data, lines, yes
 
 
 def _free_place(ledger: Ledger) -> str | None:
@@ -135,7 +131,7 @@ def _free_place(ledger: Ledger) -> str | None:
     return None if witness is None else witness.place
 
 
-def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
+def reconcile(*, reason: str | None = None) -> Answer:
     """Compare the ledger with its witness; with --reason charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
@@ -162,9 +158,8 @@ def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
         *comparison_parts(comparison, repaired=repaired),
         *release_parts(comparison.releases, whole=whole),
     ]
-    render(data | {"releases": comparison.releases}, lines, as_json=as_json)
-    if not comparison.agrees and not repaired:
-        raise typer.Exit(1)
+    fine = comparison.agrees or repaired
+    return data | {"releases": comparison.releases}, lines, fine
 
 
 @contextmanager
@@ -174,11 +169,8 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
-    shown = sys.stderr.isatty()
-    console = Console(file=sys.stderr)
-    with Progress(
-        *columns, console=console, transient=True, disable=not shown
-    ) as progress:
+    how: Any = {"console": Console(stderr=True), "transient": True}
+    with Progress(*columns, **how, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("verify", total=None)
 
         def tell(done: int, total: int) -> None:
@@ -196,27 +188,20 @@ def _verified(
         return recompute(ledger, key=key, sign=sign, progress=tell)
 
 
-def _tell(
-    facts: dict[str, str],
-    report: Verification,
-    lines: Iterable[str],
-    *,
-    as_json: bool,
-) -> None:
-    """Print what was found; the command ends with 1 if the ledger is bad."""
-    if not as_json:
-        _fail_for(report)
-    render(facts | data_of(report) | {"fine": report.fine}, lines, as_json=as_json)
-    if not report.fine:
-        raise typer.Exit(1)
+def _answer(
+    facts: dict[str, str], report: Verification, lines: Iterable[str]
+) -> Answer:
+    """Return what was found; the command ends with 1 if the ledger is bad."""
+    data = facts | data_of(report) | {"fine": report.fine}
+    return data, _with_findings(report, lines), report.fine
 
 
-def _fail_for(report: Verification) -> None:
-    """Say what is bad."""
+def _with_findings(report: Verification, lines: Iterable[str]) -> Iterator[str]:
     for number, finding in enumerate(report.bad[:_SHOWN]):
         fail(f"{'' if number else 'the ledger is bad: '}{finding}")
     if len(report.bad) > _SHOWN:
         fail(f"and {len(report.bad) - _SHOWN} more; --json lists them")
+    yield from lines
 
 
 def _report_parts(report: Verification) -> Iterator[str]:
@@ -246,25 +231,6 @@ def _checkpoint_text(report: Verification) -> str:
         f"{report.checkpoints} are there, but their signatures were not checked: "
         "DPFLOW_LEDGER_KEY is not set"
     )
-
-
-def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
-    """Return what each account has used, in its theorem's currency."""
-    from dpflow.ledger.decision.gates import gate_at
-    from dpflow.ledger.model import Keys
-    from dpflow.ledger.rows import Account
-
-    found: dict[str, dict[str, str]] = {}
-    with ledger.storage.read() as reading:
-        for book in reading.books():
-            state = reading.load(Keys(whole=(book,)))
-            for row in state.rows.values():
-                if not isinstance(row, Account):
-                    continue
-                gate = gate_at(state, row.id)
-                if gate is not None:
-                    found[row.id] = dict(gate.rule.named(gate.used))
-    return found
 
 
 def _head_parts(found: list[Line], used: dict[str, dict[str, str]]) -> list[str]:

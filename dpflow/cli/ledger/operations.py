@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from dpflow.cli.ledger.losses import comparison_parts, release_parts
-from dpflow.cli.output import render, warn
+from dpflow.cli.output import Answer, Part, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import Sheet, data_of
 
 if TYPE_CHECKING:
-    from dpflow.cli.output import Part
     from dpflow.config import Settings
     from dpflow.ledger.audit.backup import Restored
+    from dpflow.ledger.decision.by_hand import Posted
     from dpflow.ledger.records import OpenReservation
 
 
@@ -44,7 +44,7 @@ _LATER = (
 )
 
 
-def backup(path: Path, *, as_json: bool = False) -> None:
+def backup(path: Path) -> Answer:
     """Copy the ledger whole, and verify the copy; steps may run meanwhile.
 
     Copying the file by hand would lose what is still in its log. The copy holds
@@ -59,16 +59,10 @@ def backup(path: Path, *, as_json: bool = False) -> None:
     there = path.absolute()
     data = {**ledger_facts(ledger), "backup": str(there), "entries": count}
     done = f"Copied the ledger to {short_path(there)} and verified its "
-    render(data, [f"{done}{count:,} entries.", _LATER], as_json=as_json)
+    return data, [f"{done}{count:,} entries.", _LATER]
 
 
-def restore(
-    path: Path,
-    *,
-    reason: str,
-    accept_loss: bool = False,
-    as_json: bool = False,
-) -> None:
+def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     """Put a backup in the ledger's place and charge again what it lacks.
 
     Stop all flows first. The file that was there is kept beside it. What the witness
@@ -95,7 +89,7 @@ def restore(
         conditions=project_conditions(found),
     )
     data = {"restored": place, **data_of(restored)}
-    render(data, _restored_parts(restored, path, place), as_json=as_json)
+    return data, _restored_parts(restored, path, place)
 
 
 def _restored_parts(restored: Restored, path: Path, place: Path) -> Iterator[str]:
@@ -112,7 +106,7 @@ def export(
     form: Format = (Format.JSONL),
     out: Path | None = None,
     as_json: bool = False,
-) -> None:
+) -> Answer | None:
     """Write the whole journal, dataset by dataset, in order, with raw texts.
 
     `dpflow ledger verify FILE` checks the hash chains and checkpoints of an export in
@@ -129,16 +123,14 @@ def export(
         head = export_head(ledger)
         if out is None:
             _write(sys.stdout, form, COLUMNS, rows, head)
-            return
+            return None
         with _new_file(out) as file:
             count = _write(file, form, COLUMNS, rows, head)
     data = {"path": str(out.absolute()), "entries": count, "format": form.value}
-    render(data, [f"Wrote {count:,} entries to {out}."], as_json=as_json)
+    return data, [f"Wrote {count:,} entries to {out}."]
 
 
-def reservations(
-    *, close: str | None = None, reason: str | None = None, as_json: bool = False
-) -> None:
+def reservations(*, close: str | None = None, reason: str | None = None) -> Answer:
     """List the open reservations, or close a forfeited one.
 
     A closed reservation is posted in full; nothing is given back.
@@ -150,21 +142,15 @@ def reservations(
     if (close is None) != (reason is None):
         msg = "--close and --reason go together; name both or none"
         raise typer.BadParameter(msg)
-    if close is not None and reason is not None:
-        _close(close, reason, as_json=as_json)
-        return
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=close is not None) as (_, ledger):
+        if close is not None and reason is not None:
+            ledger.forfeit(close, reason=reason)
+            facts = {"reservation": close, "state": "forfeited"}
+            done = f"Closed reservation {close}; it is charged in full."
+            return ledger_facts(ledger) | facts, [done]
         found = views.open_reservations(ledger)
     data = {**ledger_facts(ledger), "reservations": found}
-    render(data, _reservation_parts(found), as_json=as_json)
-
-
-def _close(reservation: str, reason: str, *, as_json: bool) -> None:
-    with project_ledger(writes=True) as (_, ledger):
-        ledger.forfeit(reservation, reason=reason)
-    data = {**ledger_facts(ledger), "reservation": reservation, "state": "forfeited"}
-    text = f"Closed reservation {reservation}; it is charged in full."
-    render(data, [text], as_json=as_json)
+    return data, _reservation_parts(found)
 
 
 def charge(
@@ -176,8 +162,7 @@ def charge(
     flow: str | None = None,
     partition: list[str] | None = None,
     evidence: Path | None = None,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Charge prior spending on a dataset, or raise a step's charge; irreversible.
 
     With --charge, the cost is the corrected cost of that step: each account that the
@@ -190,7 +175,6 @@ def charge(
     """
     from dpflow.accounting.costs.text import cost_from_text
     from dpflow.ledger.decision.by_hand import Amend, Prior
-    from dpflow.ledger.views.words import amounts_text
 
     if charge is not None and (flow or partition):
         msg = "--flow and --partition are for prior spending; leave them out"
@@ -204,9 +188,14 @@ def charge(
             places = _places(found, dataset, flow, tuple(partition or ()))
             charges = ledger.ask(Prior(**places, **words))
     facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
-    lines = (f"Charged {e.account}: {amounts_text(e.amount)}." for e in charges)
-    render({**facts, "cost": read, "charges": charges}, lines, as_json=as_json)
-    for each in [] if as_json else charges:
+    return {**facts, "cost": read, "charges": charges}, _charged_parts(charges)
+
+
+def _charged_parts(charges: list[Posted]) -> Iterator[str]:
+    from dpflow.ledger.views.words import amounts_text
+
+    for each in charges:
+        yield f"Charged {each.account}: {amounts_text(each.amount)}."
         if each.state == "overdrawn":
             warn(f"account {each.account} is overdrawn and admits nothing more")
 

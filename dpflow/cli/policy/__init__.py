@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import fail, render, say_json, warn
+from dpflow.cli.output import Answer, Part, fail, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
 from dpflow.notebook import Sheet, data_of
@@ -17,7 +17,6 @@ from dpflow.notebook import Sheet, data_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.cli.output import Part
     from dpflow.forecast.check import Check, GateCheck, PolicyCheck
     from dpflow.ledger.records import AccountView
     from dpflow.policy import Policy
@@ -38,8 +37,7 @@ def check(
     cost: list[str] | None = None,
     people: int | None = None,
     strict: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Check policy files: what they guarantee, how many steps fit, what is weak.
 
     Every file is checked, however many are bad. Where there is a ledger, each policy
@@ -51,11 +49,7 @@ def check(
     from dpflow.forecast.check import check_policies as judge
 
     found = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
-    render(_data(found) if as_json else None, _parts(found), as_json=as_json)
-    for error in [] if as_json else found.errors:
-        fail(error.message)
-    if not found.fine:
-        raise typer.Exit(1)
+    return lambda: _data(found), _parts(found), found.fine
 
 
 @app.command()
@@ -86,6 +80,8 @@ def _parts(found: Check) -> Iterator[Part]:
         )
     if not found.compared:
         yield "There is no ledger yet to compare with; `dpflow ledger init` makes one."
+    for error in found.errors:
+        fail(error.message)
 
 
 def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import fail, render, style_of
+from dpflow.cli.output import Answer, Part, fail, style_of
 from dpflow.cli.source import project_ledger
-from dpflow.notebook import Sheet
+from dpflow.notebook import Sheet, data_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dpflow.cli.output import Part
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.decision.policy_changes import Applied, Proposal
     from dpflow.policy import Policy, PolicySet
@@ -54,7 +53,7 @@ def diff(
     fail_on: FailOn | None = None,
     markdown: bool = False,
     as_json: bool = False,
-) -> None:
+) -> Answer:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
     Each change is tighter, looser or other. Exit code 1 if a file differs from the
@@ -67,9 +66,8 @@ def diff(
         if fail_on is not None or markdown:
             msg = "--fail-on and --markdown need --base COMMIT"
             raise typer.BadParameter(msg)
-        _diff_with_ledger(dataset, as_json=as_json)
-        return
-    from dpflow.cli.policy.revisions import print_diff
+        return _diff_with_ledger(dataset)
+    from dpflow.cli.policy.revisions import diff_parts, markdown_parts
     from dpflow.config import settings
     from dpflow.policy.revisions import compare_with_commit
 
@@ -77,12 +75,12 @@ def diff(
         msg = "--base compares all datasets; give --markdown or --json, not both"
         raise typer.BadParameter(msg)
     found = compare_with_commit(settings().policies, base)
-    print_diff(found, markdown=markdown, as_json=as_json)
-    if fail_on is not None and (found.weaker or found.problems):
-        raise typer.Exit(1)
+    parts = markdown_parts(found) if markdown else diff_parts(found)
+    weaker = fail_on is not None and bool(found.weaker or found.problems)
+    return data_of(found) | {"weaker": found.weaker}, parts, not weaker
 
 
-def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
+def _diff_with_ledger(dataset: str | None) -> Answer:
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
@@ -90,9 +88,8 @@ def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
         policies = load_policies(found.policies)
         proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
     lines = (line for each in proposals for line in _proposal_parts(each))
-    render({"datasets": proposals}, lines, as_json=as_json)
-    if any(each.action != "nothing" for each in proposals):
-        raise typer.Exit(1)
+    same = all(each.action == "nothing" for each in proposals)
+    return {"datasets": proposals}, lines, same
 
 
 def apply(
@@ -101,8 +98,7 @@ def apply(
     reason: str | None = None,
     new_term: bool = False,
     raise_lifetime: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Make policy files the ledger's own copies, which govern from then on.
 
     A policy that is tighter in every field is applied in place: tallies are kept and
@@ -129,22 +125,20 @@ def apply(
         policies = load_policies(found.policies)
         for policy in _wanted(policies, dataset):
             try:
-                result = apply_policy(ledger, policy, **wish)
+                applied.append((policy, apply_policy(ledger, policy, **wish)))
             except DpflowError as error:
                 errors.append(error)
-            else:
-                applied.append((policy, result))
-    lines = (
-        line
-        for number, (policy, result) in enumerate(applied)
-        for line in _applied_parts(policy, result, shortly=number > 0)
-    )
     data = {"applied": [each for _, each in applied], "errors": errors}
-    render(data, lines, as_json=as_json)
+    return data, _all_parts(applied, errors), not errors
+
+
+def _all_parts(
+    applied: Sequence[tuple[Policy, Applied]], errors: Sequence[DpflowError]
+) -> Iterator[Part]:
+    for number, (policy, result) in enumerate(applied):
+        yield from _applied_parts(policy, result, shortly=number > 0)
     for each in errors:
         fail(each.message)
-    if errors:
-        raise typer.Exit(1)
 
 
 def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:

@@ -1,25 +1,22 @@
-"""Output of `dpflow policy diff --base`: text, Markdown and JSON."""
+"""Output of `dpflow policy diff --base`: text and Markdown."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from dpflow.cli.output import render
-from dpflow.notebook import data_of
 from dpflow.policy.revisions import PolicyEdit, RevisionDiff
 
 
-def print_diff(diff: RevisionDiff, *, markdown: bool, as_json: bool) -> None:
-    """Print a comparison with a commit."""
-    if markdown:
-        title = f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
-        lines = [title, "", f"**{_escaped(_headline(diff))}**", ""]
-        lines += [f"- {_escaped(line)}" for line in _parts(diff)]
-        sys.stdout.write("\n".join(lines).strip() + "\n")
-    else:
-        lines = [f"{diff.base} -> the working tree", _headline(diff), *_parts(diff)]
-        render(data_of(diff) | {"weaker": diff.weaker}, lines, as_json=as_json)
+def markdown_parts(diff: RevisionDiff) -> Iterator[str]:
+    """Return a comparison with a commit as a comment for a pull request."""
+    yield f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
+    yield from ("", f"**{_escaped(_headline(diff))}**", "")
+    yield from (f"- {_escaped(line)}" for line in _parts(diff))
+
+
+def diff_parts(diff: RevisionDiff) -> Iterator[str]:
+    """Return a comparison with a commit in words."""
+    yield from (f"{diff.base} -> the working tree", _headline(diff), *_parts(diff))
 
 
 def _headline(diff: RevisionDiff) -> str:
