@@ -93,8 +93,7 @@ EXCEPTIONS = {
 
 #: Imports for types only, which close a circle.
 FOR_TYPES = {
-    ("dpflow.bounding.frames", "dpflow.bounding.contributions"),
-    ("dpflow.bounding.lazy", "dpflow.bounding.contributions"),
+    ("dpflow.bounding.tables", "dpflow.bounding.contributions"),
 }
 
 #: What pure maths may import besides dpflow: no clock, file, environment, log, chance
