@@ -160,12 +160,11 @@ def current_place(flow: str | None = None) -> Place:
 def _within_prefect() -> bool:
     """Say whether Prefect runs a flow or a task around this call."""
     # Another thread may have half of it loaded. Around a run it is whole.
-    loaded = sys.modules.get("prefect.context")
-    if loaded is None:
-        return False
-    kinds = [
-        getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
-    ]
+    loaded, names = (
+        sys.modules.get("prefect.context"),
+        ("FlowRunContext", "TaskRunContext"),
+    )
+    kinds = [getattr(loaded, name, None) for name in names]
     return any(kind is not None and kind.get() is not None for kind in kinds)
 
 

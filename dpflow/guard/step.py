@@ -42,13 +42,13 @@ OnChange = Literal["replay", "refuse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the author of a step declares.
+    """What the author of a step declares, with the keywords of `guarded`.
 
     Attributes:
         name: Name in the journal.
-        datasets: The datasets whose private data the body reads.
+        body: The function.
+        dataset: Name of the dataset that it reads, or several.
         cost: Worst case, or a function of the public arguments that returns it.
-        signature: Of the body.
         private: Parameters that hold private data; nothing derived from their values
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
@@ -58,32 +58,71 @@ class Step:
         on_change: Whether a release that was made at another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         data_version: Version of the data, where the policy's does not do.
+        cell: Function of the output that names the cell of the cost it falls into.
+        noise: Who draws the noise: "release", or the body's "own".
+        datasets: The datasets whose private data the body reads.
+        signature: Of the body.
+        source: Module and qualified name of the body, which tell two steps of one
+            name apart within a flow run.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
             one name.
-        cell: Function of the output that names the cell of the cost it falls into.
-        noise: Who draws the noise: "release", or the body's "own".
-        source: Module and qualified name of the body, which tell two steps of one
-            name apart within a flow run.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
     """
 
     name: str
-    datasets: tuple[str, ...]
+    body: Callable[..., Any] = field(repr=False, compare=False)
+    dataset: str | tuple[str, ...]
     cost: CostLike
-    signature: inspect.Signature
     private: frozenset[str] = frozenset()
     release_key: str | None = None
     ignore: frozenset[str] = frozenset()
     on_change: OnChange = "replay"
-    partitions: tuple[str, ...] | Callable[..., Sequence[str]] = ()
+    partitions: tuple[str, ...] | Callable[..., Sequence[str]] | None = None
     fresh: bool = False
     data_version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
-    source: str = ""
-    replays: bool = True
-    body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    datasets: tuple[str, ...] = field(init=False)
+    signature: inspect.Signature = field(init=False)
+    source: str = field(init=False)
+    replays: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read and check what was declared."""
+        body = self.body
+        signature = inspect.signature(body)
+        # A worker that was spawned knows the main module by another name.
+        module = str(getattr(body, "__module__", "")).replace("__mp_main__", "__main__")
+        own = inspect.isfunction(body) and body.__name__ != "<lambda>"
+        hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
+        declared = parts = self.partitions
+        if declared is not None and not callable(declared):
+            parts = _names(declared)
+        values = {
+            "datasets": _names(self.dataset),
+            "signature": signature,
+            "private": frozenset(_names(self.private) or self.private),
+            "ignore": frozenset(_names(self.ignore) or self.ignore),
+            "partitions": parts,
+            "source": f"{module}.{getattr(body, '__qualname__', '')}",
+            "replays": own and not hidden,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        for keyword in ("name", "release_key", "data_version"):
+            if (text := getattr(self, keyword)) is not None:
+                checked_text(text, keyword)
+        checked_flag(self.fresh, "fresh")
+        require(
+            declared is None or parts,
+            f"step {self.name!r} takes partitions= as names, templates such as "
+            f"'{{week}}', or a function of its public arguments, got {declared!r}",
+        )
+        _check(self)
 
     def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
         """Return what a call asks for: cost, partitions, key and version.
@@ -213,73 +252,21 @@ class StepCall:
 
 
 def define_step(
-    function: Callable[..., Any],
-    *,
-    dataset: str | tuple[str, ...],
-    cost: CostLike,
-    private: tuple[str, ...] = (),
-    release_key: str | None = None,
-    ignore: tuple[str, ...] = (),
-    on_change: OnChange = "replay",
-    partitions: PartitionsLike | None = None,
-    fresh: bool = False,
-    data_version: str | None = None,
-    cell: CellLike | None = None,
-    noise: NoiseLike = "release",
-    name: str | None = None,
+    function: Callable[..., Any], *, name: str | None = None, **declared: Any
 ) -> Step:
-    """Check what the author of a step declares, with the keywords of `guarded`.
+    """Return the step that the keywords of `guarded` declare.
 
     Raises:
         ConfigurationError: If something declared cannot work.
     """
     check_body(function)
-    signature = inspect.signature(function)
-    # A worker that was spawned knows the main module by another name.
-    module = str(getattr(function, "__module__", "")).replace("__mp_main__", "__main__")
-    own = inspect.isfunction(function) and function.__name__ != "<lambda>"
-    hidden = getattr(function, "__closure__", None) or HIDDEN & {*signature.parameters}
-    step = Step(
-        name=name_of(function) if name is None else checked_text(name, "name"),
-        datasets=_names(dataset),
-        cost=cost,
-        signature=signature,
-        private=frozenset((private,) if isinstance(private, str) else private),
-        release_key=_optional_text(release_key, "release_key"),
-        ignore=frozenset((ignore,) if isinstance(ignore, str) else ignore),
-        on_change=on_change,
-        partitions=partitions if callable(partitions) else _names(partitions),
-        fresh=checked_flag(fresh, "fresh"),
-        data_version=_optional_text(data_version, "data_version"),
-        cell=cell,
-        noise=noise,
-        source=f"{module}.{getattr(function, '__qualname__', '')}",
-        replays=own and not hidden,
-        body=function,
-    )
-    require(
-        step.datasets and all(isinstance(each, str) and each for each in step.datasets),
-        f"step {step.name!r} needs dataset=: the name of a dataset, got {dataset!r}",
-    )
-    require(
-        partitions is None or step.partitions,
-        f"step {step.name!r} takes partitions= as names, templates such as '{{week}}', "
-        f"or a function of its public arguments, got {partitions!r}",
-    )
-    _check(step)
-    for template in () if callable(step.partitions) else step.partitions:
-        check_template(step, "partitions", checked_text(template, "partitions"))
-    if step.release_key is not None:
-        check_template(step, "release_key", step.release_key)
-    _check_key(step)
-    return step
+    title = name_of(function) if name is None else name
+    return Step(body=function, name=title, **declared)
 
 
 def _names(names: object) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else _tuple(names)
-
-
-def _tuple(names: object) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
     return tuple(names) if isinstance(names, list | tuple) else ()
 
 
@@ -290,6 +277,10 @@ def _check(step: Step) -> None:
         ConfigurationError: If there is one.
     """
     title, cost, cell = f"step {step.name!r}", step.cost, step.cell
+    require(
+        step.datasets and all(isinstance(each, str) and each for each in step.datasets),
+        f"{title} needs dataset=: the name of a dataset, got {step.dataset!r}",
+    )
     require(
         not has_address(step.name),
         f"{title} describes an object by its address, and another one gets that later. "
@@ -332,6 +323,11 @@ def _check(step: Step) -> None:
         f'{title} takes noise="release" (the default), or noise="own" if its body '
         f"draws the noise that its cost declares by itself, got {step.noise!r}",
     )
+    for template in () if callable(step.partitions) else step.partitions or ():
+        check_template(step, "partitions", checked_text(template, "partitions"))
+    if step.release_key is not None:
+        check_template(step, "release_key", step.release_key)
+    _check_key(step)
 
 
 def _root(field: str) -> str:
@@ -396,10 +392,6 @@ def checked_flag(value: object, name: str) -> bool:
     """
     require(isinstance(value, bool), f"{name}= takes True or False, got {value!r}")
     return value is True
-
-
-def _optional_text(value: object, name: str) -> str | None:
-    return None if value is None else checked_text(value, name)
 
 
 def check_template(step: Step, keyword: str, template: str) -> None:
