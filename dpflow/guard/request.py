@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -160,11 +161,8 @@ def current_place(flow: str | None = None) -> Place:
 def _within_prefect() -> bool:
     """Say whether Prefect runs a flow or a task around this call."""
     # Another thread may have half of it loaded. Around a run it is whole.
-    loaded, names = (
-        sys.modules.get("prefect.context"),
-        ("FlowRunContext", "TaskRunContext"),
-    )
-    kinds = [getattr(loaded, name, None) for name in names]
+    context = sys.modules.get("prefect.context")
+    kinds = (getattr(context, f"{name}RunContext", None) for name in ("Flow", "Task"))
     return any(kind is not None and kind.get() is not None for kind in kinds)
 
 
@@ -370,19 +368,14 @@ def _with_planned_noise(
 def _warn_beyond_plan(step: str, cost: Cost, policy: Policy, flow: str | None) -> None:
     """Log a warning where a step's cost exceeds the bound of the flow's plan."""
     share = policy.flows.get(flow or "")
-    planned = (
-        None if share is None or share.plan is None else share.plan.steps.get(step)
-    )
+    planned = share.plan.steps.get(step) if share and share.plan else None
     if planned is None or planned.cost in (None, repr(cost)):
         return
     rule = policy.dataset_filter()
-    try:
-        more = not rule.price(cost).fits_within(
-            rule.price(cost_from_text(str(planned.cost)))
-        )
-    except UnsupportedCost:
-        return
-    if more:
+    with suppress(UnsupportedCost):
+        bound = rule.price(cost_from_text(str(planned.cost)))
+        if rule.price(cost).fits_within(bound):
+            return
         logger.warning(
             "step %r declares %r, more than the plan of flow %r says (%s): fewer runs "
             "fit. Correct `plan.steps.%s.cost` in the policy of dataset %r.",

@@ -79,8 +79,6 @@ def current_body() -> Request | None:
     Threads and tasks that copied the body's context count; plain threads and other
     processes do not.
     """
-    if not running and not inherited.get():
-        return None
     return next((body.request for body in _bodies_around()), None)
 
 
