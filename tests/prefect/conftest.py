@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -144,6 +145,7 @@ def examples(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     found = settings()
-    pin_ledger(create_ledger(found.ledger_url), found.policies)
+    with contextlib.closing(create_ledger(found.ledger_url)) as ledger:
+        pin_ledger(ledger, found.policies)
     yield tmp_path
     forget_projects()

@@ -161,6 +161,11 @@ def process_pool() -> dict[str, Any]:
 CLUSTER: list[Any] = []
 
 
+def _kill_workers() -> None:
+    for worker in list(CLUSTER[0].workers.values()):
+        os.kill(worker.pid, signal.SIGKILL)
+
+
 @dp_flow(name="mid-task")
 def mid_task() -> str:
     """Lose a Dask worker in the middle of a body."""
@@ -173,8 +178,7 @@ def recomputed() -> list[str]:
     futures = [first.submit(week) for week in range(3)]
     for future in futures:
         future.wait()
-    for worker in list(CLUSTER[0].workers.values()):
-        os.kill(worker.pid, signal.SIGKILL)
+    _kill_workers()
     return sorted(future.result() for future in futures)
 
 
