@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import os
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -258,3 +260,31 @@ def test_it_can_be_read_by_everyone(shop):
     assert set(targets) <= set(names)
     for _, attrs in tree.found:
         assert attrs.get("aria-labelledby", "main") in names
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Return a function that opens a page in a browser; it gives picture and errors."""
+    browser = os.environ.get("DPFLOW_BROWSER")
+    if not browser:
+        pytest.skip("DPFLOW_BROWSER names no Chromium; `make browser` does")
+
+    def look(text, *options):
+        file, picture = tmp_path / "page.html", tmp_path / "page.png"
+        file.write_text(text, "utf-8")
+        flags = ("--headless", "--no-sandbox", "--enable-logging=stderr", *options)
+        words = [browser, *flags, f"--screenshot={picture}", file.as_uri()]
+        done = subprocess.run(words, capture_output=True, timeout=300, check=True)
+        return picture.read_bytes(), b"CONSOLE" in done.stderr
+
+    return look
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_page_without_an_error(shop, browse):
+    """Light, dark and narrow pages differ; a script that fails would be noticed."""
+    text, dark = render(report()), "--blink-settings=preferredColorScheme=0"
+    pictures = [browse(text, *o) for o in ((), (dark,), ("--window-size=320,900",))]
+    assert len({picture for picture, _ in pictures}) == 3
+    assert not any(wrong for _, wrong in pictures)
+    assert browse("<script>nothing()</script>")[1]
