@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign mutants data schema snapshots clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign hunts searches pythons schedulers browser mutants data schema snapshots clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -71,12 +71,6 @@ docs: $(VENV)/dev.installed
 	$(BIN)/python docs/_site/write.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-# How much larger than at each push the hunts are, and all other searches;
-# docs/campaign.md has the figures.
-SCALE ?= 20
-SEARCH_SCALE ?= 10
-SEARCHES := tests $(addprefix --ignore=,tests/crash tests/races tests/hunts)
-
 wheel: | $(BIN)/python
 	@echo "== A wheel in dist/, to install elsewhere"
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
@@ -104,12 +98,58 @@ newest:
 	@echo "== Newer releases that the requirements of pyproject.toml exclude"
 	.venv/newest/bin/python -m pip list --outdated
 
-campaign: $(VENV)/dev.installed slow
-	@echo "== The hunts of tests/hunts, $(SCALE) times as large as at each push"
-	DPFLOW_CAMPAIGN=$(SCALE) $(BIN)/python -m pytest -q tests/hunts
-	@echo "== All other searches, $(SEARCH_SCALE) times as large as at each push"
-	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(BIN)/python -m pytest -q $(SEARCHES)
-	$(MAKE) mutants
+# Everything at full size, for hours. A part that fails does not stop the others.
+campaign: $(VENV)/dev.installed
+	$(MAKE) --keep-going hunts searches pythons schedulers browser mutants
+
+# How much larger than at each push the hunts are, and all other searches with kills
+# and slow tests; docs/campaign.md has the figures.
+SCALE ?= 20
+SEARCH_SCALE ?= 10
+
+hunts: $(VENV)/dev.installed
+	@echo "== The hunts and power cuts, $(SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SCALE) $(PYTEST) -m "" tests/hunts
+
+searches: $(VENV)/dev.installed
+	@echo "== All other tests, $(SEARCH_SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(PYTEST) -m "" tests --ignore=tests/hunts
+
+pythons: python-3.11 python-3.12 python-3.13
+
+# A program of that name, or one of uv or pyenv.
+python-%:
+	@echo "== make test under Python $*"
+	@found=$$(python$* -c 'import sys; print(sys.executable)' 2> /dev/null \
+		|| uv python find $* 2> /dev/null \
+		|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python | tail -1); \
+	test -n "$$found" || { echo "Python $* is missing. Install it, for example by" \
+		"'uv python install $*'."; exit 1; }; \
+	$(MAKE) test VENV=.venv/$* PYTHON="$$found"
+
+# Environments with what docs/how-to/airflow.md and dagster.md ask for.
+airflow := apache-airflow>=3,<4
+dagster := dagster>=1.9
+GUARD := numpy scipy mpmath pyyaml cronsim python-dateutil 'pydantic>=2.10' opendp
+
+schedulers: $(VENV)/dev.installed $(VENV)/airflow/installed $(VENV)/dagster/installed
+	@echo "== The pages on Airflow and Dagster, run by both"
+	DPFLOW_AIRFLOW=$(abspath $(VENV)/airflow/bin/python) \
+	DPFLOW_DAGSTER=$(abspath $(VENV)/dagster/bin/python) \
+		$(PYTEST) -m slow tests/guard/test_schedulers.py
+
+$(VENV)/%/installed: | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/$*
+	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		'$($*)' $(GUARD)
+	@touch $@
+
+BROWSER ?= $(shell command -v chromium || command -v google-chrome)
+
+browser: $(VENV)/dev.installed
+	@echo "== The report in a browser"
+	@test -n "$(BROWSER)" || { echo "Chromium is missing; name it: BROWSER=FILE"; exit 1; }
+	DPFLOW_BROWSER=$(BROWSER) $(PYTEST) -m slow tests/show/page
 
 # Which mutants: all, or names with a star at the end.
 MUTANTS ?=
@@ -134,7 +174,8 @@ schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json
 
 snapshots: $(VENV)/dev.installed
-	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py
+	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py \
+		tests/prefect/test_surfaces.py
 
 $(BIN)/python:
 	@echo "== Making a virtual environment in $(VENV)"

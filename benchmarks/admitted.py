@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
 from admitted_report import Further, Row, report
 from counting import admitted, cost_of, tuned_order
 from interpreters import FOLDER, PEERS, Peer, Question, ask, interpreter
-from theorem_sheet import compare, lines_of
 from workloads import BUDGETS, FURTHER, WORKLOADS, Workload, largest
 
 from dpflow.accounting import FILTERS, Filter, make_filter
@@ -228,7 +227,6 @@ def main() -> int:
     optimum = [row for row in peers if row.peer == "fixed sequence"]
     peers = [row for row in peers if row.peer != "fixed sequence"]
     sequences = sequence_counts(optimum, notices)
-    sheet = lines_of(compare())
     text, missed = report(
         own=own,
         sequences=sequences,
@@ -236,7 +234,6 @@ def main() -> int:
         optimum=optimum,
         further=further,
         notices=notices,
-        sheet=sheet,
     )
     print(text)
     if options.save:

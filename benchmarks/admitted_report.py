@@ -230,7 +230,6 @@ def report(
     optimum: list[Row],
     further: list[Further],
     notices: list[str],
-    sheet: list[str],
 ) -> tuple[str, bool]:
     """Return the whole text, and whether a goal was missed."""
     today = dt.datetime.now(tz=dt.UTC)
@@ -273,7 +272,6 @@ def report(
     lines += [*_FURTHER.splitlines(), ""]
     lines += ["| workload | budget | auto | near |", "| --- | --- | --- | --- |"]
     lines += ["| " + " | ".join(row.entries) + " |" for row in further]
-    lines += ["", "## Known numbers, with dpflow's rules (delta 1e-6)", "", *sheet]
     lines += ["", "## Notices", "", *(f"- {notice}" for notice in notices)]
     missed = any(v.missed for found in verdicts.values() for v in found)
     return "\n".join(lines), missed

@@ -92,9 +92,7 @@ def _one_by_one(rule: Filter, workload: Workload) -> int:
 
 
 @lru_cache(maxsize=4096)
-def tuned_order(
-    workload: Workload, epsilon: Fraction, delta: Fraction, conversion: str = "tight"
-) -> Fraction:
+def tuned_order(workload: Workload, epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the order that admits most steps of the workload.
 
     Searched coarsely, then between the neighbours of the best; whole numbers and
@@ -103,13 +101,7 @@ def tuned_order(
 
     def admits(order: Fraction) -> int:
         try:
-            rule = make_filter(
-                "rdp",
-                epsilon=epsilon,
-                delta=delta,
-                order=order,
-                conversion=conversion,
-            )
+            rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
         except InvalidCost:
             return -1  # the order allows nothing
         return largest(lambda n: rule.admits(total_of(rule, workload, n)))

@@ -435,7 +435,7 @@ def _ask_by_threads(
 
 def main() -> int:
     """Run what was asked for; 1 where a goal is missed."""
-    # The same for both databases; benchmarks/witness.py has the witness's own cost.
+    # The same for both databases.
     os.environ["DPFLOW_WITNESS"] = "none"
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="short, small rounds")

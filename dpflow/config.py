@@ -6,12 +6,11 @@ import os
 import stat
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 NO_WITNESS = "none"
 #: What stands before the name of a Prefect block that holds the URL.
 BLOCK_PREFIX = "prefect-block:"
+#: Functions that read a URL by its prefix; `dpflow.prefect` adds the one for blocks.
+url_readers: dict[str, Callable[[str], str]] = {}
 _NAME_LENGTH = 200
 _KEYS = ("ledger_url", "policies", "witness", "environment", "people")
 _VARIABLES = (
@@ -214,12 +215,20 @@ def _name(variable: str, name: str | None) -> str | None:
     return name
 
 
+def load_prefect() -> None:
+    """Load the part for Prefect as Prefect does; it registers itself."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (takes long)
+
+    for point in entry_points(group="prefect.collections", name="dpflow"):
+        point.load()
+
+
 @cache
 def _block_url(name: str) -> str:
     """Ask Prefect for the URL that a block holds; once per process."""
     try:
-        # By name: Prefect is imported for this only.
-        url = import_module("dpflow.prefect.blocks").ledger_url(name)
+        load_prefect()
+        url = url_readers[BLOCK_PREFIX](name)
     except Exception as error:
         msg = (
             f"the ledger's URL is in the Prefect block dpflow-ledger/{name}, which "

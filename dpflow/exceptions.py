@@ -217,6 +217,14 @@ class PublicContributionsError(ContributionsError):
     """The same of declared bounds on contributions."""
 
 
+def require(
+    holds: object, message: str, kind: type[DpflowError] = ConfigurationError
+) -> None:
+    """Refuse what cannot work by an error of the given kind."""
+    if not holds:
+        raise kind(message)
+
+
 #: The flag of classes that are not compiled into Python or an extension.
 _MADE_BY_PYTHON = 1 << 9
 

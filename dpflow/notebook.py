@@ -8,10 +8,24 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from html import escape
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from dpflow.exceptions import DpflowError
+
+
+class Sheet(NamedTuple):
+    """A table: one text for each head and row; numbers stay in one piece."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[str]], *numbers: str) -> Sheet:
+        """Return the table of columns that say something; the others are left out."""
+        told = {head: cells for head, cells in columns.items() if any(cells)}
+        return cls([*told], [*zip(*told.values(), strict=True)], numbers)
 
 
 class Record:
@@ -30,11 +44,16 @@ class TableRecord(Record, ABC):
     __slots__ = ()
 
     @abstractmethod
-    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return the heads and the rows of the record's table."""
+    def sheet(self) -> Sheet:
+        """Return the record's table."""
 
     def _repr_html_(self) -> str:
-        return table(*self.sheet())
+        heads, rows, _ = self.sheet()
+        left = "<th scope='col' style='text-align:left'>"
+        head = "".join(f"{left}{escape(text)}</th>" for text in heads)
+        cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def data_of(value: Any) -> Any:
@@ -85,20 +104,3 @@ def shown_key(key: str) -> str:
     """
     fine = key == normalize("NFC", key.strip()) and key.isprintable()
     return key if fine else ascii(key)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table as HTML; every cell is escaped.
-
-    Args:
-        heads: One for each column.
-        rows: Texts, one for each column.
-    """
-    head = "".join(
-        f"<th scope='col' style='text-align:left'>{escape(text)}</th>" for text in heads
-    )
-    lines = [
-        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
-        for row in rows
-    ]
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"

@@ -17,6 +17,7 @@ from tests.sizes import SCALE, scaled
 #: Prefect and dpflow, are removed before either is imported.
 OF_TESTS = {
     "DPFLOW_AIRFLOW",
+    "DPFLOW_BROWSER",
     "DPFLOW_CAMPAIGN",
     "DPFLOW_DAGSTER",
     "DPFLOW_HUNT_URLS",

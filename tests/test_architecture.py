@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from dpflow.accounting import FILTERS, ODOMETERS
 from tests.projects import ROOT, run_python
 
 pytestmark = pytest.mark.quick
@@ -89,6 +91,11 @@ EXCEPTIONS = {
     ("dpflow.accounting.rules.rdp_mixture", "dpflow.accounting.searches"),
 }
 
+#: Imports for types only, which close a circle.
+FOR_TYPES = {
+    ("dpflow.bounding.tables", "dpflow.bounding.contributions"),
+}
+
 #: What pure maths may import besides dpflow: no clock, file, environment, log, chance
 #: or database. `importlib` loads a theorem by its name.
 PURE = {
@@ -125,8 +132,7 @@ LOADERS = {
     "dpflow.accounting",
     "dpflow.accounting.costs.adapters",  # an optional library
     "dpflow.accounting.costs.base",  # more mechanisms
-    "dpflow.config",  # Prefect, if one of its blocks holds the ledger's URL
-    "dpflow.guard.request",  # Prefect, if it runs a flow or a task around a step
+    "dpflow.ledger.codec.kinds",  # the library of a released value
     "dpflow.policy.fields",
 }
 
@@ -153,6 +159,14 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             # `from dpflow import ledger` imports a room by way of the package.
             rooms = [name for name in names if name.partition(".")[2] in ROOMS]
             yield from rooms if len(rooms) == len(names) else [package, *rooms]
+        elif isinstance(node, ast.Call) and _loads_by_name(node):
+            texts = (str(getattr(each, "value", "")) for each in node.args)
+            yield from (text for text in texts if text.startswith("dpflow."))
+
+
+def _loads_by_name(call: ast.Call) -> bool:
+    names = (getattr(call.func, "id", ""), getattr(call.func, "attr", ""))
+    return "import_module" in names
 
 
 def room(module: str) -> str:
@@ -235,6 +249,7 @@ def test_imports_point_up_the_list_only():
         ("dpflow.accounting.bad", "import dpflow.ledger.kernel"),
         ("dpflow.exceptions", "from dpflow.rounding import exact"),
         ("dpflow.ledger.bad", "def f():\n    from dpflow.guard import guarded"),
+        ("dpflow.guard.bad", "import_module('dpflow.prefect.run_context')"),
         ("dpflow.ledger.bad", "if TYPE_CHECKING:\n    import dpflow.project"),
         ("dpflow.guard.bad", "from dpflow import Gaussian"),
         ("dpflow.guard.bad", "from dpflow import show"),
@@ -251,15 +266,49 @@ def test_a_wrong_import_would_be_found(module, source):
     assert upward_imports({module: source})
 
 
+def circle(sources: dict[str, str]) -> list[str]:
+    """Return modules that import each other in a circle, if there are any."""
+    graph = {
+        module: [
+            name
+            for name in _modules_imported(source, sources)
+            if name != module and (module, name) not in EXCEPTIONS | FOR_TYPES
+        ]
+        for module, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def _modules_imported(source: str, modules: Collection[str]) -> Iterator[str]:
+    """Yield what a source imports; of a package, the modules that it names."""
+    packages = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (name := f"{node.module}.{alias.name}") in modules:
+                    packages.add(node.module)
+                    yield name
+    yield from set(imports(source)) - packages
+
+
+def test_no_modules_import_each_other():
+    """There is no circle of imports, and one would be found."""
+    assert circle(sources()) == []
+    wrong = {"dpflow.a": "from dpflow import b", "dpflow.b": "import dpflow.a"}
+    assert circle(wrong)
+
+
 def test_modules_are_loaded_by_name_in_known_places_only():
     """Everywhere else the imports are what the source says."""
     found = {
         module_name(path)
         for path in FILES
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-        and "import_module"
-        in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+        if isinstance(node, ast.Call) and _loads_by_name(node)
     }
     assert found == LOADERS
 
@@ -302,6 +351,32 @@ READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "journal")}
 #: What decides, and the rest of the ledger that it may use.
 DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "decision")}
 DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("pure_cache", "records")}
+
+
+def compared_names(module: str, source: str) -> list[str]:
+    """Return the theorems whose names a source outside of `accounting` compares."""
+    found = [
+        constant.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare | ast.match_case)
+        for part in ast.iter_child_nodes(node)
+        for constant in ast.walk(part)
+        if isinstance(node, ast.Compare) or part is node.pattern
+        if isinstance(constant, ast.Constant)
+    ]
+    outside = not module.startswith("dpflow.accounting")
+    return [name for name in found if outside and name in {*FILTERS, *ODOMETERS}]
+
+
+def test_rules_speak_for_themselves():
+    """Nothing but `accounting` decides by a theorem's name."""
+    assert [each for pair in sources().items() for each in compared_names(*pair)] == []
+    for source in (
+        'rule.theorem == "gdp"',
+        'rule.theorem not in ("gdp",)',
+        'match name:\n case "gdp": pass',
+    ):
+        assert compared_names("dpflow.forecast.bad", source) == ["gdp"]
 
 
 def impure_decisions(module: str, source: str) -> list[str]:

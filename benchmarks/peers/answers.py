@@ -70,13 +70,8 @@ def if_gaussian(workload: Workload) -> str:
 
 
 def answer(peer: str, version: str, rules: Iterable[Rule]) -> None:
-    """Print all answers of a peer, or with --decisions what one costs it."""
+    """Print all answers of a peer."""
     warnings.simplefilter("ignore")
-    if "--decisions" in sys.argv[1:]:
-        from decisions import answer_decisions  # noqa: PLC0415 (it imports this)
-
-        answer_decisions(peer, version, rules)
-        return
     for rule in rules:
         for workload in WORKLOADS:
             for epsilon, delta in BUDGETS:

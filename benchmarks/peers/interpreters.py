@@ -109,12 +109,10 @@ class Question:
         return lines, f"{self.script} failed: ...{self.errors.read()[-_SHOWN:].strip()}"
 
 
-def ask(
-    script: str, python: str, answers: TextIO, errors: TextIO, *options: str
-) -> Question:
+def ask(script: str, python: str, answers: TextIO, errors: TextIO) -> Question:
     """Start a script in a peer's environment."""
     process = subprocess.Popen(  # noqa: S603
-        [python, "-W", "ignore", str(HERE / script), *options],
+        [python, "-W", "ignore", str(HERE / script)],
         stdout=answers,
         stderr=errors,
         text=True,

@@ -37,12 +37,12 @@ from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.refined import Refined
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.costs.top_k import TopK
-from dpflow.accounting.curves.apart import apart
-from dpflow.accounting.curves.notions import probabilistic_dp
+from dpflow.accounting.curves.composed import apart
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
+    probabilistic_dp,
     renyi_divergence,
 )
 from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
@@ -132,11 +132,6 @@ _BLACKWELL = "As N(0, 1) against N(mu, 1): Dong, Roth, Su 2022, Thm 2.10."
 _ONE_ORDER = "By definition, for its order and those below."
 #: Sources of the prices whose functions do not say it themselves.
 _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
-    (approx_dp, "PureDP"): _DEFINITION,
-    (approx_dp, "ApproxDP"): _DEFINITION,
-    (approx_dp, "ProbabilisticDP"): "derivations/notions.md#probabilistic-dp.",
-    (approx_dp, "Laplace"): "Dwork, McSherry, Nissim, Smith 2006, Prop. 1.",
-    (approx_zcdp, "Gaussian"): "Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.6.",
     (approx_zcdp, "PureDP"): _TANH,
     (approx_zcdp, "ApproxDP"): _TANH_DELTA,
     (approx_zcdp, "ProbabilisticDP"): _AS_APPROX,
@@ -148,14 +143,11 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
     (gdp_mu_squared, "Gaussian"): "Dong, Roth, Su 2022 (arXiv 1905.02383v3) Thm 2.7.",
     (gdp_mu_squared, "GaussianDP"): _DEFINITION,
     (gdp_mu_squared, "PureDP"): _QUANTILE,
-    (renyi_divergence, "Gaussian"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (renyi_divergence, "Laplace"): "Mironov 2017 (arXiv 1702.07476v3) Table II.",
     (
         renyi_divergence,
         "PureDP",
     ): "Worst such step is randomized response: Mironov 2017.",
-    (renyi_divergence, "ZCDP"): "order * rho, by definition.",
-    (renyi_divergence, "GaussianDP"): _BLACKWELL,
     (renyi_divergence, "RenyiDP"): _ONE_ORDER,
     (renyi_divergence, "IndividualBound"): _ONE_ORDER,
 }

@@ -25,17 +25,20 @@ from dpflow.rounding import Number, exact_epsilon
 #: Names in policies, and where the theorem lives. Modules load when first used.
 FILTERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicFilter",
-    "zcdp": "dpflow.accounting.rules.zcdp:ZcdpFilter",
     "gdp": "dpflow.accounting.rules.gdp:GdpFilter",
     "individual": "dpflow.accounting.rules.individual:IndividualFilter",
     "output-dp": "dpflow.accounting.rules.output_dp:OutputDpFilter",
-    "auto": "dpflow.accounting.rules.auto:AutoFilter",
     "rdp": "dpflow.accounting.rules.rdp_mixture:make_rdp_filter",
     "residue": "dpflow.accounting.rules.residue:ResidueFilter",
     "rogers": "dpflow.accounting.published.rogers:RogersFilter",
     "sequence": "dpflow.accounting.fixed.sequence:SequenceFilter",
     "whitehouse": "dpflow.accounting.published.whitehouse:WhitehouseFilter",
+    "zcdp": "dpflow.accounting.rules.zcdp:ZcdpFilter",
+    # The last: of filters that admit equally much, the first is suggested.
+    "auto": "dpflow.accounting.rules.auto:AutoFilter",
 }
+#: Filters that need a list of their steps (`Rule.lists_steps`).
+LISTING = ("sequence",)
 ODOMETERS: dict[str, str] = {
     "basic": "dpflow.accounting.rules.basic:BasicOdometer",
     "individual": "dpflow.accounting.rules.individual:IndividualOdometer",

@@ -85,9 +85,9 @@ def least_noise(
     """
     low, high = Fraction(low), Fraction(high)
     while not fits(high):
-        low, high = high, 4 * high
-        if high > most:
+        if high >= most:
             return None
+        low, high = high, min(4 * high, Fraction(most))
     while high / low > close:
         middle = number_from_text(short_up((low + high) / 2, _DIGITS))
         low, high = (low, middle) if fits(middle) else (middle, high)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal, TypeVar
 
-from dpflow.bounding import lazy
 from dpflow.exceptions import (
     ConfigurationError,
     ContributionsError,
@@ -226,9 +225,12 @@ class Contributions:
                 has the names that were declared outside, or that the calling code
                 spells out; others may be made of data.
         """
+        # It imports numpy, which a declaration does not need.
+        from dpflow.bounding.tables import bounded  # noqa: PLC0415
+
         _check_relation(self.relation)
         try:
-            return self._bounded(frame)
+            return bounded(frame, self)
         except ContributionsError as error:
             told = error.message if self._declared or self._is_spelled_out() else None
         msg = told or (
@@ -237,14 +239,6 @@ class Contributions:
             "before the step, and the name is told"
         )
         raise PublicContributionsError(msg)
-
-    def _bounded(self, frame: Frame) -> Frame:
-        if lazy.is_lazy(frame):
-            return lazy.bounded(frame, self)
-        # It imports numpy, which a declaration does not need.
-        from dpflow.bounding.frames import bounded  # noqa: PLC0415
-
-        return bounded(frame, self)
 
     def _is_spelled_out(self) -> bool:
         """Say whether all names are constants of the code that asks, and so public."""

@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
-    demo,
     forecast,
     freeze,
     history,
@@ -24,10 +23,7 @@ from dpflow.cli import (
     policy,
     releases,
     report,
-    resume,
-    serve,
     status,
-    why,
 )
 from dpflow.cli.output import fail, survive_closed_pipe, survive_encoding
 from dpflow.cli.params import declare
@@ -89,14 +85,14 @@ def _dpflow(*, version: _Version = False) -> None:
 app.command("init")(init.init)
 app.command("status")(status.status)
 app.command("history")(history.history)
-app.command("why")(why.why)
+app.command("why")(history.why)
 app.command("report")(report.report)
-app.command("serve")(serve.serve)
+app.command("serve")(report.serve)
 app.command("forecast")(forecast.forecast)
-app.command("demo")(demo.demo)
+app.command("demo")(init.demo)
 app.command("freeze")(freeze.freeze)
 app.command("unfreeze")(freeze.unfreeze)
-app.command("resume")(resume.resume)
+app.command("resume")(freeze.resume)
 app.add_typer(plot.app, name="plot")
 app.add_typer(policy.app, name="policy")
 app.add_typer(ledger.app, name="ledger")
@@ -106,8 +102,8 @@ app.add_typer(releases.app, name="releases")
 def _declare_all(app: typer.Typer) -> None:
     """Declare the parameters of every command; lists show its first sentence."""
     for command in app.registered_commands:
-        if command.callback is not None:
-            declare(command.callback)
+        assert command.callback is not None
+        command.callback = declare(command.callback)
         said = getdoc(command.callback) or ""
         command.short_help = said.partition("\n\n")[0].replace("\n", " ")
     for group in app.registered_groups:

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import say, say_json, warn
-from dpflow.notebook import plain
+from dpflow.cli.output import Answer, Part, warn
+from dpflow.notebook import Sheet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dpflow.forecast.counting import Workload
+    from dpflow.forecast.theorems import Fit
     from dpflow.forecast.what_if import Forecast
 
 
@@ -26,19 +30,19 @@ def forecast(
     runs: int | None = None,
     from_full_budget: bool = False,
     theorems: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Say how many runs fit, until when, and what other noise would change.
 
     Nothing is charged. It starts from what the ledger has charged so far, or from the
-    whole budget if there is no ledger yet.
+    whole budget if there is no ledger yet. Without --cost and --like, a run is what
+    the policy plans for the flow.
 
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
     week --from 2026-01-05`
     """
     from dpflow.forecast.what_if import forecast as foresee
 
-    if bool(cost) == (like is not None):
+    if cost and like is not None:
         msg = "give either --cost COST, once or several times, or --like FLOW"
         raise typer.BadParameter(msg)
     if start is not None and every is None and like is None:
@@ -56,10 +60,7 @@ def forecast(
         theorems=theorems,
         tell=warn,
     )
-    if as_json:
-        say_json(found)
-    else:
-        _print(found)
+    return found, _parts(found)
 
 
 def _interval(text: str | None) -> str | None:
@@ -86,78 +87,55 @@ def _date(text: str | None) -> Any:
         raise typer.BadParameter(msg, param_hint="--from") from None
 
 
-def _print(found: Forecast) -> None:
-    from rich.text import Text
-
-    from dpflow.accounting.costs.top_k import TopK
-    from dpflow.cli.tables import sheet_table
-
-    outlook = found.outlook
-    title = (plain(found.dataset), "bold cyan")
-    flow = "" if outlook.flow is None else f", flow {plain(outlook.flow)}"
-    say(Text.assemble(title, f"{flow}  {plain(found.starts_from)}"))
-    say(f"A run is {plain(outlook.per_run)}:")
-    for step in found.workload:
-        often = "" if step.times == 1 else f"{step.times} times "
-        ended = "" if step.outcome is None else f", which ends at {step.outcome}"
-        if isinstance(step.cost, TopK):
-            ended += (
-                f"; a group has even odds with a margin of {step.cost.margin} people"
-            )
-        say(f"  {often}{plain(repr(step.cost))}{plain(ended)}")
-    say("", Text(_headline(found), style="bold"))
-    _print_enough(found)
-    numbers = ("noise", "runs", "refused from")
-    say("", "With other noise:", "", sheet_table(found, *numbers))
-    if found.fits:
-        _print_theorems(found)
-
-
-def _print_theorems(found: Forecast) -> None:
-    """Show how many runs each theorem admits, and name those without a price."""
-    from rich.text import Text
-
-    from dpflow.cli.tables import cell, new_table
-
-    whole = "whole budget of one partition" if found.divided else "whole budget"
-    say("", f"Under each theorem, with the {whole}:", "")
-    table = new_table("theorem", "runs", "remark", numbers=("runs",))
-    unpriced = []
-    for fit in found.fits:
-        if fit.problem:
-            unpriced.append(fit.theorem)
-            continue
-        own = fit.theorem == found.theorem and fit.order is None
-        remark = "the policy's" if own else ""
-        if fit.theorem == "sequence":
-            remark = "only if steps and their number are fixed in advance"
-        elif fit.order is not None:
-            remark = "its best whole order; fix it before the first charge"
-        runs = "no end" if fit.rounds is None else fit.rounds
-        name = fit.theorem if fit.order is None else f"{fit.theorem}, order {fit.order}"
-        table.add_row(
-            cell(name, "bold" if own else ""),
-            cell(runs),
-            cell(remark),
-        )
-    say(table)
-    if unpriced:
-        names = ", ".join(sorted(unpriced))
-        say(Text(f"Without a price for it: {names}. --json says why.", style="dim"))
-
-
-def _print_enough(found: Forecast) -> None:
+def _parts(found: Forecast) -> Iterator[Part]:
     from dpflow.rounding import short_up
 
-    for line in found.plans:
-        say(plain(line))
-    if found.enough is None:
-        return
-    factor = short_up(found.enough.factor)
-    say("", f"{found.enough.runs} runs fit with {factor} times its noise:")
-    for step in found.enough.workload:
-        often = "" if step.times == 1 else f"{step.times} times "
-        say(f"  {often}{plain(repr(step.cost))}")
+    outlook = found.outlook
+    flow = "" if outlook.flow is None else f", flow {outlook.flow}"
+    yield [(found.dataset, "bold cyan"), f"{flow}  {found.starts_from}"]
+    yield f"A run is {outlook.per_run}:"
+    yield from _steps(found.workload)
+    yield from ("", (_headline(found), "bold"))
+    yield from found.plans
+    if found.enough is not None:
+        factor = short_up(found.enough.factor)
+        yield from ("", f"{found.enough.runs} runs fit with {factor} times its noise:")
+        yield from _steps(found.enough.workload)
+    yield from ("", "With other noise:", "", found.sheet())
+    if found.fits:
+        whole = "whole budget of one partition" if found.divided else "whole budget"
+        yield from ("", f"Under each theorem, with the {whole}:", "")
+        rows = [_fit_cells(found, fit) for fit in found.fits if not fit.problem]
+        yield Sheet(("theorem", "runs", "remark"), rows, ("theorem", "runs"))
+        if unpriced := sorted(fit.theorem for fit in found.fits if fit.problem):
+            names = ", ".join(unpriced)
+            yield f"Without a price for it: {names}. --json says why."
+
+
+def _steps(workload: Workload) -> Iterator[str]:
+    from dpflow.accounting.costs.top_k import TopK
+
+    for step in workload:
+        cost, often = step.cost, "" if step.times == 1 else f"{step.times} times "
+        ended = "" if step.outcome is None else f", which ends at {step.outcome}"
+        if isinstance(cost, TopK):
+            ended += f"; a group has even odds with a margin of {cost.margin} people"
+        yield f"  {often}{cost!r}{ended}"
+
+
+def _fit_cells(found: Forecast, fit: Fit) -> tuple[str, str, str]:
+    """Say how many runs a theorem admits."""
+    from dpflow.accounting import LISTING
+
+    name, remark = fit.theorem, ""
+    if fit.order is not None:
+        name += f", order {fit.order}"
+        remark = "its best whole order; fix it before the first charge"
+    elif fit.theorem in LISTING:
+        remark = "only if steps and their number are fixed in advance"
+    elif fit.theorem == found.theorem:
+        remark = "the policy's"
+    return name, "no end" if fit.rounds is None else str(fit.rounds), remark
 
 
 def _headline(found: Forecast) -> str:
@@ -166,7 +144,7 @@ def _headline(found: Forecast) -> str:
     if left is None:
         return "There is no end to the runs that fit: nothing here limits them."
     runs = "No run fits" if left == 0 else f"{left} run{'' if left == 1 else 's'} fit"
-    gate = plain(outlook.limited_by or "gate")
+    gate = outlook.limited_by or "gate"
     # A clause that tells of the gate ends by a comma, too.
     text = f"{runs}. The {gate}{',' if ',' in gate else ''} refuses the next one"
     if outlook.every is not None and outlook.exhausted_on is not None:

@@ -1,30 +1,29 @@
-"""`dpflow history`: the journal, readable."""
+"""`dpflow history` and `dpflow why`: the journal, and what spent a budget."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import is_terminal, say, say_json, warn
-from dpflow.notebook import plain
+from dpflow.cli.output import Answer, Part, warn
 
 if TYPE_CHECKING:
     from dpflow.show.history import History
-
-_LIMIT = 30
+    from dpflow.show.why import Why
 
 
 def history(
     dataset: str | None = None,
     *,
-    limit: int = _LIMIT,
+    limit: int = 30,
     all_accounts: bool = False,
     decided: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Show the journal, newest entry first.
 
     Decisions are terms, tightenings, freezes, and what was charged by hand.
@@ -39,47 +38,88 @@ def history(
     found = read_history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
     )
-    if as_json:
-        say_json(found)
-    elif decided:
-        _print_decisions(found)
-    elif not found.entries:
-        say(_empty(dataset, any_policy=found.any_policy))
-    else:
-        _print(found, all_accounts=all_accounts)
+    return found, _history_parts(found, dataset)
 
 
-def _empty(dataset: str | None, *, any_policy: bool) -> str:
+def _history_parts(found: History, dataset: str | None) -> Iterator[Part]:
+    if not found.entries:
+        yield _empty(found, dataset)
+        return
+    yield found.sheet()
+    for number, text in enumerate(found.messages, start=1):
+        yield from ("", f"({number}) {text}")
+    if found.more:
+        shown = len(found.entries)
+        yield from (
+            "",
+            f"These are the newest {shown}; --limit {4 * shown} shows more.",
+        )
+
+
+def _empty(found: History, dataset: str | None) -> str:
+    if found.decisions:
+        return "No decision is journaled yet; the first charge opens a term."
     of = f" of dataset {dataset!r}" if dataset else ""
     then = (
         "Run a flow whose steps are under @dp_task; each charge is told here."
-        if any_policy
+        if found.any_policy
         else "Write a policy first: `dpflow status` shows how."
     )
     return f"The journal{of} is empty. {then}"
 
 
-def _print_decisions(found: History) -> None:
-    if not found.entries:
-        say("No decision is journaled yet; the first charge opens a term.")
-        return
-    from dpflow.cli.tables import sheet_table
+def why(
+    dataset: str,
+    *,
+    by: str = "flow,step",
+    term: int | None = None,
+    limit: int = 20,
+) -> Answer:
+    """Show what spent the budget, which steps were unusual, and what was refused.
 
-    say(sheet_table(found, "when (UTC)"))
-    _say_more(found)
+    Unusual are steps that drew their own noise, failed or were forfeited.
+
+    Example: `dpflow why sales --by flow,step,week`
+    """
+    from dpflow.ledger.views.spending import GROUPS
+    from dpflow.show.why import why as read_why
+
+    names = tuple(name.strip() for name in by.split(","))
+    if not set(names) <= set(GROUPS):
+        msg = f"it takes {', '.join(GROUPS)}, with commas between, got {by!r}"
+        raise typer.BadParameter(msg, param_hint="--by")
+    found = read_why(dataset, by=names, term=term, tell=warn)
+    which = "its newest term" if term is None else f"term {found.term}"
+    shown = replace(found, refused=found.refused[:limit], limit=limit)
+    return shown, _why_parts(shown, which, refused=len(found.refused))
 
 
-def _print(found: History, *, all_accounts: bool) -> None:
-    from dpflow.cli.tables import history_table, messages
+def _why_parts(found: Why, which: str, *, refused: int) -> Iterator[Part]:
+    from dpflow.show.why import minute
 
-    shown, apart = list(found.entries), is_terminal()
-    say(history_table(shown, all_accounts=all_accounts, dates_apart=apart))
-    for number, text in enumerate(messages(shown), start=1):
-        say("", f"({number}) {plain(text)}")
-    _say_more(found)
+    if found.spending:
+        yield found.sheet()
+        yield from _rest(found, len(found.spending), "largest")
+    else:
+        yield f"Nothing was charged to {found.dataset} in {which}."
+    if found.unusual:
+        yield from ("", "Unusual steps; each of them is charged:", "")
+        yield found.unusual_sheet()
+        yield from _rest(found, len(found.unusual), "newest")
+    else:
+        yield from ("", "No step drew its own noise, failed or was forfeited.")
+    yield from ("", "Refused, newest first:" if refused else "No step was refused.")
+    for each in found.refused:
+        since = f", {each.times} times since {minute(each.first)}"
+        often = "" if each.times == 1 else since
+        yield f"  {minute(each.newest.at)}{often}  {each.newest.body['message']}"
+    yield from _rest(found, refused, "newest")
 
 
-def _say_more(found: History) -> None:
-    if found.more:
-        shown = len(found.entries)
-        say("", f"These are the newest {shown}; --limit {4 * shown} shows more.")
+def _rest(found: Why, count: int, which: str) -> Iterator[Part]:
+    limit = found.limit or count
+    if count > limit:
+        yield from (
+            "",
+            f"These are the {which} {limit} of {count}; --limit shows more.",
+        )

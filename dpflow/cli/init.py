@@ -1,4 +1,4 @@
-"""`dpflow init`: from an empty folder to a first private flow."""
+"""`dpflow init` and `demo`: a first private flow, of one's own or on real data."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -11,22 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import say, say_json, warn
+from dpflow.cli.output import Answer, say, say_json, warn
 from dpflow.config import short_path
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dpflow.starter.project import Made
     from dpflow.starter.texts import Wishes
 
 #: A policy that is fine, in which each answer is tried.
-_PROBE: dict[str, Any] = {
-    "dataset": "a",
-    "unit": "a",
-    "relation": "add-or-remove",
-    "budget": {"epsilon": "1", "delta": "0"},
-    "filter": "basic",
-}
+_PROBE = {"dataset": "a", "unit": "a", "relation": "add-or-remove", "filter": "basic"}
 
 
 def init(
@@ -40,7 +35,7 @@ def init(
     flow: str | None = None,
     yes: bool = False,
     as_json: bool = False,
-) -> None:
+) -> Answer:
     """Make a policies folder, a first policy, a ledger and a flow that runs.
 
     It asks a few questions in a terminal. Nothing that exists is overwritten.
@@ -71,49 +66,35 @@ def init(
             raise typer.BadParameter(msg)
         wishes = _asked(wishes)
     made = make_project(wishes)
-    if as_json:
-        say_json(made)
-        return
-    _print(made)
-    for text in made.warnings:
-        warn(text)
+    return made, _parts(made)
 
 
 def _asked(wishes: Wishes) -> Wishes:
     """Ask for what was not given, with defaults that are sound."""
-    say("A few questions; Enter takes what is in brackets.", "")
-    what = "What is the private data called?"
-    name = wishes.dataset or _ask(what, "visits", "dataset")
-    wishes = _asked_budget(_asked_whom(replace(wishes, dataset=name)))
-    theorem = wishes.theorem or _asked_filter(str(wishes.delta))
-    what = "What is the first flow called?"
-    flow = wishes.flow or _ask(what, "daily-report", "flow")
-    say("")
-    return replace(wishes, theorem=theorem, flow=flow)
-
-
-def _asked_whom(wishes: Wishes) -> Wishes:
-    say("", "The guarantee protects one of something: whatever is in the data about")
-    say("one of them can be added or removed without anyone noticing.")
-    what = "One what? (customer, patient, visitor, ...)"
-    unit = wishes.unit or _ask(what, "visitor", "unit")
-    people = wishes.people
-    if people is None and wishes.delta is None:
-        said = typer.prompt(
-            f"About how many of them ({unit}) are there? 0 if unknown", 0, type=int
-        )
-        people = int(said) if said > 0 else None
-    return replace(wishes, unit=unit, people=people)
-
-
-def _asked_budget(wishes: Wishes) -> Wishes:
     from dpflow.starter.project import default_delta
 
+    def ask(field: str, question: str, default: str) -> str:
+        return getattr(wishes, field) or _ask(question, default, field)
+
+    say("A few questions; Enter takes what is in brackets.", "")
+    dataset = ask("dataset", "What is the private data called?", "visits")
+    say("", "The guarantee protects one of something: whatever is in the data about")
+    say("one of them can be added or removed without anyone noticing.")
+    unit = ask("unit", "One what? (customer, patient, visitor, ...)", "visitor")
+    people = wishes.people
+    if people is None and wishes.delta is None:
+        question = f"About how many of them ({unit}) are there? 0 if unknown"
+        people = max(int(typer.prompt(question, 0, type=int)), 0) or None
     say("", "Epsilon is what all releases of one term together may lose: 1 is strict,")
     say("3 is common, above 10 promises little. Delta is the chance that it is more.")
-    epsilon = wishes.epsilon or _ask("Epsilon?", "1", "epsilon")
-    delta = wishes.delta or _ask("Delta?", default_delta(wishes.people), "delta")
-    return replace(wishes, epsilon=epsilon, delta=delta)
+    epsilon = ask("epsilon", "Epsilon?", "1")
+    delta = ask("delta", "Delta?", default_delta(people))
+    theorem = wishes.theorem or _asked_filter(delta)
+    flow = ask("flow", "What is the first flow called?", "daily-report")
+    say("")
+    given: dict[str, Any] = {"people": people, "epsilon": epsilon, "delta": delta}
+    given |= {"dataset": dataset, "unit": unit, "theorem": theorem, "flow": flow}
+    return replace(wishes, **given)
 
 
 def _asked_filter(delta: str) -> str:
@@ -139,10 +120,9 @@ def _ask(question: str, default: str, field: str = "") -> str:
     """Ask, and ask again where a policy with this answer would be refused."""
 
     def read(text: str) -> str:
-        text = text.strip()
         if field:
-            _check(field, text)
-        return text
+            _check(field, text.strip())
+        return text.strip()
 
     return str(typer.prompt(question, default, value_proc=read))
 
@@ -151,25 +131,50 @@ def _check(field: str, text: str) -> None:
     from dpflow.exceptions import PolicyError
     from dpflow.policy import parse_policy
 
-    policy = {**_PROBE, field: text}
-    if field in ("epsilon", "delta"):
-        policy = {**_PROBE, "budget": {**_PROBE["budget"], field: text}}
-    if field == "flow":
-        policy = {**_PROBE, "flows": {text: {}}}
+    budget = {"epsilon": "1", "delta": "0"}
+    if field in budget:
+        budget[field] = text
+    flows: dict[str, Any] = {text: {}} if field == "flow" else {}
+    own = {field: text} if field in ("dataset", "unit") else {}
+    policy = {**_PROBE, "budget": budget, "flows": flows, **own}
     try:
         parse_policy(json.dumps(policy), file="answer")
     except PolicyError as error:
         raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
-def _print(made: Made) -> None:
-    for path in made.made:
-        say(f"made  {plain(short_path(path))}")
-    for path in made.kept:
-        say(f"kept  {plain(short_path(path))}, which was there")
-    say("", plain(made.guarantee))
+def _parts(made: Made) -> Iterator[str]:
+    yield from (f"made  {short_path(path)}" for path in made.made)
+    yield from (f"kept  {short_path(path)}, which was there" for path in made.kept)
+    yield from ("", made.guarantee)
     if made.runs is not None:
-        say(f"{made.runs} runs of the flow fit.")
-    say("", "Next:")
-    for number, command in enumerate(made.commands, 1):
-        say(f"  {number}. {plain(command)}")
+        yield f"{made.runs} runs of the flow fit."
+    yield from ("", "Next:")
+    yield from (f"  {n}. {command}" for n, command in enumerate(made.commands, 1))
+    for text in made.warnings:
+        warn(text)
+
+
+def demo(*, as_json: bool = False) -> None:
+    """Run a weekly report on real data until its budget is used up.
+
+    True values are shown because this data set is public.
+
+    Example: `dpflow demo`
+    """
+    from dpflow.starter.demo import run_demo
+
+    facts = run_demo((lambda _: None) if as_json else say)
+    if as_json:
+        say_json(facts)
+    elif facts["refusal"] is not None:
+        weeks = f"{len(facts['published'])} weeks were published in reports/, with a "
+        say(
+            "",
+            f"Week {facts['halted']} was refused, and nothing was published for it:",
+            facts["refusal"],
+            "",
+            weeks + "burn-down picture. A second demo spends nothing.",
+            "Next: `dpflow status`, `dpflow history`, `dpflow policy check`.",
+        )
+    raise typer.Exit(int(facts["refusal"] is None))

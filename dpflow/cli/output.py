@@ -1,8 +1,8 @@
 """What the commands print: to people, to pipes and to programs.
 
-A terminal gets tables in colour, as wide as it is. A pipe gets the same text without
-colour, never wrapped or cut, so that `grep` and `cut` see whole lines. `NO_COLOR` and
-`FORCE_COLOR` are honoured.
+Tables are as wide as the terminal, and 80 columns wide in a pipe. Text folds in them,
+numbers never break. Other lines stay whole in a pipe. `NO_COLOR` and `FORCE_COLOR` are
+honoured.
 """
 
 from __future__ import annotations
@@ -10,39 +10,56 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpflow.notebook import data_of, plain
+from dpflow.notebook import Sheet, data_of, plain
 
-#: Wide enough that nothing is ever wrapped where no terminal shows it.
-_UNBOUNDED = 10_000
+Piece = str | tuple[str, str]
+#: A line, in one style or in several, or a table.
+Part = Piece | list[Piece] | Sheet
+#: What a command returns: a record, or a function that makes it; its parts for people;
+#: and whether all is fine.
+Answer = tuple[object, Iterable[Part]] | tuple[object, Iterable[Part], bool]
+#: Where no terminal shows it, a line is never wrapped and a table has a usual width.
+_UNBOUNDED, _PIPED = 10_000, 80
+#: Words fold only if they are so long, or in a narrow terminal so long.
+_FOLDED = (16, 8)
+_STYLED = ("state", "which is")
+_STYLES = {
+    "open": "green",
+    "running": "green",
+    "tighter": "green",
+    "halted": "bold red",
+    "looser": "bold red",
+    "other": "bold red",
+    "overdrawn": "bold red",
+    "forfeited": "magenta",
+    "paused": "bold yellow",
+    "frozen": "bold cyan",
+}
 
-#: Columns of text fold down to so many characters.
-_FOLDED = 8
 
-#: Columns that a narrow terminal shows only where one of them is not 0.
-_RARE = ("reserved", "forfeited")
-
-
-def say(*parts: RenderableType) -> None:
+def say(*parts: Part) -> None:
     """Print for people, on standard output."""
-    _print(sys.stdout, *parts)
+    _print(sys.stdout, parts)
 
 
 def warn(text: str) -> None:
     """Print something that deserves attention, on standard error."""
-    _print(sys.stderr, Text.assemble(("warning: ", "bold yellow"), plain(text)))
+    _print(sys.stderr, [[("warning: ", "bold yellow"), text]])
 
 
 def fail(text: str) -> None:
     """Print what went wrong, on standard error."""
     # What was printed before must stand before it, also in a file.
     sys.stdout.flush()
-    _print(sys.stderr, Text.assemble(("error: ", "bold red"), (plain(text), "red")))
+    _print(sys.stderr, [[("error: ", "bold red"), (text, "red")]])
 
 
 def say_json(data: object) -> None:
@@ -50,85 +67,88 @@ def say_json(data: object) -> None:
     sys.stdout.write(json.dumps(data_of(data), indent=2, allow_nan=False) + "\n")
 
 
-def answer(data: object, *parts: RenderableType, as_json: bool) -> None:
-    """Print a record, as JSON for programs or in words for people."""
+def render(record: object, parts: Iterable[Part], *, as_json: bool) -> None:
+    """Print a record as JSON for programs, or these parts of it for people.
+
+    A part may warn of something before it is printed.
+    """
     if as_json:
-        say_json(data)
+        say_json(record() if callable(record) else record)
     else:
         say(*parts)
 
 
-def is_terminal() -> bool:
-    """Say whether a person reads standard output."""
-    return sys.stdout.isatty()
+def style_of(word: str) -> str:
+    """Return the style of a state or a verdict."""
+    return _STYLES.get(word.replace(":", " ").partition(" ")[0], "")
 
 
-def _print(stream: TextIO, *parts: RenderableType) -> None:
-    console = _console(stream)
-    if stream.isatty():
-        for part in parts:
-            _print_whole(console, part)
-        return
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part)
-    # Tables pad their last column.
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    stream.write("\n".join(lines) + "\n")
-
-
-def _console(stream: TextIO) -> Console:
+def _print(stream: TextIO, parts: Iterable[Part]) -> None:
+    width = None if stream.isatty() else _UNBOUNDED
     # Names such as "a:fire:b" or "[red]" are no markup.
-    return Console(
-        file=stream,
-        width=None if stream.isatty() else _UNBOUNDED,
-        markup=False,
-        emoji=False,
-        highlight=False,
+    console = Console(
+        file=stream, width=width, markup=False, emoji=False, highlight=False
     )
+    for part in parts:
+        with console.capture() as captured:
+            if isinstance(part, Sheet):
+                _print_sheet(console, part, _PIPED if width else console.width)
+            else:
+                console.print(_line(part))
+        # Tables pad their last column.
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        stream.write("".join(f"{line}\n" for line in lines))
 
 
-def _print_whole(console: Console, part: RenderableType) -> None:
-    """Print a part; text folds where it must, numbers never break.
-
-    Rich would cut numbers to fit, and half a number reads like another one.
-    """
-    width = console.width
-    if isinstance(part, Table):
-        if _full_width(console, part) > width:
-            _leave_out_zeros(part)
-        if _full_width(console, part) > width:
-            part.padding = 0
-        console.width = max(width, _least_width(console, part))
-    console.print(part)
-    console.width = width
+def _line(part: Piece | list[Piece]) -> Text:
+    pieces = [(each, "") if isinstance(each, str) else each for each in _pieces(part)]
+    return Text.assemble(*((plain(text), style) for text, style in pieces))
 
 
-def _full_width(console: Console, table: Table) -> int:
-    """Return the width in which nothing folds."""
-    unbounded = console.options.update(width=_UNBOUNDED)
-    return console.measure(table, options=unbounded).maximum
+def _pieces(part: Piece | list[Piece]) -> list[Piece]:
+    return part if isinstance(part, list) else [part]
 
 
-def _leave_out_zeros(table: Table) -> None:
-    """Leave out columns that are there for what is rare, while all of it is zero."""
-    for column in list(table.columns):
-        zeros = all(str(cell) == "0" for cell in column.cells)
-        if str(column.header) in _RARE and zeros:
-            table.columns.remove(column)
-    for index, column in enumerate(table.columns):
-        column._index = index  # noqa: SLF001 (rich has no way to remove a column)
+def _print_sheet(console: Console, sheet: Sheet, width: int) -> None:
+    # No outer frame: lines start with the first cell, also in a pipe.
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for folded in _FOLDED:
+        rooms = [_room(sheet, number, folded) for number in range(len(sheet.heads))]
+        least = sum(rooms) + 2 * len(rooms)
+        if least <= width:
+            break
+    for number, (head, room) in enumerate(zip(sheet.heads, rooms, strict=True)):
+        whole = head in sheet.numbers
+        justify: Any = "right" if whole and number else "left"
+        table.add_column(
+            head, justify=justify, no_wrap=whole, overflow="fold", min_width=room
+        )
+    for row in sheet.rows:
+        pairs = zip(sheet.heads, row, strict=True)
+        table.add_row(*(_cell(head, text, sheet) for head, text in pairs))
+    # Rich would cut numbers to fit, and half a number reads like another one.
+    former, console.width = console.width, max(width, least)
+    console.print(table)
+    console.width = former
 
 
-def _least_width(console: Console, table: Table) -> int:
-    """Set how far each column may shrink, and return the width that this needs."""
-    total = len(table.columns) - 1
-    for column in table.columns:
-        cells = [column.header, *column.cells]
-        width = max(console.measure(cell).maximum for cell in cells)
-        column.min_width = width if column.no_wrap else min(width, _FOLDED)
-        total += column.min_width
-    return total
+def _room(sheet: Sheet, number: int, folded: int) -> int:
+    """Return the least width of a column: numbers are whole, words up to a length."""
+    head = sheet.heads[number]
+    lines = [line for row in sheet.rows for line in row[number].split("\n")]
+    if head not in sheet.numbers:
+        words = [word for line in [head, *lines] for word in line.split()]
+        return min(max(map(len, words), default=0), folded)
+    return max(map(len, [*head.split("\n"), *lines]))
+
+
+def _cell(head: str, text: str, sheet: Sheet) -> Text:
+    """Write one cell; what a journal says can hold anything."""
+    text = plain(text)
+    text = text if head in sheet.numbers else text.replace("\n", " ")
+    return Text(text, style=style_of(text) if head in _STYLED else "")
 
 
 def survive_encoding() -> None:

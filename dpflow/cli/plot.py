@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import answer
+from dpflow.cli.output import Answer
 from dpflow.cli.source import check_known, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,8 +40,7 @@ def burn_down(
     out: Path,
     over: Over | None = None,
     no_forecast: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
 
     Example: `dpflow plot burndown sales --out burndown.png`
@@ -57,7 +55,7 @@ def burn_down(
         if data is None:
             raise _nothing(found, ledger, dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
-    _write(figure, out, as_json=as_json)
+    return _written(figure, out)
 
 
 @app.command("odometers")
@@ -68,8 +66,7 @@ def odometers(
     epsilon: str = "0.1",
     delta: str = "1e-6",
     halt_at_epsilon: str = "5",
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Draw the reading of every odometer over the same steps.
 
     Example: `dpflow plot odometers --out odometers.png`
@@ -79,7 +76,7 @@ def odometers(
     figure = compare_odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
     )
-    _write(figure, out, as_json=as_json)
+    return _written(figure, out)
 
 
 def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationError:
@@ -92,15 +89,15 @@ def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationErro
     return ConfigurationError(msg)
 
 
-def _write(figure: Figure, out: Path, *, as_json: bool) -> None:
+def _written(figure: Figure, out: Path) -> Answer:
     from dpflow.show.figures.style import alt_text, picture
 
     kind = out.suffix.lower().removeprefix(".")
     data = picture(figure, kind, dpi=150)
     write_file(out, data)
     alt = alt_text(figure)
-    lines = f"Wrote {plain(short_path(out))}.", "", plain(alt)
-    answer({"out": str(out), "kind": kind, "alt": alt}, *lines, as_json=as_json)
+    lines = [f"Wrote {short_path(out)}.", "", alt]
+    return {"out": str(out), "kind": kind, "alt": alt}, lines
 
 
 def write_file(out: Path, data: bytes) -> None:

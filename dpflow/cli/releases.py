@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import say, say_json
+from dpflow.cli.output import Answer, Part
 from dpflow.cli.source import ledger_facts, project_ledger
-from dpflow.notebook import data_of, plain, shown_key
+from dpflow.notebook import Sheet, data_of, shown_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.views.releases import KeptRelease
 
@@ -26,7 +28,7 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_releases(dataset: str | None = None, *, as_json: bool = False) -> None:
+def list_releases(dataset: str | None = None) -> Answer:
     """List what was published, with which error; newest first, without the values.
 
     The error is half of the interval that was released, and else of the 95 % interval
@@ -38,20 +40,12 @@ def list_releases(dataset: str | None = None, *, as_json: bool = False) -> None:
 
     with project_ledger() as (_, ledger):
         found = releases(ledger, dataset)
-        facts = ledger_facts(ledger)
-    if as_json:
-        say_json({**facts, "releases": [_data(item) for item in found]})
-    elif not found:
-        say(
-            "No release is kept yet. A step under @dp_task keeps its output when it "
-            'runs in a flow, or under a release_key= such as "revenue/{week}".'
-        )
-    else:
-        _print(found)
+    data = {**ledger_facts(ledger), "releases": [_data(item) for item in found]}
+    return data, _parts(found)
 
 
 @app.command()
-def show(name: str, *, as_json: bool = False) -> None:
+def show(name: str) -> Answer:
     """Print the value of a release and its interval, checked against its digest.
 
     It is what the step returned, and so as public as the policy lets it be.
@@ -64,18 +58,16 @@ def show(name: str, *, as_json: bool = False) -> None:
 
     with project_ledger() as (_, ledger):
         found, text = release_value(ledger, name)
-    if as_json:
-        say_json({**_data(found), "value": json.loads(text)})
-    else:
-        value = decode(text)
-        say(plain(str(value)))
-        if isinstance(value, Estimate):
-            low, high = value.interval
-            say(f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %")
+    value = decode(text)
+    lines = [str(value)]
+    if isinstance(value, Estimate):
+        low, high = value.interval
+        lines += [f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %"]
+    return {**_data(found), "value": json.loads(text)}, lines
 
 
 @app.command()
-def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
+def withdraw(name: str, *, reason: str) -> Answer:
     """Delete the value of a release; its digest and its charge stay.
 
     The next run under its key draws anew, at a charge of its own.
@@ -86,13 +78,11 @@ def withdraw(name: str, *, reason: str, as_json: bool = False) -> None:
 
     with project_ledger(writes=True) as (_, ledger):
         found = withdraw_release(ledger, name, reason=reason)
-    if as_json:
-        say_json(_data(found))
-    else:
-        say(
-            f"Withdrew the value of {shown_key(found.key) or found.id}. Its digest "
-            f"{found.digest} and its charge stay in the ledger."
-        )
+    done = (
+        f"Withdrew the value of {shown_key(found.key) or found.id}. Its digest "
+        f"{found.digest} and its charge stay in the ledger."
+    )
+    return _data(found), [done]
 
 
 def _data(found: KeptRelease) -> dict[str, Any]:
@@ -122,48 +112,49 @@ def _error(found: KeptRelease) -> tuple[float, float] | None:
     return None if half is None else (float_up(half), _CONFIDENCE)
 
 
-def _print(found: list[KeptRelease]) -> None:
+def _parts(found: list[KeptRelease]) -> Iterator[Part]:
+    from dpflow.ledger.views.spending import OWN_NOISE
+
+    if not found:
+        yield (
+            "No release is kept yet. A step under @dp_task keeps its output when it "
+            'runs in a flow, or under a release_key= such as "revenue/{week}".'
+        )
+        return
+    columns = {
+        "when (UTC)": [each.at[:16].replace("T", " ") for each in found],
+        "release": [shown_key(each.key) or each.id for each in found],
+        "dataset": [each.dataset for each in found],
+        "step, flow": [f"{e.step}, {e.flow}" if e.flow else e.step for e in found],
+        "+-": [_interval(each) for each in found],
+        "cost": [_declared(each) for each in found],
+        "who": [each.who or "-" for each in found],
+        "state": [each.state for each in found],
+    }
+    if len({*columns["dataset"]}) == 1:
+        del columns["dataset"]
+    if {*columns["state"]} == {"settled"}:
+        del columns["state"]
+    yield Sheet.of(columns, "when (UTC)", "+-")
+    yield ""
+    yield "+-: 95 % of the releases are so near to the true number, by their noise."
+    if any(each.noise in OWN_NOISE and _error(each) for each in found):
+        yield "*: drawn by the step itself; that it is the declared noise is its word."
+
+
+def _declared(found: KeptRelease) -> str:
+    cost = _cost(found)
+    return str(found.cost.get("mechanism", "-")) if cost is None else repr(cost)
+
+
+def _interval(found: KeptRelease) -> str:
     from fractions import Fraction
 
-    from dpflow.cli.tables import cell, new_table
     from dpflow.ledger.views.spending import OWN_NOISE
     from dpflow.rounding import short_up
 
-    when, error = "when (UTC)", "+-"
-    datasets = len({item.dataset for item in found}) > 1
-    states = {item.state for item in found} != {"settled"}
-    own = False
-    table = new_table(
-        when,
-        "release",
-        *(["dataset"] if datasets else []),
-        "step, flow",
-        error,
-        "cost",
-        "who",
-        *(["state"] if states else []),
-        numbers=(when, error),
-    )
-    table.columns[0].justify = "left"
-    for item in found:
-        cost, known, drew = _cost(item), _error(item), item.noise in OWN_NOISE
-        own |= drew and known is not None
-        said = "-" if known is None else short_up(Fraction(known[0]), 3)
-        if known is not None and known[1] != _CONFIDENCE:
-            said += f" at {100 * known[1]:.4g} %"
-        said += "*" if drew and known is not None else ""
-        facts = (
-            item.at[:16].replace("T", " "),
-            shown_key(item.key) or item.id,
-            *([item.dataset] if datasets else []),
-            f"{item.step}, {item.flow}" if item.flow else item.step,
-            said,
-            item.cost.get("mechanism", "-") if cost is None else repr(cost),
-            item.who or "-",
-            *([item.state] if states else []),
-        )
-        table.add_row(*map(cell, facts))
-    say(table)
-    say("", "+-: 95 % of the releases are so near to the true number, by their noise.")
-    if own:
-        say("*: drawn by the step itself; that it is the declared noise is its word.")
+    known = _error(found)
+    if known is None:
+        return "-"
+    at = "" if known[1] == _CONFIDENCE else f" at {100 * known[1]:.4g} %"
+    return short_up(Fraction(known[0]), 3) + at + "*" * (found.noise in OWN_NOISE)

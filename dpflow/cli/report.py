@@ -1,21 +1,23 @@
-"""`dpflow report`: one self-contained page about the ledger."""
+"""`dpflow report` and `dpflow serve`: the page about the ledger, as a file or live."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from dpflow.cli.output import say, say_json, warn
+from dpflow.cli.output import Answer, render, warn
 from dpflow.cli.plot import write_file
 from dpflow.config import short_path
-from dpflow.notebook import plain
+from dpflow.exceptions import ConfigurationError, DpflowError
 
 if TYPE_CHECKING:
     from dpflow.show.page.facts import Report
+
+_HOST = "127.0.0.1"
 
 
 def report(
@@ -23,8 +25,7 @@ def report(
     *,
     out: Path = Path("report.html"),
     verify: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Write one HTML page: status, burn-downs, refusals, guarantees, verification.
 
     It needs nothing from elsewhere, prints well and shows no value of a release. With
@@ -37,22 +38,20 @@ def report(
     from dpflow.show.page.stamp import verified
 
     made = read_report(settings(), dataset, stamp=verified if verify else None)
-    if as_json:
-        say_json(made)
-    else:
-        _write(made, out)
     for text in made.warnings:
         warn(text)
-    if made.stamp is not None and not made.stamp.found.fine:
+    fine = made.stamp is None or made.stamp.found.fine
+    if made.stamp is not None and not fine:
         warn(f"the ledger is bad: {made.stamp.problems[0]}")
-        raise typer.Exit(1)
+    return made, _written(made, out), fine
 
 
-def _write(made: Report, out: Path) -> None:
-    from dpflow.show.page.render import render
+def _written(made: Report, out: Path) -> Iterator[str]:
+    """Write the page and say so."""
+    from dpflow.show.page import render as page
 
-    write_file(out, render(made).encode())
-    say(f"Wrote {plain(short_path(out))}: {_summary(made)}.")
+    write_file(out, page.render(made).encode())
+    yield f"Wrote {short_path(out)}: {_summary(made)}."
 
 
 def _summary(made: Report) -> str:
@@ -69,3 +68,69 @@ def _summary(made: Report) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def serve(*, port: int = 8484, as_json: bool = False) -> None:
+    """Serve the report to a browser on this machine, read again for every look.
+
+    Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also
+    /dataset/NAME, /status.json and /healthz. Ctrl-C ends it.
+
+    Example: `dpflow serve --port 8080`
+    """
+    from dpflow.config import settings
+    from dpflow.guard.project import project_ledger
+    from dpflow.show.live import make_app
+    from dpflow.show.page.facts import read_report
+
+    found = settings()
+
+    def check() -> str:
+        ledger = project_ledger(found, read_only=True)
+        ledger.close()
+        return ledger.id
+
+    app = make_app(lambda name, stamp: read_report(found, name, stamp=stamp), check)
+    listening = _listen(port)
+    url = f"http://{_HOST}:{listening.getsockname()[1]}/"
+    said = f"The report is at {url} (Ctrl-C ends it)."
+    render({"url": url}, [said], as_json=as_json)
+    try:
+        check()
+    except DpflowError as error:
+        warn(f"{error.message} The page says so, too, until it is there.")
+    _serve(app, listening)
+
+
+def _serve(app: Any, listening: socket.socket) -> None:
+    import uvicorn
+
+    quiet: Any = {"log_level": "warning", "access_log": False, "lifespan": "off"}
+    config = uvicorn.Config(app, **quiet, server_header=False, proxy_headers=False)
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        # Uvicorn has closed everything, and passes on how it was ended.
+        return
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen on this machine only.
+
+    Raises:
+        ConfigurationError: If the port is taken or may not be used.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_HOST, port))
+        # From now on a browser waits, and is not turned away.
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        msg = (
+            f"cannot listen on {_HOST}:{port}: {error.strerror or error}. Take another "
+            "port with --port; 0 takes any free one."
+        )
+        raise ConfigurationError(msg) from error
+    return listening

@@ -15,31 +15,27 @@ from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
-from dpflow.forecast.cadence import Every, Schedule
-from dpflow.forecast.check import Check, PolicyCheck, check_policies
-from dpflow.forecast.counting import Load, load_of, loads_of, runs_left
-from dpflow.forecast.line import BudgetLine, budget_line
-from dpflow.forecast.outlook import Outlook, flow_outlooks, outlook_of, outlooks
+from dpflow.forecast.cadence import Every
+from dpflow.forecast.check import check_policies
+from dpflow.forecast.outlook import (
+    BudgetLine,
+    Outlook,
+    budget_line,
+    flow_outlooks,
+    outlooks,
+)
 from dpflow.forecast.what_if import Forecast, forecast
 
 __all__ = [
     "BudgetLine",
-    "Check",
     "Every",
     "Forecast",
-    "Load",
     "Outlook",
-    "PolicyCheck",
-    "Schedule",
     "budget_line",
     "check_policies",
     "flow_outlooks",
     "forecast",
-    "load_of",
-    "loads_of",
-    "outlook_of",
     "outlooks",
-    "runs_left",
 ]
 
 

@@ -104,7 +104,7 @@ def advice(
 def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     """Return the theorem that takes a workload furthest; None without a workload."""
     rule = policy.dataset_filter()
-    if not workload or rule.theorem in ("sequence", "individual"):
+    if not workload or rule.lists_steps or rule.per_person:
         return None
     found = fits(
         workload, epsilon=rule.epsilon, delta=rule.delta, own=rule.parameters()
@@ -162,7 +162,7 @@ def _large_epsilon(policy: Policy) -> Iterator[Advice]:
 
 
 def _without_delta(policy: Policy) -> Iterator[Advice]:
-    if policy.filter.theorem == "auto" and not policy.budget.delta:
+    if not policy.budget.delta and policy.dataset_filter().members:
         yield Advice(
             "no-delta",
             "The budget's delta is 0, so that only pure steps fit.",
@@ -255,7 +255,7 @@ def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
 
 def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
     """Warn of steps that fit no gate even once, of any flow that is named."""
-    if policy.filter.theorem == "individual":
+    if policy.dataset_filter().per_person:
         return
     pinned = policy.pinned()
     for cost in dict.fromkeys(step.cost for step in workload):

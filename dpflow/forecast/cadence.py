@@ -10,6 +10,8 @@ from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Literal
 
+from dateutil.relativedelta import relativedelta
+
 from dpflow.exceptions import ConfigurationError
 
 Source = Literal["release keys", "schedule", "given"]
@@ -29,7 +31,6 @@ _UNITS = {
 _WEEK = re.compile(r"(?<!\d)(\d{4})-W(\d{2})(?!\d)")
 _DATE = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
 _MONTH = re.compile(r"(?<!\d)(\d{4})-(\d{2})(?![\d-])")
-_MONTHS_OF_YEAR = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,9 @@ class Every:
             times: How many intervals later.
         """
         try:
-            if not self.months:
-                return start + timedelta(seconds=self.seconds) * times
-            months = start.year * 12 + start.month - 1 + self.months * times
-            year, month = divmod(months, _MONTHS_OF_YEAR)
             # The 31st becomes the last day of shorter months.
-            last = (date(year, month + 1, 1) + timedelta(days=31)).replace(day=1)
-            days = (last - date(year, month + 1, 1)).days
-            return date(year, month + 1, min(start.day, days))
+            months = relativedelta(months=self.months * times)
+            return start + months + timedelta(seconds=self.seconds) * times
         except (OverflowError, ValueError):
             return None
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.planned import PlannedNoise
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
@@ -21,6 +23,7 @@ from dpflow.ledger.decision.terms import check_holds
 from dpflow.ledger.views.runs import RunStep
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others
+from dpflow.rounding import number_from_text
 
 Pinned = Mapping[str, Any]
 
@@ -53,6 +56,22 @@ def merged(steps: Iterable[WorkloadStep]) -> Workload:
     return tuple(
         WorkloadStep(cost, sum(step.times for step in group), outcome)
         for (cost, outcome), group in groups
+    )
+
+
+def planned_workload(pinned: Pinned, flow: str | None) -> Workload:
+    """Return one run of a flow by its plan, at sensitivity 1; empty without a plan."""
+    share = pinned["flows"].get(flow, {})
+    noise = share.get("noise", {})
+    return merged(
+        WorkloadStep(
+            cost_from_text(step["cost"])
+            if "cost" in step
+            else PlannedNoise.of_unit(step["mechanism"]).at(
+                number_from_text(noise[name])
+            )
+        )
+        for name, step in share.get("plan", {}).get("steps", {}).items()
     )
 
 

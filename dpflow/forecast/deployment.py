@@ -8,7 +8,7 @@ What is not understood tells nothing, for a date that is wrong is worse than non
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -53,16 +53,15 @@ def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
             for deployment in deployments
             if _flow_name(deployment.get("entrypoint")) == flow
             if deployment.get("paused") is not True
-            for schedule in (deployment.get("schedule"), *_listed(deployment))
+            for schedule in (
+                deployment.get("schedule"),
+                *(deployment.get("schedules") or ()),
+            )
             if schedule is not None and schedule.get("active", True) is True
         ]
     except (OSError, yaml.YAMLError, RecursionError, *_UNREADABLE):
         return None
     return schedule_from(found[0], since) if len(found) == 1 else None
-
-
-def _listed(deployment: Mapping[str, Any]) -> Iterable[Any]:
-    return deployment.get("schedules") or ()
 
 
 def _flow_name(entrypoint: object) -> str:

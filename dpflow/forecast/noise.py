@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
-from dpflow.accounting.costs.composed import Composed
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.composed import OfSteps
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -33,19 +32,6 @@ FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))
 _OUTSIDE = Fraction(1, 20)
 #: Up to it, a discrete Gaussian is summed up.
 _MOST_SCALE = 200
-#: How a description's numbers change when the noise grows by a factor.
-_POWERS = {
-    "sigma": 1,
-    "scale": 1,
-    "noise_multiplier": 1,
-    "epsilon": -1,
-    "mu": -1,
-    "rho": -2,
-    "xi": -2,
-}
-_PARTS = ("cost", "finest", "step")
-#: A list of numbers that are spreads of noise.
-_SPREADS = "spreads"
 
 
 def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
@@ -114,13 +100,15 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     """
     if factor >= 1:
         return cost.noisier(factor)
-    if isinstance(cost, Composed):
-        return Composed(*(scaled(part, factor) for part in cost.costs))
-    quieter = cost_from_description(_scaled(cost.describe(), factor))
-    # Only what a cost itself calls so much noisier is the same step.
-    if quieter.noisier(1 / factor) != cost:
-        raise _unknown(cost, factor)
-    return quieter
+    if isinstance(cost, OfSteps):
+        return cost.with_steps(lambda step: scaled(step, factor))
+    if isinstance(cost, Refined):
+        spreads = [spread * factor for spread in cost.spreads[:-1]]
+        return cost.but(finest=scaled(cost.finest, factor), spreads=spreads)
+    if not cost.noise_powers:
+        msg = f"nothing is known of {cost!r} with {float(factor):g} times its noise"
+        raise InvalidCost(msg, name="factor", value=number_text(factor))
+    return cost.but(**{n: getattr(cost, n) * factor**p for n, p in cost.noise_powers})
 
 
 def scaled_workload(workload: Workload, factor: Fraction) -> Workload:
@@ -129,26 +117,6 @@ def scaled_workload(workload: Workload, factor: Fraction) -> Workload:
         WorkloadStep(scaled(step.cost, factor), step.times, step.outcome)
         for step in workload
     )
-
-
-def _scaled(description: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in description.items():
-        if name in _PARTS:
-            found[name] = _scaled(value, factor)
-        elif name == _SPREADS:
-            found[name] = [number_text(number_from_text(n) * factor) for n in value]
-        elif name in _POWERS:
-            number = number_from_text(value) * factor ** _POWERS[name]
-            found[name] = number_text(number)
-        else:
-            found[name] = value
-    return found
-
-
-def _unknown(cost: Cost, factor: Fraction) -> InvalidCost:
-    msg = f"nothing is known of {cost!r} with {float(factor):g} times its noise"
-    return InvalidCost(msg, name="factor", value=number_text(factor))
 
 
 #: Significant digits of the factor.

@@ -13,13 +13,22 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 
 from dpflow.accounting.rules.rule import Filter, Odometer
+from dpflow.accounting.searches import Once
 from dpflow.config import settings
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
-from dpflow.forecast.counting import Load, runs_left
+from dpflow.forecast.counting import (
+    Load,
+    load_of,
+    loads_of,
+    planned_workload,
+    runs_left,
+    workload_of,
+)
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -37,6 +46,8 @@ LAST_RUNS = 5
 _MOST_POINTS = 200
 #: Of more amounts, as `auto` has, only the share of the budget is told.
 _FEW_AMOUNTS = 2
+#: A settled step is two entries: its reserve and its settle.
+_ENTRIES = 2
 _BUDGETS = ("dataset", "others", "population", "partition", "flow")
 
 
@@ -91,35 +102,32 @@ class Outlook:
         return "" if self.schedule is None else self.schedule.source
 
     @property
-    def left_text(self) -> str:
-        """The number of runs left, or of steps."""
-        if self.runs_left is None:
-            return "no end"
-        if not self.single:
-            return str(self.runs_left)
-        return f"{self.runs_left} step{'' if self.runs_left == 1 else 's'}"
+    def texts(self) -> tuple[str, str, str]:
+        """The gate that refuses first, the cost of a run, and the interval of runs."""
+        every = "-"
+        if self.every is not None:
+            every = f"{self.every.text}, by its {self.source}"
+        return self.limited_by or "-", self.per_run, every
 
-    @property
-    def ends_text(self) -> str:
-        """The day of the first refusal, and whose calendar it is in."""
-        if self.exhausted_on is None:
-            return "-"
-        known = self.source and self.source != "given"
-        return f"{self.exhausted_on}{f' (by its {self.source})' if known else ''}"
+    def remaining(self, planned: int | None = None) -> str:
+        """Say how many of the planned runs remain, and until when."""
+        left, what = self.runs_left, "step" if self.single else "run"
+        if left is None:
+            return f"no end of {what}s"
+        of = "" if planned is None or planned < left else f" of {planned}"
+        one = (left if not of else planned) == 1
+        text = f"{left}{of} {what}{'' if one else 's'} remain{'s' if left == 1 else ''}"
+        if not self.complete:
+            text += ", like the last one, which was not completed"
+        until = self.exhausted_on
+        return text if until is None or not left else f"{text}, until {until}"
 
     @property
     def sentence(self) -> str:
         """What the flow may still do, in words."""
-        who = self.flow or "steps outside of any flow"
-        if self.runs_left is None:
-            return f"{who}: no end of runs"
-        what = "step" if self.single else "run"
-        text = (
-            f"{who}: {self.runs_left} {what}{'' if self.runs_left == 1 else 's'} left"
-        )
-        if self.exhausted_on is not None:
-            text += f", the first refusal on {self.ends_text}"
-        return text if self.limited_by is None else f"{text} by the {self.limited_by}"
+        text = f"{self.flow or 'steps outside of any flow'}: {self.remaining()}"
+        by = f", limited by the {self.limited_by}" if self.limited_by else ""
+        return text + by
 
 
 def outlooks(
@@ -173,7 +181,7 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)
         yield outlook_of(
-            loads_of_run(runs, run_charges(ledger, runs.dataset, like)),
+            loads_of_run(runs, like, run_charges(ledger, runs.dataset, like)),
             dataset=runs.dataset,
             flow=flow,
             steps=len(like.steps),
@@ -182,6 +190,13 @@ def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outl
             like=like,
             older=runs.older,
         )
+    pinned, gates = runs.term.facts["pinned"], None
+    for flow in pinned["flows"].keys() - flows.keys():
+        if workload := planned_workload(pinned, flow):
+            gates = gates or standing_gates(ledger, runs.dataset)
+            loads = loads_of(pinned, flow, workload, accounts=gates)
+            steps = sum(step.times for step in workload)
+            yield outlook_of(loads, dataset=runs.dataset, flow=flow, steps=steps)
 
 
 def outlook_of(
@@ -253,7 +268,7 @@ def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
 
     def room(run: FlowRun) -> list[float]:
         """Return how many more such runs fit: now, and with budgets that are whole."""
-        now = loads_of_run(runs, run_charges(ledger, runs.dataset, run))
+        now = loads_of_run(runs, run, run_charges(ledger, runs.dataset, run))
         whole = [replace(load, account=_empty(load.account)) for load in now]
         counts = (runs_left(loads)[0] for loads in (now, whole))
         return [float("inf") if count is None else count for count in counts]
@@ -283,7 +298,9 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
     return schedule_of(told)
 
 
-def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Load]:
+def loads_of_run(
+    runs: DatasetRuns, run: FlowRun, charges: Mapping[str, RunCharge]
+) -> list[Load]:
     """Return what another such run asks of each account."""
     by = runs.term.facts["pinned"].get("partition", {}).get("by")
     return [
@@ -292,10 +309,20 @@ def loads_of_run(runs: DatasetRuns, charges: Mapping[str, RunCharge]) -> list[Lo
             spent=charge.spent,
             peaks=charge.peaks,
             renewed=renewed,
+            again=None if by or run.preflights else _again(charge.gate, run),
         )
         for charge in charges.values()
         for renewed in (by in TIMES and bool(charge.gate.partition),)
     ]
+
+
+def _again(gate: Gate, run: FlowRun) -> Once | None:
+    """Return what such a run makes of what is used, where prices depend on that."""
+    if gate.rule.steady:
+        return None
+    with suppress(InvalidCost, UnsupportedCost):
+        return load_of(gate, workload_of(run.steps)).again
+    return None
 
 
 def _empty(gate: Gate) -> Gate:
@@ -353,3 +380,58 @@ def _ahead(
         if day is None or used is None or used == float("inf"):
             return
         yield day, used, runs
+
+
+# The line of a picture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLine:
+    """What is foreseen for one account.
+
+    Attributes:
+        account: Its id.
+        points: A day, the share of the budget used after it, and how many entries the
+            journal will have grown by; in this order.
+        clock: Whether the days are those of the clock. Days of release keys are those
+            of the periods that are reported on, such as 1997 in a backfill.
+    """
+
+    account: str
+    points: tuple[tuple[date, float, int], ...]
+    clock: bool
+
+
+def budget_line(outlooks: Iterable[Outlook]) -> BudgetLine | None:
+    """Add up the outlooks of one dataset's flows on its budget.
+
+    Shares add up for theorems of one sum; for others the line is above what will be
+    used. It ends where the budget does.
+
+    Args:
+        outlooks: Those of one dataset.
+
+    Returns:
+        None if no flow has points, or if they are on different accounts or calendars.
+    """
+    told = [each for each in outlooks if each.ahead]
+    if len({(each.account, each.source == "release keys") for each in told}) != 1:
+        return None
+    start = told[0].used
+    points: list[tuple[date, float, int]] = []
+    used, grown = start, 0
+    for day, share, steps in sorted(move for each in told for move in _moves(each)):
+        used, grown = used + share, grown + _ENTRIES * steps
+        points.append((day, min(used, 1.0), grown))
+        if used >= 1:
+            break
+    clock = told[0].source != "release keys"
+    return BudgetLine(account=told[0].account, points=tuple(points), clock=clock)
+
+
+def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:
+    """Yield the days, what is used from one to the next, and the steps between."""
+    before, count = outlook.used, 0
+    for day, used, runs in outlook.ahead:
+        yield day, used - before, outlook.steps * (runs - count)
+        before, count = used, runs

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpflow.accounting import FILTERS, Filter, make_filter
+from dpflow.accounting import FILTERS, LISTING, Filter, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import PoissonSampledGaussian
 from dpflow.accounting.rules.tally import Tally
@@ -77,19 +77,18 @@ def fits(
 
     def fit(name: str, options: Mapping[str, Any]) -> Fit:
         try:
-            if name == "individual":
-                return Fit(theorem=name, problem=_NO_SUM)
-            if name == "sequence":
+            if name in LISTING:
                 furthest = max(each.rounds or 0 for each in found)
-                return Fit(
-                    theorem=name, rounds=_in_sequence(workload, budget, furthest)
-                )
+                rounds = _listed(name, workload, budget, furthest)
+                return Fit(theorem=name, rounds=rounds)
             rule = make_filter(name, **{**options, **budget})
+            if rule.per_person:
+                return Fit(theorem=name, problem=_NO_SUM)
             return Fit(theorem=name, rounds=runs_of(rule, workload))
         except (UnsupportedCost, InvalidCost, ConfigurationError) as error:
             return Fit(theorem=name, problem=error.message)
 
-    adaptive = [name for name in FILTERS if name != "sequence"]
+    adaptive = [name for name in FILTERS if name not in LISTING]
     found = [fit(name, options if name == theorem else {}) for name in adaptive]
     if any(_is_sampled(step.cost) for step in workload):
         tried = [
@@ -98,7 +97,7 @@ def fits(
         best = min(tried, key=_furthest)
         found += [best] if best.rounds != 0 else []
     if sequence:
-        found.append(fit("sequence", {}))
+        found += [fit(name, {}) for name in LISTING]
     return sorted(found, key=_furthest)
 
 
@@ -109,13 +108,13 @@ def _is_sampled(cost: Cost) -> bool:
     return any(map(_is_sampled, parts))
 
 
-def _furthest(fit: Fit) -> tuple[bool, int, bool, str]:
+def _furthest(fit: Fit) -> tuple[bool, int, int]:
     rounds = NO_END if fit.rounds is None else fit.rounds
-    return bool(fit.problem), -rounds, fit.theorem == "auto", fit.theorem
+    return bool(fit.problem), -rounds, list(FILTERS).index(fit.theorem)
 
 
-def _in_sequence(
-    workload: Workload, budget: Mapping[str, Fraction], start: int
+def _listed(
+    name: str, workload: Workload, budget: Mapping[str, Fraction], start: int
 ) -> int | None:
     """Return how often a workload fits if it is fixed in advance."""
     counts: dict[Cost, int] = {}
@@ -127,7 +126,7 @@ def _in_sequence(
             return False
         steps = [{"cost": cost, "times": n * rounds} for cost, n in counts.items()]
         try:
-            make_filter("sequence", **budget, steps=steps)
+            make_filter(name, **budget, steps=steps)
         except InvalidCost as error:
             if error.high != budget["epsilon"]:
                 raise
@@ -155,16 +154,11 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
     """
     if not any(used.amounts):
         return Fraction(0)
-    # By its name, for to import a theorem takes long.
-    if rule.theorem == "sequence":
-        if not rule.admits(used):
-            return None
-        known: Fraction = rule.spent(used)  # type: ignore[attr-defined]
-        return known
-    if rule.theorem == "auto":
+    if rule.lists_steps:
+        return rule.spent(used)
+    if rule.members:
         # Any member may admit, with its own part of delta.
-        covering: list[tuple[Filter, Tally]] = rule.covering(used)  # type: ignore[attr-defined]
-        each = [epsilon_used(member, own) for member, own in covering]
+        each = [epsilon_used(member, own) for member, own in rule.covering(used)]
         return min((e for e in each if e is not None), default=None)
     constants = {k: v for k, v in rule.parameters().items() if k != "epsilon"}
 

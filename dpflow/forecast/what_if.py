@@ -18,6 +18,7 @@ from dpflow.forecast.counting import (
     WorkloadStep,
     loads_of,
     merged,
+    planned_workload,
     runs_left,
     workload_of,
 )
@@ -33,8 +34,8 @@ from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger.decision.gates import covers_flow
-from dpflow.ledger.views.runs import FlowRun, dataset_runs
-from dpflow.notebook import TableRecord
+from dpflow.ledger.views.runs import dataset_runs
+from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
@@ -86,10 +87,10 @@ class Forecast(TableRecord):
     plans: tuple[str, ...] = ()
     planned: Mapping[str, Any] = field(default_factory=dict)
 
-    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return the heads and the rows of its table of other noise."""
+    def sheet(self) -> Sheet:
+        """Return its table of other noise."""
         heads = ("noise", "runs", "refused from", "95 % of releases within +-")
-        return heads, [_cells(each) for each in self.rows]
+        return Sheet(heads, [_cells(each) for each in self.rows], heads[:3])
 
 
 def _cells(row: NoiseRow) -> tuple[str, ...]:
@@ -119,6 +120,7 @@ def forecast(
     Args:
         dataset: The dataset; None if there is only one.
         costs: The steps of a run, such as "Gaussian(sensitivity=1, sigma=40)".
+            Default: those of the flow's plan, at sensitivity 1.
         like: In place of them a flow, of whose last 5 runs the dearest is taken.
         flow: The flow whose share and halt count. Default: that one.
         every: How often it runs, such as "week". Default: as the flow did so far.
@@ -135,7 +137,7 @@ def forecast(
         InvalidCost: If a cost is none.
         UnsupportedCost: If a gate has no price for a step.
     """
-    if bool(costs) == (like is not None):
+    if costs and like is not None:
         msg = "give either the costs of a run, or a flow that its runs are like"
         raise ConfigurationError(msg)
     with project_source(tell) as source:
@@ -147,16 +149,40 @@ def forecast(
         if like is not None and found.runs is not None:
             example = example_run(source.needed(), found.runs, like)
     flow = _checked_flow(flow or like, like, found.pinned)
-    if example is None:
-        workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
-    else:
+    if example is not None:
         workload = workload_of(example.steps)
+    elif costs:
+        workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
+    elif not (workload := planned_workload(found.pinned, flow)):
+        msg = (
+            f"the policy of {name!r} plans no run of "
+            f"{'steps outside of any flow' if flow is None else f'the flow {flow!r}'}. "
+            "Name a planned flow with --flow, or describe a run with --cost or --like."
+        )
+        raise ConfigurationError(msg)
     run = _Run(found, flow, workload, from_full_budget)
-    foreseen = _foreseen(run, text, _schedule(found, flow, every, start), example)
-    return replace(
-        foreseen,
+    pinned, schedule = found.pinned, _schedule(found, flow, every, start)
+    outlook = outlook_of(
+        run.loads(),
+        dataset=name,
+        flow=flow,
+        steps=sum(step.times for step in workload),
+        schedule=schedule,
+        closed=run.closed,
+        like=example,
+    )
+    return Forecast(
+        dataset=name,
+        starts_from=text,
+        theorem=pinned["filter"]["theorem"],
+        divided=bool(pinned.get("partition")),
+        workload=workload,
+        outlook=outlook,
+        rows=tuple(_rows(run, schedule)),
         fits=tuple(run.fits()) if theorems else (),
         enough=None if runs is None else run.enough(runs),
+        plans=tuple(run_lines(pinned)),
+        planned=planned_noise(pinned),
     )
 
 
@@ -197,32 +223,6 @@ class _Run:
         epsilon, delta = self.on.budget
         own = self.on.pinned["filter"]
         return fits(self.workload, epsilon=epsilon, delta=delta, own=own, sequence=True)
-
-
-def _foreseen(
-    run: _Run, text: str, schedule: Schedule | None, example: FlowRun | None
-) -> Forecast:
-    pinned = run.on.pinned
-    outlook = outlook_of(
-        run.loads(),
-        dataset=run.on.dataset,
-        flow=run.flow,
-        steps=sum(step.times for step in run.workload),
-        schedule=schedule,
-        closed=run.closed,
-        like=example,
-    )
-    return Forecast(
-        dataset=run.on.dataset,
-        starts_from=text,
-        theorem=pinned["filter"]["theorem"],
-        divided=bool(pinned.get("partition")),
-        workload=run.workload,
-        outlook=outlook,
-        rows=tuple(_rows(run, schedule)),
-        plans=tuple(run_lines(pinned)),
-        planned=planned_noise(pinned),
-    )
 
 
 # Where it starts from

@@ -22,10 +22,6 @@ class Held(Generic[T]):
     def __init__(self) -> None:
         self._by_frame: dict[FrameType, list[T]] = {}
 
-    def __bool__(self) -> bool:
-        """Say whether any frame holds something."""
-        return bool(self._by_frame)
-
     def hold(self, frame: FrameType | None, item: T) -> None:
         """Let a frame hold an item until it is dropped; None is no frame."""
         if frame is not None:

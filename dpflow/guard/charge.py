@@ -6,12 +6,11 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -25,18 +24,16 @@ from dpflow.exceptions import (
     PublicError,
     ReleaseError,
     public_name,
+    require,
 )
 from dpflow.guard.call_frames import suspends
 from dpflow.guard.functions import check_output
-from dpflow.guard.late_settlements import Settlement
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import is_public, shown
 from dpflow.guard.request import Place, ask
 from dpflow.guard.reserving import (
-    Blocking,
     Home,
-    OnEventLoop,
-    at_once,
+    areserve,
     home,
     inherited,
     owed,
@@ -60,7 +57,6 @@ class Execution:
 
     Attributes:
         cost: The worst case that is reserved.
-        redact: Whether the text of the body's errors is withheld.
         error: What the outside may see of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
@@ -71,7 +67,6 @@ class Execution:
 
     project: Project
     request: Request
-    redact: bool
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
@@ -85,6 +80,11 @@ class Execution:
     def cost(self) -> Cost:
         """The worst case that is reserved."""
         return self.request.cost
+
+    @property
+    def redact(self) -> bool:
+        """Whether the text of the body's errors is withheld."""
+        return any(policy.errors == "redact" for policy in self.request.policies)
 
     @property
     def noise(self) -> str:
@@ -122,27 +122,23 @@ class Execution:
         self.report(draws)
         return noisy
 
-    def claim_draw(self, asked_by: str, by: str = "") -> None:
-        """Take the one draw that the cost pays for; `by` says who draws, if not OpenDP.
+    def claim_draw(self, asked_by: str, by: str = "", *, draws: bool = True) -> None:
+        """Take the one draw, or the one loop, that the cost pays for.
+
+        Args:
+            asked_by: The call that takes it, for the message.
+            by: Who draws, if not OpenDP.
+            draws: Whether the call draws; the sub-steps of a loop do.
 
         Raises:
             ReleaseError: If the step has ended, has drawn its noise already, or
                 declared that its body draws it.
         """
         with self._draw.lock:
-            self.check_may_draw(asked_by)
+            if draws:
+                self.check_may_draw(asked_by)
             self._check_undrawn(asked_by)
             self._draw.take(by)
-
-    def claim_loop(self, asked_by: str, *, noise: str) -> None:
-        """Take the one loop that the cost pays for; its sub-steps draw, or the body.
-
-        Raises:
-            ReleaseError: If the step has ended, or has run its loop already.
-        """
-        with self._draw.lock:
-            self._check_undrawn(asked_by)
-            self._draw.take(noise)
 
     def drawing(self) -> contextlib.AbstractContextManager[None]:
         """Draw this step's noise within a block: by OpenDP, or as its test says."""
@@ -154,12 +150,12 @@ class Execution:
         Raises:
             ReleaseError: If so.
         """
-        if self.noise == OWN:
-            msg = (
-                f"{asked_by} draws the noise of step {self.request.step!r}, which says "
-                'noise="own": that its body draws it. Take one of the two away.'
-            )
-            raise PublicError(msg)
+        require(
+            self.noise != OWN,
+            f"{asked_by} draws the noise of step {self.request.step!r}, which says "
+            'noise="own": that its body draws it. Take one of the two away.',
+            PublicError,
+        )
 
     def check_process(self, asked_by: str) -> None:
         """Refuse what a forked child's copy of this would do a second time.
@@ -167,29 +163,28 @@ class Execution:
         Raises:
             ReleaseError: In another process than the one that reserved.
         """
-        if self._process != os.getpid():
-            msg = (
-                f"{asked_by} was called in a process that the body of step "
-                f"{self.request.step!r} forked, and its charge pays once. Send the "
-                "numbers back, and release them in the body."
-            )
-            raise PublicError(msg)
+        require(
+            self._process == os.getpid(),
+            f"{asked_by} was called in a process that the body of step "
+            f"{self.request.step!r} forked, and its charge pays once. Send the "
+            "numbers back, and release them in the body.",
+            PublicError,
+        )
 
     def _check_undrawn(self, asked_by: str) -> None:
         self.check_process(asked_by)
-        step = self.request.step
-        if self.ended:
-            msg = (
-                f"{asked_by} was called after step {step!r} had ended and its charge "
-                "was posted. Call it inside the body or block."
-            )
-            raise PublicError(msg)
-        if self._draw.taken:
-            msg = (
-                f"step {step!r} drew noise twice (now by {asked_by}), but its cost "
-                "covers one draw. Release one vector, or make two steps of it."
-            )
-            raise PublicError(msg)
+        require(
+            not self.ended,
+            f"{asked_by} was called after step {self.request.step!r} had ended and its "
+            "charge was posted. Call it inside the body or block.",
+            PublicError,
+        )
+        require(
+            not self._draw.taken,
+            f"step {self.request.step!r} drew noise twice (now by {asked_by}), but its "
+            "cost covers one draw. Release one vector, or make two steps of it.",
+            PublicError,
+        )
 
     def report(self, outcome: int | str) -> None:
         """Say how the step came out, so that only this is charged.
@@ -204,18 +199,20 @@ class Execution:
             InvalidCost: If its cost knows no such outcome.
         """
         self.check_process("report()")
-        step = self.request.step
-        if self.ended or self.reported is not None:
-            when = "had ended" if self.ended else "had reported its outcome"
-            msg = f"report() was called after step {step!r} {when}"
-            raise PublicError(msg)
-        if not isinstance(self.cost, Settling):
+        step, cost = self.request.step, self.cost
+        when = "had ended" if self.ended else "had reported its outcome"
+        require(
+            not self.ended and self.reported is None,
+            f"report() was called after step {step!r} {when}",
+            PublicError,
+        )
+        if not isinstance(cost, Settling):
             msg = (
-                f"step {step!r} declared {self.cost!r}, which costs the same whatever "
+                f"step {step!r} declared {cost!r}, which costs the same whatever "
                 "comes out; declare EarlyStopping, SparseVector or OutputDP"
             )
             raise PublicError(msg)
-        self.cost.realised(outcome)
+        cost.realised(outcome)
         self.reported = outcome
 
     def _report_cell(self, cell: CellLike, value: Any) -> str | None:
@@ -271,17 +268,16 @@ class Execution:
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
         by_people = self.cost.paid_by_people
-        drawn_here = by_people or mechanism.has_sampler(self.cost)
-        if self.noise != SELF_DECLARED or not drawn_here:
-            return
         call = "person_sum(people)" if by_people else "release(value)"
-        msg = (
+        drawn_here = by_people or mechanism.has_sampler(self.cost)
+        require(
+            self.noise != SELF_DECLARED or not drawn_here,
             f"step {self.request.step!r} ended without {call}, so the noise of its "
             f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
             f'kept. Return {call}, or say noise="own" where the step is declared if '
-            "its body draws that very noise by itself."
+            "its body draws that very noise by itself.",
+            PublicError,
         )
-        raise PublicError(msg)
 
     def fail(self) -> NoReturn:
         """Charge a body that raised in full and raise what the outside may see."""
@@ -334,20 +330,22 @@ class Execution:
         self.check_process("the settlement")
         project, reservation = self.project, self.request.reservation
         # An error is an output of its own: it may have come from any sub-step.
-        reported = self.reported if outcome == "completed" else None
+        settlement: dict[str, Any] = {
+            "outcome": outcome,
+            "body": body,
+            "reported": self.reported if outcome == "completed" else None,
+            "value": text,
+        }
         try:
-            digest = project.ledger.settle(
-                reservation, outcome=outcome, value=text, body=body, reported=reported
-            )
+            digest = project.ledger.settle(reservation, **settlement)
         except BaseException as error:
             # Nobody else can: who asks for its key would wait for this process to end.
-            late = Settlement(outcome=outcome, body=body, reported=reported, value=text)
-            project.unsettled.add(reservation, late)
+            project.unsettled.add(reservation, **settlement)
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
-            project.unsettled.ended(reservation)
+            project.unsettled.running.discard(reservation)
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
     def _warn(self, text: str) -> None:
@@ -380,57 +378,44 @@ def current_execution(asked_by: str) -> Execution:
     raise PublicError(msg)
 
 
+def release(
+    value: Any,
+    *,
+    within: Number | None = None,
+    until: Until | None = None,
+    confidence: Number = "95%",
+) -> Any:
+    """Draw the noise that the running step declared.
+
+    Args:
+        value: A number, list, numpy array or pandas series of numbers.
+        within: For one number under `Refined`: how far it may be from the true one, as
+            "10%" of itself or in its own units; noise is refined until it shows that.
+        until: For a list of whole numbers under `Refined`: says of the answers so far,
+            the finest last, whether the last one is good enough. It may use these and
+            public numbers, and nothing private.
+        confidence: For `within`: in how many of all releases it is.
+
+    Returns:
+        The noisy value, of the same shape and kind; with `within` an `Estimate`, a
+        float that carries its `interval`; with `until` the tuple of all answers.
+
+    Raises:
+        ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
+
+    Examples:
+        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
+        ... def customers(week):
+        ...     return release(count(week))
+    """
+    execution = current_execution("release()")
+    return execution.release(value, within=within, until=until, confidence=confidence)
+
+
 def inherited_execution() -> Execution | None:
     """Return the execution that this context comes from, to check; not to draw."""
     execution = running.nearest() or next(reversed(inherited.get()), None)
     return execution if isinstance(execution, Execution) else None
-
-
-async def admit(
-    project: Project, request: Request, place: Place, wait: Blocking, *, own: bool
-) -> Execution | Replayed:
-    """Reserve a step's worst case, or find its release.
-
-    Args:
-        project: Where.
-        request: What is asked of the ledger.
-        place: Where the step runs.
-        wait: How its caller waits.
-        own: Whether its body draws the declared noise by itself.
-
-    Raises:
-        BudgetRefused: If a gate does not admit the step.
-        DpflowError: If the request cannot be decided; the step may not run.
-    """
-    try:
-        answer = await reserve(project, request, wait, own=own)
-    except BudgetRefused as refusal:
-        place.tell_refusal(refusal, request)
-        raise
-    return _admitted(project, request, answer, place, own=own)
-
-
-def _admitted(
-    project: Project,
-    request: Request,
-    answer: Granted | Replayed,
-    place: Place,
-    *,
-    own: bool,
-) -> Execution | Replayed:
-    """Turn the ledger's positive answer into an execution or a replay."""
-    if isinstance(answer, Replayed):
-        logger.info("DP step %r is replayed from its release", request.step)
-        place.tell("replayed", request, digest=answer.digest)
-        return answer
-    redact = any(policy.errors == "redact" for policy in request.policies)
-    place.tell_granted(request, answer)
-    ledger, key = project.ledger, request.key_text
-    stream = stream_for(ledger.id, ledger.environment, request.step, key)
-    draw = OneDraw(own=own, stream=stream)
-    return Execution(
-        project=project, request=request, redact=redact, place=place, _draw=draw
-    )
 
 
 def run(
@@ -441,11 +426,22 @@ def run(
     place: Place,
 ) -> Any:
     """Run a step's body under the guard, or replay its release."""
-    project, request = ask(step, step.bind(args, kwargs), place)
+    project, request = ask(step, args, kwargs, place)
     with owed(project, request):
-        call = functools.partial(body, *args, **kwargs)
-        admitted = admit(project, request, place, Blocking(), own=step.noise == OWN)
-        return at_once(_executed(step, admitted, call))
+        with telling_refusals(place, request):
+            answer = reserve(project, request, own=step.noise == OWN)
+        if isinstance(answer, Replayed):
+            return _replayed(request, answer, place)
+        execution = granted(project, request, answer, place, noise=step.noise)
+        value: Any = None
+        with execution.charged(inspect.currentframe()):
+            value = body(*args, **kwargs)
+            check_output(step.name, value)
+        if execution.error is not None:
+            # A traceback shows what a frame holds.
+            value = None
+            execution.fail()
+        return execution.settle(value, step.cell)
 
 
 async def arun(
@@ -458,35 +454,47 @@ async def arun(
     """Run an async step's body under the guard; as `run`.
 
     Waiting for the ledger's answer does not block the event loop. The settlement
-    does, shortly: nothing can cancel it.
+    does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
-    project, request = ask(step, step.bind(args, kwargs), place)
-    call = functools.partial(body, *args, **kwargs)
-    admitted = admit(project, request, place, OnEventLoop(), own=step.noise == OWN)
-    return await _executed(step, admitted, call, awaited=True)
-
-
-async def _executed(
-    step: Step,
-    asked: Awaitable[Execution | Replayed],
-    body: Callable[[], Any],
-    *,
-    awaited: bool = False,
-) -> Any:
-    """Run a body once it is admitted and settle it, or replay its release.
-
-    Where the body waits in here, it is settled in here: nothing behind this is run if
-    it is closed.
-    """
-    admitted = await asked
-    if isinstance(admitted, Replayed):
-        return decode(admitted.value)
+    project, request = ask(step, args, kwargs, place)
+    with telling_refusals(place, request):
+        answer = await areserve(project, request, own=step.noise == OWN)
+    if isinstance(answer, Replayed):
+        return _replayed(request, answer, place)
+    execution = granted(project, request, answer, place, noise=step.noise)
     value: Any = None
-    with admitted.charged(inspect.currentframe()):
-        value = await body() if awaited else body()
+    with execution.charged(inspect.currentframe()):
+        value = await body(*args, **kwargs)
         check_output(step.name, value)
-    if admitted.error is not None:
-        # A traceback shows what a frame holds.
+    if execution.error is not None:
         value = None
-        admitted.fail()
-    return admitted.settle(value, step.cell)
+        execution.fail()
+    return execution.settle(value, step.cell)
+
+
+@contextmanager
+def telling_refusals(place: Place, request: Request) -> Iterator[None]:
+    """Report a refusal of this block to the place's listener."""
+    try:
+        yield
+    except BudgetRefused as refusal:
+        place.tell_refusal(refusal, request)
+        raise
+
+
+def granted(
+    project: Project, request: Request, answer: Granted, place: Place, *, noise: str
+) -> Execution:
+    """Return the execution that a grant of the ledger allows."""
+    place.tell_granted(request, answer)
+    ledger, key = project.ledger, request.key_text
+    stream = stream_for(ledger.id, ledger.environment, request.step, key)
+    draw = OneDraw(own=noise == OWN, stream=stream)
+    return Execution(project=project, request=request, place=place, _draw=draw)
+
+
+def _replayed(request: Request, answer: Replayed, place: Place) -> Any:
+    """Return the value of a kept release."""
+    logger.info("DP step %r is replayed from its release", request.step)
+    place.tell("replayed", request, digest=answer.digest)
+    return decode(answer.value)

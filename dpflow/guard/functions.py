@@ -12,7 +12,12 @@ from collections.abc import Callable
 from types import CellType
 from typing import Any, TypeVar, cast
 
-from dpflow.exceptions import ConfigurationError, PublicError, public_name
+from dpflow.exceptions import (
+    ConfigurationError,
+    PublicError,
+    public_name,
+    require,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,14 +45,13 @@ def with_parentheses(decorator: F) -> F:
 
     @functools.wraps(decorator)
     def checked(*positional: Any, **declared: Any) -> Any:
-        if positional:
-            name = decorator.__name__
-            msg = (
-                f"@{name} takes keywords: what the step reads, and its worst case. "
-                f'Write @{name}(dataset="...", cost=Gaussian(sensitivity=1, '
-                f"sigma=20)) above the function, got {positional[0]!r:.80}"
-            )
-            raise ConfigurationError(msg)
+        name = decorator.__name__
+        require(
+            not positional,
+            f"@{name} takes keywords: what the step reads, and its worst case. Write "
+            f'@{name}(dataset="...", cost=Gaussian(sensitivity=1, sigma=20)) above the '
+            f"function, got {positional!r:.80}",
+        )
         return decorator(**declared)
 
     return cast("F", checked)
@@ -59,45 +63,32 @@ def check_body(function: Callable[..., Any]) -> None:
     Raises:
         ConfigurationError: If it is one, or no function at all.
     """
-    if isinstance(function, classmethod | staticmethod):
-        kind = type(function).__name__
-        msg = f"@{kind} goes on top of @dp_task or @guarded, not under it"
-        raise ConfigurationError(msg)
-    if not callable(function):
-        msg = f"a DP step is made of a function, got {function!r}"
-        raise ConfigurationError(msg)
-    inner = _inside(function)
-    why = _why_not(inner)
-    if why:
-        name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
-        msg = (
-            f"the decorator of a DP step goes directly on the function; {name!r} {why}"
-        )
-        raise ConfigurationError(msg)
-
-
-def _inside(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _why_not(function: Any) -> str:
-    """Say why no DP step can be made of something callable, if so."""
-    if getattr(function, _CHARGES, False) is True:
-        return "is a DP step already, and would be charged twice. Use one decorator."
-    kinds = _kinds(function)
-    if "prefect.flows.Flow" in kinds:
-        return (
+    require(
+        not isinstance(function, classmethod | staticmethod),
+        f"@{type(function).__name__} goes on top of @dp_task or @guarded, not under it",
+    )
+    require(callable(function), f"a DP step is made of a function, got {function!r}")
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
+    kinds = _kinds(inner)
+    if getattr(inner, _CHARGES, False) is True:
+        why = "is a DP step already, and would be charged twice. Use one decorator."
+    elif "prefect.flows.Flow" in kinds:
+        why = (
             "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
             "the step of a function, and call it in the flow."
         )
-    if "prefect.tasks.Task" in kinds:
-        return (
+    elif "prefect.tasks.Task" in kinds:
+        why = (
             "is a Prefect task already: make it of the function by @dp_task, which "
             "takes the options of @task."
         )
-    return ""
+    else:
+        return
+    msg = f"the decorator of a DP step goes directly on the function; {name!r} {why}"
+    raise ConfigurationError(msg)
 
 
 def _kinds(value: object) -> set[str]:
@@ -111,15 +102,15 @@ def check_output(step: str, value: object) -> None:
     Raises:
         ReleaseError: If it is one.
     """
-    if not any(is_later(value) for is_later in _LATER) and not _kinds(value) & _FUTURES:
-        return
+    is_later = any(is_kind(value) for is_kind in _LATER) or _kinds(value) & _FUTURES
     if inspect.iscoroutine(value):
         value.close()
-    msg = (
-        f"step {step!r} returned a {public_name(type(value))}, which reads "
-        "the data only after the step has ended. Return the whole output."
+    require(
+        not is_later,
+        f"step {step!r} returned a {public_name(type(value))}, which reads the data "
+        "only after the step has ended. Return the whole output.",
+        PublicError,
     )
-    raise PublicError(msg)
 
 
 def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
@@ -147,11 +138,10 @@ def name_of(function: Callable[..., Any]) -> str:
     Raises:
         ConfigurationError: If it has no name.
     """
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str) or not name:
-        msg = (
-            f"a {type(function).__name__} has no name of its own, and the journal "
-            'calls a step by one: say name="...", or make the step of a function'
-        )
-        raise ConfigurationError(msg)
-    return name
+    name = getattr(function, "__name__", "")
+    require(
+        isinstance(name, str) and name,
+        f"a {type(function).__name__} has no name of its own, and the journal calls a "
+        'step by one: say name="...", or make the step of a function',
+    )
+    return str(name)

@@ -40,29 +40,18 @@ def inspected(
     with closing(project_ledger(found, read_only=not writes)) as ledger:
         if tell is not None and (problem := ledger.watch.problem(ledger.storage)):
             tell(problem)
-        with _damage_told(ledger):
+        try:
             yield ledger
+        except UNREADABLE as error:
+            # Only where something is wrong.
+            from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
 
-
-@contextmanager
-def _damage_told(ledger: Ledger) -> Iterator[None]:
-    """Tell what is wrong with a ledger, where a command cannot make sense of it.
-
-    Raises:
-        LedgerCorrupt: If a command fails and the ledger does not verify either.
-    """
-    try:
-        yield
-    except UNREADABLE as error:
-        # Only where something is wrong.
-        from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
-
-        problem = None if isinstance(error, DpflowError) else first_problem(ledger)
-        if problem is None:
-            raise
-        msg = (
-            f"the ledger {ledger.place} is damaged: {problem}. `dpflow ledger verify` "
-            "shows all of it; let no step run before a good backup is back: `dpflow "
-            "ledger restore`."
-        )
-        raise LedgerCorrupt(msg, ledger=ledger.place) from error
+            damage = None if isinstance(error, DpflowError) else first_problem(ledger)
+            if damage is None:
+                raise
+            msg = (
+                f"the ledger {ledger.place} is damaged: {damage}. `dpflow ledger "
+                "verify` shows all of it; let no step run before a good backup is "
+                "back: `dpflow ledger restore`."
+            )
+            raise LedgerCorrupt(msg, ledger=ledger.place) from error

@@ -170,7 +170,7 @@ def iterations() -> Iterator[SubStep]:
         )
         raise PublicError(msg)
     # One loop is paid for, also where threads of the body race for it.
-    execution.claim_loop("iterations()", noise=_NOISE)
+    execution.claim_draw("iterations()", _NOISE, draws=False)
     return _counted(execution, cost)
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -25,16 +24,6 @@ logger = logging.getLogger("dpflow")
 _PAUSE_SECONDS = (0.5, 10.0)
 #: How long the end of the process waits for a last try.
 _LAST_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """What a settlement would have said that the ledger did not take."""
-
-    outcome: str
-    body: Mapping[str, Any]
-    reported: int | str | None = None
-    value: str | None = None
 
 
 class Unsettled:
@@ -53,27 +42,16 @@ class Unsettled:
 
     def _in_child(self) -> None:
         """Begin with nothing: what a child inherits is its parent's to settle."""
-        self._owed: dict[str, Settlement] = {}
-        self._running: set[str] = set()
+        self._owed: dict[str, Mapping[str, Any]] = {}
+        #: Reservations of steps that began and whose charges are not settled.
+        self.running: set[str] = set()
         self._thread: threading.Thread | None = None
         self._now, self._tried = threading.Event(), threading.Event()
         self._is_last = False
         self._pid = os.getpid()
 
-    def begin(self, reservation: str) -> None:
-        """Know that a step runs, whose charge is not settled yet."""
-        self._running.add(reservation)
-
-    def ended(self, reservation: str) -> None:
-        """Know that a step's charge was settled, or is owed."""
-        self._running.discard(reservation)
-
-    def is_running(self, reservation: str) -> bool:
-        """Say whether a step began and did not end."""
-        return reservation in self._running
-
-    def add(self, reservation: str, settlement: Settlement) -> None:
-        """Owe a settlement, and try it again before long."""
+    def add(self, reservation: str, **settlement: Any) -> None:
+        """Owe a settlement with the arguments of the ledger's, and try it again."""
         if self._pid != os.getpid():
             self._in_child()
         self._owed.setdefault(reservation, settlement)
@@ -85,10 +63,10 @@ class Unsettled:
         Raises:
             DpflowError: If the ledger does not take it.
         """
-        told = None if self._pid != os.getpid() else self._owed.get(reservation)
-        if told is None:
+        settlement = self._owed.get(reservation)
+        if settlement is None or self._pid != os.getpid():
             return False
-        self._ledger.settle(reservation, **asdict(told))
+        self._ledger.settle(reservation, **settlement)
         self._owed.pop(reservation, None)
         return True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.config import Settings
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.ledger import is_postgres
 from dpflow.policy import Policy
 
@@ -27,38 +27,24 @@ def check_person_budgets(
     """
     if not cost.paid_by_people:
         return
-    why = _hindrance(policies, flow, own=own)
-    if why is not None:
-        msg = f"PersonBudgets() cannot be charged: {why}. The step did not run."
-        raise ConfigurationError(msg)
-    people_folder(found)
-
-
-def _hindrance(
-    policies: Sequence[Policy], flow: str | None, *, own: bool
-) -> str | None:
     policy = policies[0]
-    theorem = policy.filter.theorem
-    if own:
-        return 'the step says noise="own", and only person_sum draws its noise'
-    if len(policies) > 1:
-        return "the step reads more than one dataset; make a step for each"
-    if theorem != "individual":
-        return (
-            f"the policy of {policy.dataset!r} says filter: {theorem}; a budget for "
-            "every person needs filter: {theorem: individual, measure: gdp}"
-        )
-    if flow is not None and policy.flow_filter(flow) is not None:
-        return (
-            f"the policy of {policy.dataset!r} gives flow {flow!r} a share of its own, "
-            "and people have one budget; take the share out"
-        )
-    if policy.partition is not None or policy.population is not None:
-        return (
-            f"dataset {policy.dataset!r} is divided or part of a population, whose "
-            "accounts do not know what each person has left"
-        )
-    return None
+    name, rule = repr(policy.dataset), policy.dataset_filter()
+    has_share = flow is not None and policy.flow_filter(flow) is not None
+    is_divided = policy.partition is not None or policy.population is not None
+    hindrances = {
+        'the step says noise="own", and only person_sum draws its noise': own,
+        "the step reads more than one dataset; make a step for each": policies[1:],
+        f"the policy of {name} says filter: {rule.theorem}; a budget for every person "
+        "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
+        f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
+        "one budget; take the share out": has_share,
+        f"dataset {name} is divided or part of a population, whose accounts do not "
+        "know what each person has left": is_divided,
+    }
+    for why, hinders in hindrances.items():
+        message = f"PersonBudgets() cannot be charged: {why}. The step did not run."
+        require(not hinders, message)
+    people_folder(found)
 
 
 def people_folder(found: Settings) -> Path:
@@ -69,11 +55,10 @@ def people_folder(found: Settings) -> Path:
     """
     if found.people is not None:
         return found.people
-    if is_postgres(found.ledger_url):
-        msg = (
-            "nobody said where the store of what people have left is. Set `people` in "
-            "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
-            "data that all workers share; it is private data like the data."
-        )
-        raise ConfigurationError(msg)
+    require(
+        not is_postgres(found.ledger_url),
+        "nobody said where the store of what people have left is. Set `people` in "
+        "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
+        "data that all workers share; it is private data like the data.",
+    )
     return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"

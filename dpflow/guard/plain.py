@@ -10,17 +10,16 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.guard.call_frames import entering_frame
-from dpflow.guard.charge import Execution, admit, arun, run
+from dpflow.guard.charge import Execution, arun, granted, run, telling_refusals
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.request import ask, checked_flow, current_place
-from dpflow.guard.reserving import Blocking, at_once, check_outside
+from dpflow.guard.reserving import check_outside, reserve
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -95,25 +94,11 @@ def guarded(
         ... def customers(week):
         ...     return release(count(week))
     """
+    declared = {key: value for key, value in locals().items() if key != "flow"}
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         check_outside("@guarded")
-        step = define_step(
-            function,
-            dataset=dataset,
-            cost=cost,
-            private=private,
-            release_key=release_key,
-            ignore=ignore,
-            on_change=on_change,
-            partitions=partitions,
-            fresh=fresh,
-            data_version=data_version,
-            cell=cell,
-            noise=noise,
-            name=name,
-        )
-        named = checked_flow(flow)
+        step, named = define_step(function, **declared), checked_flow(flow)
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -162,30 +147,27 @@ def spend(
         ...            step="customers") as charge:
         ...     answer = charge.release(len(frame))
     """
-    if not isinstance(cost, Cost | PlannedNoise):
-        msg = f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}"
-        raise ConfigurationError(msg)
-
-    def block() -> None:
-        """Stand for the block, which has no arguments."""
-
+    require(
+        isinstance(cost, Cost | PlannedNoise),
+        f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}",
+    )
+    # Nothing tells one lambda from another: each block is drawn anew.
     defined = define_step(
-        block,
+        lambda: None,
         dataset=dataset,
         cost=cost,
         partitions=partitions,
         noise=noise,
         name=checked_text(step, "step"),
     )
-    # No arguments tell one block from another: each is drawn anew.
-    defined = replace(defined, replays=False)
     place = current_place(checked_flow(flow))
-    project, request = ask(defined, {}, place)
-    admitted = admit(project, request, place, Blocking(), own=noise == OWN)
-    execution = at_once(admitted)
-    if isinstance(execution, Replayed):
+    project, request = ask(defined, (), {}, place)
+    with telling_refusals(place, request):
+        answer = reserve(project, request, own=noise == OWN)
+    if isinstance(answer, Replayed):
         msg = "a block has no release key, so the ledger cannot have replayed it"
         raise TypeError(msg)
+    execution = granted(project, request, answer, place, noise=noise)
     with execution.charged(entering_frame()):
         yield execution
     if execution.error is not None:

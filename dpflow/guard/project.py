@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,26 +68,21 @@ class _Known:
     folder: Stamp
     files: Mapping[str, Stamp]
 
-    def is_current(self, datasets: Iterable[str]) -> bool:
+    def is_current(self, datasets: Sequence[str]) -> bool:
         """Say whether the files that govern some datasets are as they were read.
 
         Which other files there are matters, not what they say: a dataset's own file
         names the population that is charged with it.
         """
+        policies = self.project.policies
         if file_stamp(str(self.project.settings.policies)) != self.folder:
             return False
-        policies = self.project.policies
-        for dataset in datasets:
-            policy = policies.policies.get(dataset)
-            if policy is None:
-                return False
-            names = [dataset]
-            if policy.population:
-                names.append(f"{PREFIX}{policy.population}")
-            for path in [str(policies.sources[name]) for name in names]:
-                if file_stamp(path) != self.files.get(path):
-                    return False
-        return True
+        if not policies.policies.keys() >= {*datasets}:
+            return False
+        populations = (policies[dataset].population for dataset in datasets)
+        names = [*datasets, *(f"{PREFIX}{name}" for name in populations if name)]
+        paths = (str(policies.sources[name]) for name in names)
+        return all(file_stamp(path) == self.files.get(path) for path in paths)
 
 
 _lock = Lock()
@@ -169,13 +164,11 @@ def _looked_at(found: Settings) -> Project:
     # Before the files: whatever changes from here on is seen at the next look.
     folder = file_stamp(str(found.policies))
     files = _stamps(found.policies)
-    if known is None or known.files != files:
-        policies = load_policies(found.policies)
-        if known is None:
-            ledger = project_ledger(found)
-            project = Project(found, ledger, policies, Unsettled(ledger))
-        else:
-            project = replace(known.project, policies=policies)
+    if known is None:
+        policies, ledger = load_policies(found.policies), project_ledger(found)
+        project = Project(found, ledger, policies, Unsettled(ledger))
+    elif known.files != files:
+        project = replace(known.project, policies=load_policies(found.policies))
     else:
         project = known.project
     _known[found] = _Known(project, folder, files)
@@ -206,16 +199,13 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
         if not (found.policies / LOCK_NAME).exists():
             raise
         place = error.details["ledger"]
-        raise LedgerMissing(pinned_elsewhere(found, place), ledger=place) from None
-
-
-def pinned_elsewhere(found: Settings, place: str) -> str:
-    """Return the message of a project whose pinned ledger is not at its place."""
-    return (
-        f"{short_path(found.policies / LOCK_NAME)} pins a ledger that is not at "
-        f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL to "
-        "the place of the pinned ledger, or restore it; a colleague's clone has none."
-    )
+        msg = (
+            f"{short_path(found.policies / LOCK_NAME)} pins a ledger that is not at "
+            f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL "
+            "to the place of the pinned ledger, or restore it; a colleague's clone has "
+            "none."
+        )
+        raise LedgerMissing(msg, ledger=place) from None
 
 
 def project_conditions(found: Settings) -> Conditions:
@@ -236,12 +226,9 @@ def make_project_ledger(found: Settings) -> Ledger:
     Raises:
         LedgerError: If one is there already, or its place cannot be written.
     """
-    ledger = create_ledger(
-        found.ledger_url,
-        environment=found.environment,
-        witness=found.witness,
-    )
-    with closing(ledger):
+    place, environment = found.ledger_url, found.environment
+    made = create_ledger(place, environment=environment, witness=found.witness)
+    with closing(made) as ledger:
         pin_ledger(ledger, found.policies)
     return ledger
 

@@ -79,7 +79,9 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
             f"a step inside private task {task!r} was refused (text withheld: it may "
             "hold private data). Ask for steps outside of it to see what would fit."
         )
-        return _refused(error)(msg, step=task)
+        # The kind tells whether budget is gone.
+        exhausted = issubclass(type(error), BudgetExhausted)
+        return (BudgetExhausted if exhausted else BudgetRefused)(msg, step=task)
     hint = 'To see the text where that is safe, say private_task(errors="keep").'
     return _withheld(error, f"private task {task!r}", hint, step=task)
 
@@ -125,12 +127,6 @@ def _line_of(error: BaseException) -> str:
             found = f" at {short_path(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
-
-
-def _refused(error: BaseException) -> type[BudgetRefused]:
-    """Return the kind of a refusal, which is what tells whether budget is gone."""
-    exhausted = issubclass(type(error), BudgetExhausted)
-    return BudgetExhausted if exhausted else BudgetRefused
 
 
 def _ending(error: BaseException) -> BaseException:

@@ -6,15 +6,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
+from dpflow.config import load_prefect
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -27,10 +27,10 @@ from dpflow.exceptions import (
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, project_of_step
 from dpflow.guard.reserving import refuse_inside
-from dpflow.guard.step import Step, checked_text, returned_type
+from dpflow.guard.step import Step, StepCall, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.types import unstorable_type
+from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.accounts import newest_term
@@ -130,39 +130,52 @@ def checked_flow(flow: object) -> str | None:
     return None if flow is None else checked_text(flow, "flow")
 
 
-def current_place(flow: str | None = None) -> Place:
-    """Return where a call runs that knows no Prefect: within Prefect's flows, if any.
+#: How to find the place of a call within Prefect; `dpflow.prefect` adds its function.
+place_finders: list[Callable[..., Place]] = []
 
-    It would pass the share and the halt of the flow around it by otherwise.
+
+def current_place(flow: str | None = None) -> Place:
+    """Return the place of a call: within Prefect's flows, if any are around it.
+
+    Otherwise the call would pass by the share and the halt of these flows.
 
     Args:
         flow: The flow that it names.
+
+    Raises:
+        ConfigurationError: If Prefect runs it and the part for Prefect is missing.
     """
     if not _within_prefect():
         return Place(named=flow)
-    place: Place = import_module("dpflow.prefect.run_context").current_place(named=flow)
-    return place
+    if not place_finders:
+        load_prefect()
+    if not place_finders:
+        msg = (
+            "Prefect runs a flow around this step, and the part of dpflow for Prefect "
+            "is not installed. The step did not run. Import `dpflow.prefect` first."
+        )
+        raise ConfigurationError(msg)
+    return place_finders[-1](named=flow)
 
 
 def _within_prefect() -> bool:
     """Say whether Prefect runs a flow or a task around this call."""
     # Another thread may have half of it loaded. Around a run it is whole.
-    loaded = sys.modules.get("prefect.context")
-    if loaded is None:
-        return False
-    kinds = [
-        getattr(loaded, name, None) for name in ("FlowRunContext", "TaskRunContext")
-    ]
+    context = sys.modules.get("prefect.context")
+    kinds = (getattr(context, f"{name}RunContext", None) for name in ("Flow", "Task"))
     return any(kind is not None and kind.get() is not None for kind in kinds)
 
 
-def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, Request]:
+def ask(
+    step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
+) -> tuple[Project, Request]:
     """Resolve the policies, price the cost and make the request.
 
     Args:
-        step: What its author declared.
-        public: What `Step.bind` returned.
-        place: Where it runs.
+        step: The declaration of the step's author.
+        args: The positional arguments of a call.
+        kwargs: The other arguments.
+        place: The place of the call.
 
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
@@ -171,32 +184,32 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
     project = project_of_step(step.name, step.body, step.datasets)
     policies = tuple(_policy(project, step, name) for name in step.datasets)
     flow = charged_flow(policies, place)
-    priced = step.price(public)
-    cost = concrete(
-        priced,
-        step=step.name,
-        flow=None if flow is None else flow.name,
-        policies=policies,
-        ledger=project.ledger,
-    )
-    name = None if flow is None else flow.name
+    charged = None if flow is None else flow.name
+    call = step.ask(args, kwargs)
+    cost = call.cost
+    if not isinstance(cost, Cost):
+        cost = _with_planned_noise(cost, step.name, charged, policies, project.ledger)
     for policy in policies:
-        _warn_beyond_plan(step.name, cost, policy, name)
-    check_person_budgets(project.settings, cost, policies, name, own=step.noise == OWN)
-    versions = [_version(step, policy) for policy in policies]
-    touched = step.touched(public)
-    common = [list(step.datasets), versions, step.name, *filter(None, [touched])]
-    key = step.key(public)
-    run = place.flows[0].run if place.flows else None
-    parts: list[object] | None = None
-    if key is not None:
-        parts = ["named", *common, key]
-    elif run is not None and step.replays:
-        what = [step.source, described(cost), _encoded(step, step.public(public))]
-        parts = ["run", *common, run, *what]
+        _warn_beyond_plan(step.name, cost, policy, charged)
+    own = step.noise == OWN
+    check_person_budgets(project.settings, cost, policies, charged, own=own)
+    versions = [_version(step, call, policy) for policy in policies]
     _check_replayed(step)
-    digest = None if parts is None else project.ledger.digests.of(*parts)
-    hashed = partial(project.ledger.digests.of, "argument", digest)
+    run = place.flows[0].run if place.flows else None
+    parts: list[object] = [list(step.datasets), versions, step.name]
+    parts += [call.partitions] if call.partitions else []
+    digests, release_key = project.ledger.digests, None
+    if call.key is not None:
+        release_key = digests.of("named", *parts, call.key)
+    elif run is not None and step.replays:
+        what = [step.source, described(cost), _encoded(step, call.public)]
+        release_key = digests.of("run", *parts, run, *what)
+    arguments = {
+        argument: None
+        if text is None
+        else digests.of("argument", release_key, argument, text)
+        for argument, text in call.texts.items()
+    }
     request = Request(
         reservation=os.urandom(16).hex(),
         owner=owner_of(project),
@@ -204,14 +217,14 @@ def ask(step: Step, public: Mapping[str, Any], place: Place) -> tuple[Project, R
         populations=project.policies.populations_of(policies),
         cost=cost,
         step=step.name,
-        flow=None if flow is None else flow.name,
+        flow=charged,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
         preflights=runs_around(place),
-        partitions=touched,
-        release_key=digest,
-        key_text=key or "",
-        arguments=None if key is None else step.identify_arguments(public, hashed),
+        partitions=call.partitions,
+        release_key=release_key,
+        key_text=call.key or "",
+        arguments=None if call.key is None else arguments,
         fresh=step.fresh,
         on_change=step.on_change,
         body={**place.facts, "versions": versions},
@@ -272,15 +285,10 @@ def owner_of(project: Project) -> str:
         raise LedgerUnavailable(msg, ledger=place) from error
 
 
-def _version(step: Step, policy: Policy) -> str:
-    """Return the data's version; with private arguments it must be said."""
-    said = "data_version" in policy.model_fields_set
-    if (
-        step.private
-        and step.release_key is None
-        and step.data_version is None
-        and not said
-    ):
+def _version(step: Step, call: StepCall, policy: Policy) -> str:
+    """Return the data's version; with private arguments it must be declared."""
+    keyed = call.version is not None or call.key is not None
+    if step.private and not keyed and "data_version" not in policy.model_fields_set:
         msg = (
             f"step {step.name!r} takes private data as an argument, so a replay could "
             "serve one version's answer for another. Say data_version= on the task "
@@ -288,15 +296,15 @@ def _version(step: Step, policy: Policy) -> str:
             "release_key."
         )
         raise ConfigurationError(msg)
-    return step.data_version or policy.data_version
+    return call.version or policy.data_version
 
 
 def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
     """Encode the public arguments, which identify a release within a flow run."""
-    found = {}
+    texts = {}
     for name, value in public.items():
         try:
-            found[name] = encode(value)
+            texts[name] = encode(value)
         except ReleaseError as error:
             kind = error.details.get("type", type(value).__name__)
             msg = (
@@ -305,7 +313,7 @@ def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
                 "give a release_key over the other arguments."
             )
             raise ConfigurationError(msg) from error
-    return found
+    return texts
 
 
 def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
@@ -334,23 +342,18 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
     return around[-1] if around else None
 
 
-def concrete(
-    cost: Cost | PlannedNoise,
-    *,
+def _with_planned_noise(
+    cost: PlannedNoise,
     step: str,
     flow: str | None,
     policies: Sequence[Policy],
     ledger: Ledger,
 ) -> Cost:
-    """Return a step's cost, with the noise that its datasets plan for it.
-
-    Of several datasets the one that plans the most noise says it.
+    """Return a step's cost with the most noise that one of its datasets plans for it.
 
     Raises:
-        ConfigurationError: If a dataset's policy plans none for it.
+        ConfigurationError: If the policy of a dataset plans none for it.
     """
-    if isinstance(cost, Cost):
-        return cost
     try:
         most = max(
             planned_multiplier(_governing(policy, ledger), flow, step, cost)
@@ -365,19 +368,14 @@ def concrete(
 def _warn_beyond_plan(step: str, cost: Cost, policy: Policy, flow: str | None) -> None:
     """Log a warning where a step's cost exceeds the bound of the flow's plan."""
     share = policy.flows.get(flow or "")
-    planned = (
-        None if share is None or share.plan is None else share.plan.steps.get(step)
-    )
+    planned = share.plan.steps.get(step) if share and share.plan else None
     if planned is None or planned.cost in (None, repr(cost)):
         return
     rule = policy.dataset_filter()
-    try:
-        more = not rule.price(cost).fits_within(
-            rule.price(cost_from_text(str(planned.cost)))
-        )
-    except UnsupportedCost:
-        return
-    if more:
+    with suppress(UnsupportedCost):
+        bound = rule.price(cost_from_text(str(planned.cost)))
+        if rule.price(cost).fits_within(bound):
+            return
         logger.warning(
             "step %r declares %r, more than the plan of flow %r says (%s): fewer runs "
             "fit. Correct `plan.steps.%s.cost` in the policy of dataset %r.",

@@ -8,14 +8,13 @@ what it says of itself, and what it is told, may be that data.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -25,15 +24,12 @@ from dpflow.exceptions import (
     public_name,
 )
 from dpflow.guard.call_frames import Held
-from dpflow.guard.late_settlements import Settlement
 from dpflow.guard.project import Project
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import is_replaced
 
 logger = logging.getLogger("dpflow")
-
-R = TypeVar("R")
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -46,12 +42,10 @@ class Body(Protocol):
 
     Attributes:
         request: What its step asked of the ledger.
-        redact: Whether the texts that it makes are withheld.
         home: The thread and the task that run it.
     """
 
     request: Request
-    redact: bool
     home: Home | None
 
 
@@ -85,8 +79,6 @@ def current_body() -> Request | None:
     Threads and tasks that copied the body's context count; plain threads and other
     processes do not.
     """
-    if not running and not inherited.get():
-        return None
     return next((body.request for body in _bodies_around()), None)
 
 
@@ -97,8 +89,7 @@ def refuse_inside() -> None:
         PublicError: In the body of a step. The error names the outer step only, for
             the inner step's name could be made of private data.
     """
-    outer = current_body()
-    if outer is not None:
+    if (outer := current_body()) is not None:
         msg = (
             f"the body of DP step {outer.step!r} called another DP step, which was "
             "refused and not charged. A body has read private data, and a second step "
@@ -117,8 +108,7 @@ def check_outside(what: str) -> None:
     Raises:
         ConfigurationError: Within the body of a step.
     """
-    outer = current_body()
-    if outer is not None:
+    if (outer := current_body()) is not None:
         msg = (
             f"{what} was called inside the body of DP step {outer.step!r}, where names "
             "could be made of private data, and the ledger and Prefect would show "
@@ -137,23 +127,22 @@ def owed(project: Project, request: Request) -> Iterator[None]:
     """
     unsettled = project.unsettled
     try:
-        unsettled.begin(request.reservation)
+        unsettled.running.add(request.reservation)
         yield
     except BaseException as stopped:
         # A refusal is no charge, and what a body raised was posted.
-        told = isinstance(stopped, DpflowError)
-        if unsettled.is_running(request.reservation) and not told:
+        is_running = request.reservation in unsettled.running
+        if is_running and not isinstance(stopped, DpflowError):
             _owe(project, request, stopped)
         raise
     finally:
-        unsettled.ended(request.reservation)
+        unsettled.running.discard(request.reservation)
 
 
 def _owe(project: Project, request: Request, error: BaseException) -> None:
     """Have a charge settled in full that nobody else would settle, if it was made."""
     facts = {"error_type": public_name(type(error))}
-    late = Settlement(outcome="failed", body=facts)
-    project.unsettled.add(request.reservation, late)
+    project.unsettled.add(request.reservation, outcome="failed", body=facts)
 
 
 def _prepare(project: Project, request: Request) -> None:
@@ -174,97 +163,46 @@ def _prepare(project: Project, request: Request) -> None:
         mechanism.load()
 
 
-async def reserve(
-    project: Project, request: Request, wait: Blocking, *, own: bool
-) -> Granted | Replayed:
-    """Reserve a step's worst case, or find its release.
+def reserve(project: Project, request: Request, *, own: bool) -> Granted | Replayed:
+    """Reserve a step's worst case, or return its release.
 
     Args:
-        project: Where.
-        request: What is asked of the ledger.
-        wait: How its caller waits.
-        own: Whether its body draws the declared noise by itself.
+        project: The project that is charged.
+        request: The question to the ledger.
+        own: Whether the step's body draws the declared noise.
 
     Raises:
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
     if not own and mechanism.has_sampler(request.cost):
-        await wait.prepare(project, request)
+        _prepare(project, request)
     since = time.monotonic()
     project.unsettled.soon()
-    while isinstance(answer := await wait.ask(project, request), Busy):
-        late = functools.partial(project.unsettled.settle, answer.reservation)
-        if not await wait.call(late):
+    while isinstance(answer := _answer(project, request), Busy):
+        if not project.unsettled.settle(answer.reservation):
             _check_patience(request, since)
-            await wait.pause(_POLL_SECONDS)
-    return _told(request, answer)
+            time.sleep(_POLL_SECONDS)
+    return _warned(request, answer)
 
 
-class Blocking:
-    """Waits with its whole thread; what awaits this alone never suspends."""
-
-    async def call(self, function: Callable[[], R]) -> R:
-        """Call it here."""
-        return function()
-
-    async def pause(self, seconds: float) -> None:
-        """Sleep."""
-        time.sleep(seconds)  # noqa: ASYNC251 (there is no loop to block)
-
-    async def prepare(self, project: Project, request: Request) -> None:
-        """Load it here."""
-        _prepare(project, request)
-
-    async def ask(self, project: Project, request: Request) -> Answer:
-        """Ask here."""
-        return _answer(project, request)
-
-
-class OnEventLoop(Blocking):
-    """Waits in a task, while others of its event loop go on."""
-
-    async def call(self, function: Callable[[], R]) -> R:
-        """Call it in a thread."""
-        return await asyncio.to_thread(function)
-
-    async def pause(self, seconds: float) -> None:
-        """Let others go on."""
-        await asyncio.sleep(seconds)
-
-    async def prepare(self, project: Project, request: Request) -> None:
-        """Load it in a thread, once."""
+async def areserve(
+    project: Project, request: Request, *, own: bool
+) -> Granted | Replayed:
+    """Reserve as `reserve` does, in a task, while others of its event loop go on."""
+    if not own and mechanism.has_sampler(request.cost):
         if mechanism.is_imported():
             _prepare(project, request)
         else:
             await asyncio.to_thread(_prepare, project, request)
-
-    async def ask(self, project: Project, request: Request) -> Answer:
-        """Ask in a thread, which gives back what it gets if this is cancelled."""
-        question = _Question(project, request)
-        try:
-            return await asyncio.to_thread(question.put)
-        except BaseException:
-            # The thread goes on and may be granted the step.
-            question.leave()
-            raise
-
-
-def at_once(body: Coroutine[Any, Any, R]) -> R:
-    """Run what only `Blocking` waits for, in this thread and without an event loop."""
-    try:
-        body.send(None)
-    except StopIteration as ended:
-        return cast("R", ended.value)
-    except RuntimeError as error:
-        # A coroutine may not raise what ends one, such as a body's `next(nothing)`.
-        if error.args != ("coroutine raised StopIteration",) or not error.__cause__:
-            raise
-        raise error.__cause__ from None
-    finally:
-        body.close()
-    msg = "a step of plain code waited for an event loop, which it has not"
-    raise TypeError(msg)
+    since = time.monotonic()
+    project.unsettled.soon()
+    while isinstance(answer := await _answer_in_thread(project, request), Busy):
+        late = project.unsettled.settle
+        if not await asyncio.to_thread(late, answer.reservation):
+            _check_patience(request, since)
+            await asyncio.sleep(_POLL_SECONDS)
+    return _warned(request, answer)
 
 
 def _answer(project: Project, request: Request) -> Answer:
@@ -278,7 +216,44 @@ def _answer(project: Project, request: Request) -> Answer:
         raise
 
 
-def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
+async def _answer_in_thread(project: Project, request: Request) -> Answer:
+    """Ask in a thread, whose answer is given back if this task is cancelled."""
+    lock, answers, left = threading.Lock(), list[Answer](), threading.Event()
+
+    def put() -> Answer:
+        answer = _answer(project, request)
+        with lock:
+            answers.append(answer)
+            is_late = left.is_set()
+        if is_late:
+            _give_back(project, request, answer)
+        return answer
+
+    try:
+        return await asyncio.to_thread(put)
+    except BaseException:
+        # The thread goes on and may be granted the step.
+        with lock:
+            left.set()
+            early = list(answers)
+        for answer in early:
+            _give_back(project, request, answer)
+        raise
+
+
+def _give_back(project: Project, request: Request, answer: Answer) -> None:
+    """Void a grant whose body will not run."""
+    if not isinstance(answer, Granted):
+        return
+    reason = "the step was cancelled before its body started"
+    try:
+        project.ledger.void(answer.reservation, reason=reason)
+    except DpflowError as error:
+        logger.warning("DP step %r stays charged: %s", request.step, error.message)
+        _owe(project, request, error)
+
+
+def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
     """Say that its run's reservation did not hold a step, or that its cost changed."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(
@@ -296,46 +271,6 @@ def _told(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
             request.step,
         )
     return answer
-
-
-class _Question:
-    """One question to the ledger, put in a thread that its asker may leave."""
-
-    def __init__(self, project: Project, request: Request) -> None:
-        self._project = project
-        self._request = request
-        self._lock = threading.Lock()
-        self._answer: Answer | None = None
-        self._left = False
-
-    def put(self) -> Answer:
-        """Ask; nobody runs the body for an asker that has left."""
-        answer = _answer(self._project, self._request)
-        with self._lock:
-            self._answer = answer
-            left = self._left
-        if left:
-            self._give_back(answer)
-        return answer
-
-    def leave(self) -> None:
-        """Say that the asker will not run the body, whatever the answer is."""
-        with self._lock:
-            self._left = True
-            answer = self._answer
-        if answer is not None:
-            self._give_back(answer)
-
-    def _give_back(self, answer: Answer) -> None:
-        if not isinstance(answer, Granted):
-            return
-        reason = "the step was cancelled before its body started"
-        try:
-            self._project.ledger.void(answer.reservation, reason=reason)
-        except DpflowError as error:
-            step = self._request.step
-            logger.warning("DP step %r stays charged: %s", step, error.message)
-            _owe(self._project, self._request, error)
 
 
 def _check_patience(request: Request, since: float) -> None:

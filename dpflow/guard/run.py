@@ -15,7 +15,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
+from dpflow.exceptions import BudgetRefused, DpflowError, require
 from dpflow.guard.project import Project, current_project, project_of_step
 from dpflow.guard.request import (
     Place,
@@ -26,7 +26,7 @@ from dpflow.guard.request import (
     owner_of,
     runs_around,
 )
-from dpflow.guard.reserving import Blocking, at_once, check_outside, reserve
+from dpflow.guard.reserving import check_outside, reserve
 from dpflow.guard.step import checked_text
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.views.runs import last_costs
@@ -57,35 +57,29 @@ class RunCosts:
     partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.costs, Mapping) or not self.costs:
-            msg = (
-                "reserve_run maps each dataset to the costs of the steps that read it, "
-                f'such as {{"cdnow": [Gaussian(sensitivity=1, sigma=20)]}}, got '
-                f"{self.costs!r:.80}"
-            )
-            raise ConfigurationError(msg)
+        require(
+            isinstance(self.costs, Mapping) and self.costs,
+            "reserve_run maps each dataset to the costs of the steps that read it, "
+            f'such as {{"cdnow": [Gaussian(sensitivity=1, sigma=20)]}}, got '
+            f"{self.costs!r:.80}",
+        )
         for name, costs in self.costs.items():
-            listed = isinstance(costs, list | tuple) and costs
-            if not listed or not all(isinstance(cost, Cost) for cost in costs):
-                msg = (
-                    f"reserve_run of dataset {name!r} must be a list of costs such "
-                    f"as Gaussian(sensitivity=1, sigma=20), got {costs!r:.80}"
-                )
-                raise ConfigurationError(msg)
+            listed = costs if isinstance(costs, list | tuple) else ()
+            require(
+                listed and all(isinstance(cost, Cost) for cost in listed),
+                f"reserve_run of dataset {name!r} must be a list of costs such as "
+                f"Gaussian(sensitivity=1, sigma=20), got {costs!r:.80}",
+            )
         names = {each for key in self.costs for each in _datasets(key)}
         unknown = sorted(set(self.partitions) - names)
-        if unknown:
-            msg = f"reserve_run names partitions of {unknown}, but no cost on them"
-            raise ConfigurationError(msg)
+        require(
+            not unknown,
+            f"reserve_run names partitions of {unknown}, but no cost on them",
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """One step of a run: what it reads and its worst case."""
-
-    datasets: tuple[str, ...]
-    partitions: tuple[str, ...]
-    cost: Cost
+#: One step of a run: its datasets and their parts, and its worst case.
+_Step = tuple[tuple[str, ...], tuple[str, ...], Cost]
 
 
 @contextmanager
@@ -135,12 +129,11 @@ def begin(declared: RunCosts, place: Place, run: str) -> None:
     Raises:
         DpflowError: If it cannot be decided; no step may run.
     """
-    steps = [
-        _Planned(datasets, tuple(_partitions(declared, datasets)), cost)
-        for key, costs in declared.costs.items()
-        for datasets in [_datasets(key)]
-        for cost in costs
-    ]
+    steps: list[_Step] = []
+    for key, costs in declared.costs.items():
+        datasets = _datasets(key)
+        parts = [p for name in datasets for p in declared.partitions.get(name, ())]
+        steps += [(datasets, tuple(parts), cost) for cost in costs]
     _hold(steps, place, run)
 
 
@@ -153,9 +146,8 @@ def begin_like_last(place: Place, run: str) -> None:
     project = current_project()
     names = [flow.name for flow in place.flows]
     for name in names:
-        found = last_costs(project.ledger, name, but=run)
-        if found:
-            steps = [_Planned(c.datasets, c.partitions, c.cost) for c in found]
+        if last := last_costs(project.ledger, name, but=run):
+            steps = [(step.datasets, step.partitions, step.cost) for step in last]
             return _hold(steps, place, run)
     logger.warning(
         "no completed run of flow %r tells what a run costs: this one holds nothing "
@@ -190,9 +182,9 @@ def seal_run(run: str, outcome: str) -> None:
         )
 
 
-def _hold(steps: list[_Planned], place: Place, run: str) -> None:
+def _hold(steps: list[_Step], place: Place, run: str) -> None:
     project = project_of_step("preflight", None, ())
-    planned = tuple(_request(project, step, place) for step in steps)
+    planned = tuple(_planned(project, *step, place) for step in steps)
     policies = {p.dataset: p for each in planned for p in each.policies}
     populations = {p.dataset: p for each in planned for p in each.populations}
     chosen = tuple(policies.values())
@@ -202,20 +194,20 @@ def _hold(steps: list[_Planned], place: Place, run: str) -> None:
         owner=owner_of(project),
         policies=chosen,
         populations=tuple(populations.values()),
-        cost=_told([step.cost for step in steps]),
+        cost=_composed([cost for _, _, cost in steps]),
         step="run reservation" if flow is None else f"run reservation of {flow.name}",
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
         enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
         # A subflow's run reservation is drawn from the one of the flow around it.
         preflights=tuple(other for other in runs_around(place) if other != run),
-        partitions=tuple(dict.fromkeys(n for each in steps for n in each.partitions)),
+        partitions=tuple({name: None for _, names, _ in steps for name in names}),
         covers=run,
         planned=planned,
         body=place.facts,
     )
     try:
-        answer = at_once(reserve(project, request, Blocking(), own=True))
+        answer = reserve(project, request, own=True)
     except BudgetRefused as refusal:
         # What the run replays costs nothing, and which steps do, only they tell.
         logger.warning(
@@ -228,23 +220,29 @@ def _hold(steps: list[_Planned], place: Place, run: str) -> None:
         place.tell_granted(request, answer)
 
 
-def _request(project: Project, step: _Planned, place: Place) -> Request:
-    policies = tuple(project.policies.policy_for(name) for name in step.datasets)
+def _planned(
+    project: Project,
+    datasets: tuple[str, ...],
+    partitions: tuple[str, ...],
+    cost: Cost,
+    place: Place,
+) -> Request:
+    policies = tuple(project.policies.policy_for(name) for name in datasets)
     flow = charged_flow(policies, place)
     return Request(
         reservation="planned",
         owner="planned",
         policies=policies,
         populations=project.policies.populations_of(policies),
-        cost=step.cost,
+        cost=cost,
         step="planned",
         flow=None if flow is None else flow.name,
         flow_run=None if flow is None else flow.run,
-        partitions=step.partitions,
+        partitions=partitions,
     )
 
 
-def _told(costs: Sequence[Cost]) -> Cost:
+def _composed(costs: Sequence[Cost]) -> Cost:
     """Return all costs as one, for people; each is priced by itself."""
     parts = [
         cost if number == 1 else Repeated(cost, number)
@@ -257,8 +255,3 @@ def _datasets(key: Any) -> tuple[str, ...]:
     """Return the datasets that a key of the costs names."""
     names = key if isinstance(key, tuple) else (key,)
     return tuple(checked_text(name, "preflight") for name in names)
-
-
-def _partitions(declared: RunCosts, datasets: tuple[str, ...]) -> Iterator[str]:
-    for name in datasets:
-        yield from declared.partitions.get(name, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.costs.planned import PlannedNoise
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import captured, check_body, is_constant, name_of
 from dpflow.guard.release_keys import (
     Untold,
@@ -41,13 +42,13 @@ OnChange = Literal["replay", "refuse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the author of a step declares.
+    """What the author of a step declares, with the keywords of `guarded`.
 
     Attributes:
         name: Name in the journal.
-        datasets: The datasets whose private data the body reads.
+        body: The function.
+        dataset: Name of the dataset that it reads, or several.
         cost: Worst case, or a function of the public arguments that returns it.
-        signature: Of the body.
         private: Parameters that hold private data; nothing derived from their values
             is ever journaled, keyed or shown.
         release_key: Template over public parameters, under which the output is kept.
@@ -57,101 +58,138 @@ class Step:
         on_change: Whether a release that was made at another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         data_version: Version of the data, where the policy's does not do.
+        cell: Function of the output that names the cell of the cost it falls into.
+        noise: Who draws the noise: "release", or the body's "own".
+        datasets: The datasets whose private data the body reads.
+        signature: Of the body.
+        source: Module and qualified name of the body, which tell two steps of one
+            name apart within a flow run.
         replays: Whether a call is told by its public arguments, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
             one name.
-        cell: Function of the output that names the cell of the cost it falls into.
-        noise: Who draws the noise: "release", or the body's "own".
-        source: Module and qualified name of the body, which tell two steps of one
-            name apart within a flow run.
+
+    Raises:
+        ConfigurationError: If something declared cannot work.
     """
 
     name: str
-    datasets: tuple[str, ...]
+    body: Callable[..., Any] = field(repr=False, compare=False)
+    dataset: str | tuple[str, ...]
     cost: CostLike
-    signature: inspect.Signature
     private: frozenset[str] = frozenset()
     release_key: str | None = None
     ignore: frozenset[str] = frozenset()
     on_change: OnChange = "replay"
-    partitions: PartitionsLike | None = None
+    partitions: tuple[str, ...] | Callable[..., Sequence[str]] | None = None
     fresh: bool = False
     data_version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
-    source: str = ""
-    replays: bool = True
-    body: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    datasets: tuple[str, ...] = field(init=False)
+    signature: inspect.Signature = field(init=False)
+    source: str = field(init=False)
+    replays: bool = field(init=False)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return by name what templates may read.
+    def __post_init__(self) -> None:
+        """Read and check what was declared."""
+        body = self.body
+        signature = inspect.signature(body)
+        # A worker that was spawned knows the main module by another name.
+        module = str(getattr(body, "__module__", "")).replace("__mp_main__", "__main__")
+        own = inspect.isfunction(body) and body.__name__ != "<lambda>"
+        hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
+        declared = parts = self.partitions
+        if declared is not None and not callable(declared):
+            parts = _names(declared)
+        values = {
+            "datasets": _names(self.dataset),
+            "signature": signature,
+            "private": frozenset(_names(self.private) or self.private),
+            "ignore": frozenset(_names(self.ignore) or self.ignore),
+            "partitions": parts,
+            "source": f"{module}.{getattr(body, '__qualname__', '')}",
+            "replays": own and not hidden,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        for keyword in ("name", "release_key", "data_version"):
+            if (text := getattr(self, keyword)) is not None:
+                checked_text(text, keyword)
+        checked_flag(self.fresh, "fresh")
+        require(
+            declared is None or parts,
+            f"step {self.name!r} takes partitions= as names, templates such as "
+            f"'{{week}}', or a function of its public arguments, got {declared!r}",
+        )
+        _check(self)
 
-        That is the public arguments, defaults included, the instance and the captured
-        variables.
+    def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
+        """Return what a call asks for: cost, partitions, key and version.
+
+        Raises:
+            ConfigurationError: If a function or a template of the step has no answer
+                for the public arguments.
         """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        found = {**captured(self.body), **bound.arguments}
-        return {k: v for k, v in found.items() if k not in self.private}
-
-    def public(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the public arguments of what `bind` returned."""
+        values = {**captured(self.body), **bound.arguments}
+        values = {k: v for k, v in values.items() if k not in self.private}
         names = self.signature.parameters.keys() - HIDDEN
-        return {name: value for name, value in values.items() if name in names}
+        public = {name: value for name, value in values.items() if name in names}
+        key = self.release_key
+        return StepCall(
+            cost=self._cost(public),
+            partitions=self._touched(values, public),
+            key=None if key is None else self._filled("release_key", key, values),
+            texts={} if key is None else self._texts(key, values, public),
+            version=self.data_version,
+            public=public,
+        )
 
-    def price(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
-        """Return the worst case for these public arguments.
-
-        Raises:
-            ConfigurationError: If the cost function raises, asks for something that
-                is no public argument, or returns no cost.
-        """
+    def _cost(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
         if isinstance(self.cost, Cost | PlannedNoise):
             return self.cost
-        cost: object = self._asked("cost", self.cost, public)
-        if not isinstance(cost, Cost | PlannedNoise):
-            msg = (
-                f"the cost function of step {self.name!r} returned {cost!r}; it must "
-                "return a cost such as Gaussian(...). The step did not run."
-            )
-            raise ConfigurationError(msg)
-        return cost
+        cost: object = self._called("cost", self.cost, public)
+        if isinstance(cost, Cost | PlannedNoise):
+            return cost
+        msg = (
+            f"the cost function of step {self.name!r} returned {cost!r}; it must "
+            "return a cost such as Gaussian(...). The step did not run."
+        )
+        raise ConfigurationError(msg)
 
-    def touched(self, public: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names of the partitions that the body reads.
-
-        Raises:
-            ConfigurationError: If they are not texts, or one is named twice.
-        """
-        if self.partitions is None:
+    def _touched(
+        self, values: Mapping[str, Any], public: Mapping[str, Any]
+    ) -> tuple[str, ...]:
+        if not self.partitions:
             return ()
-        if isinstance(self.partitions, str):
-            found = [self._filled("partitions", self.partitions, public)]
-        elif callable(self.partitions):
-            found = self._asked("partitions", self.partitions, public)
+        if callable(self.partitions):
+            names = self._called("partitions", self.partitions, public)
         else:
-            found = [
-                self._filled("partitions", each, public) for each in self.partitions
-            ]
-        names = found if isinstance(found, list | tuple) else None
-        if not names or not all(isinstance(name, str) and name for name in names):
-            msg = (
-                f"the partitions of step {self.name!r} must be one or more names, got "
-                f"{found!r:.80}. The step did not run."
-            )
-            raise ConfigurationError(msg)
-        if len(set(names)) != len(names):
-            msg = f"step {self.name!r} names a partition twice: {names!r:.80}"
-            raise ConfigurationError(msg)
-        return tuple(names)
+            names = [self._filled("partitions", t, values) for t in self.partitions]
+        texts = names if isinstance(names, list | tuple) else ()
+        require(
+            texts and all(isinstance(name, str) and name for name in texts),
+            f"the partitions of step {self.name!r} must be one or more names, got "
+            f"{names!r:.80}. The step did not run.",
+        )
+        require(
+            len(set(texts)) == len(texts),
+            f"step {self.name!r} names a partition twice: {names!r:.80}",
+        )
+        return tuple(texts)
 
-    def _asked(
+    def _called(
         self, what: str, function: Callable[..., Any], public: Mapping[str, Any]
     ) -> Any:
         """Call a function of the public arguments."""
         try:
-            return function(**self._arguments_of(function, public))
+            parameters = inspect.signature(function).parameters.values()
+            if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+                names = [p.name for p in parameters if p.name in public]
+                public = {name: public[name] for name in names}
+            return function(**public)
         except Exception as error:
             msg = (
                 f"the {what} function of step {self.name!r} raised "
@@ -160,126 +198,136 @@ class Step:
             )
             raise ConfigurationError(msg) from error
 
-    def _arguments_of(
-        self, function: Callable[..., Any], public: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        parameters = inspect.signature(function).parameters.values()
-        public = self.public(public)
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-            return public
-        return {p.name: public[p.name] for p in parameters if p.name in public}
-
-    def key(self, public: Mapping[str, Any]) -> str | None:
-        """Return the release key for these public arguments, if the step has one.
-
-        Raises:
-            ConfigurationError: If the template does not fit the arguments, or one of
-                them cannot be told by a text.
-        """
-        if self.release_key is None:
-            return None
-        return self._filled("release_key", self.release_key, public)
-
-    def identify_arguments(
-        self, values: Mapping[str, Any], digest: Callable[[str, str], str]
+    def _texts(
+        self, key: str, values: Mapping[str, Any], public: Mapping[str, Any]
     ) -> dict[str, str | None]:
-        """Return by argument the digest that tells it from others under the same key.
+        """Return the text of each argument; of instance and captured ones by field."""
+        names = [*public]
+        names += [field for field in template_fields(key) if _root(field) not in names]
+        read = [name for name in names if _root(name) not in self.ignore]
+        with self._fitting("release_key", key):
+            return {**dict.fromkeys(names), **identify(read, key, values)}
 
-        Of the instance and of captured variables it is by field. None: it is ignored.
+    def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
+        """Fill a template with the arguments."""
+        with self._fitting(keyword, template):
+            return fill(template, values)
 
-        Raises:
-            ConfigurationError: If no text tells one of them.
-        """
-        key, names = self.release_key or "", [*self.public(values)]
-        names += [f for f in template_fields(key) if _root(f) not in names]
-        asked = [name for name in names if _root(name) not in self.ignore]
-        texts = self._read_template("release_key", key, identify, asked, key, values)
-        digests = {name: digest(name, text) for name, text in texts.items()}
-        return {**dict.fromkeys(names), **digests}
-
-    def _filled(self, keyword: str, template: str, public: Mapping[str, Any]) -> str:
-        """Fill a template with the public arguments."""
-        found: str = self._read_template(keyword, template, fill, template, public)
-        return found
-
-    def _read_template(
-        self, keyword: str, template: str, ask: Callable[..., Any], *about: Any
-    ) -> Any:
-        """Return what a function says of a template, or say why it does not fit."""
+    @contextmanager
+    def _fitting(self, keyword: str, template: str) -> Iterator[None]:
+        """Say in one error that a template does not fit the arguments."""
         try:
-            return ask(*about)
-        except Untold as error:
-            msg = (
-                f"{keyword} {template!r} of step {self.name!r}: {error}. The step did "
-                "not run."
-            )
-            raise ConfigurationError(msg) from error
+            yield
         except Exception as error:
+            why = f" does not fit its arguments ({type(error).__name__}: {error})"
+            if isinstance(error, Untold):
+                why = f": {error}"
             msg = (
-                f"{keyword} {template!r} of step {self.name!r} does not fit its "
-                f"arguments ({type(error).__name__}: {error}). The step did not run."
+                f"{keyword} {template!r} of step {self.name!r}{why}. The step did not "
+                "run."
             )
             raise ConfigurationError(msg) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCall:
+    """What one call of a step asks for.
+
+    Attributes:
+        cost: The worst case.
+        partitions: Names of the partitions that the body reads.
+        key: The release key, if the step has one.
+        texts: Under a release key, the text that tells each argument from others; None
+            of an argument that is ignored.
+        version: Version of the data, if the step names one.
+        public: The public arguments by name.
+    """
+
+    cost: Cost | PlannedNoise
+    partitions: tuple[str, ...]
+    key: str | None
+    texts: Mapping[str, str | None]
+    version: str | None
+    public: Mapping[str, Any]
 
 
 def define_step(
-    function: Callable[..., Any],
-    *,
-    dataset: str | tuple[str, ...],
-    cost: CostLike,
-    private: tuple[str, ...] = (),
-    release_key: str | None = None,
-    ignore: tuple[str, ...] = (),
-    on_change: OnChange = "replay",
-    partitions: PartitionsLike | None = None,
-    fresh: bool = False,
-    data_version: str | None = None,
-    cell: CellLike | None = None,
-    noise: NoiseLike = "release",
-    name: str | None = None,
+    function: Callable[..., Any], *, name: str | None = None, **declared: Any
 ) -> Step:
-    """Check what the author of a step declares, with the keywords of `guarded`.
+    """Return the step that the keywords of `guarded` declare.
 
     Raises:
         ConfigurationError: If something declared cannot work.
     """
-    title = _checked_name(function, name)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        msg = (
-            f"step {title!r} is a generator: an abandoned one is recorded as "
-            "completed. Return the whole output, or make each part a step of its own."
-        )
-        raise ConfigurationError(msg)
-    signature = inspect.signature(function)
-    datasets = _checked_datasets(title, dataset)
-    if not isinstance(cost, Cost | PlannedNoise) and not callable(cost):
-        msg = (
-            f"step {title!r} needs cost=: a cost such as Gaussian(sensitivity=1, "
-            f"sigma=20), or a function that returns one, got {cost!r}"
-        )
-        raise ConfigurationError(msg)
-    step = Step(
-        name=title,
-        datasets=datasets,
-        cost=cost,
-        signature=signature,
-        private=_checked_private(title, signature, private),
-        release_key=_optional_text(release_key, "release_key"),
-        ignore=frozenset((ignore,) if isinstance(ignore, str) else ignore),
-        on_change=on_change,
-        partitions=_checked_partitions(title, partitions),
-        fresh=checked_flag(fresh, "fresh"),
-        data_version=_optional_text(data_version, "data_version"),
-        cell=_checked_cell(title, cost, cell),
-        noise=_checked_noise(title, noise),
-        source=_source(function),
-        replays=_replays(function, signature),
-        body=function,
+    check_body(function)
+    title = name_of(function) if name is None else name
+    return Step(body=function, name=title, **declared)
+
+
+def _names(names: object) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names) if isinstance(names, list | tuple) else ()
+
+
+def _check(step: Step) -> None:
+    """Refuse declarations that cannot work.
+
+    Raises:
+        ConfigurationError: If there is one.
+    """
+    title, cost, cell = f"step {step.name!r}", step.cost, step.cell
+    require(
+        step.datasets and all(isinstance(each, str) and each for each in step.datasets),
+        f"{title} needs dataset=: the name of a dataset, got {step.dataset!r}",
     )
-    for keyword, template in _templates(step):
-        check_template(step, keyword, template)
+    require(
+        not has_address(step.name),
+        f"{title} describes an object by its address, and another one gets that later. "
+        "Name the step by what it does",
+    )
+    require(
+        not inspect.isgeneratorfunction(step.body)
+        and not inspect.isasyncgenfunction(step.body),
+        f"{title} is a generator: an abandoned one is recorded as completed. Return "
+        "the whole output, or make each part a step of its own.",
+    )
+    require(
+        len(set(step.datasets)) == len(step.datasets),
+        f"{title} names a dataset twice: {step.datasets!r}; name each once",
+    )
+    is_cost = isinstance(cost, Cost | PlannedNoise)
+    require(
+        is_cost or callable(cost),
+        f"{title} needs cost=: a cost such as Gaussian(sensitivity=1, sigma=20), or a "
+        f"function that returns one, got {cost!r}",
+    )
+    unknown = step.private.difference(step.signature.parameters)
+    require(
+        not unknown,
+        f"{title} has no parameter {next(iter(unknown), '')!r} to be private; its "
+        f"parameters: {', '.join(step.signature.parameters) or 'none'}",
+    )
+    require(
+        cell is None or (callable(cell) and not inspect.iscoroutinefunction(cell)),
+        f"{title} takes cell= as a function of its output that returns the name of a "
+        f"cell, got {cell!r}",
+    )
+    require(
+        cell is None or isinstance(cost, OutcomeCost) or not is_cost,
+        f"{title} declares cell=, but {cost!r} has no cells; declare "
+        'OutputDP({"none": ..., "answer": ...})',
+    )
+    require(
+        step.noise in ("release", OWN),
+        f'{title} takes noise="release" (the default), or noise="own" if its body '
+        f"draws the noise that its cost declares by itself, got {step.noise!r}",
+    )
+    for template in () if callable(step.partitions) else step.partitions or ():
+        check_template(step, "partitions", checked_text(template, "partitions"))
+    if step.release_key is not None:
+        check_template(step, "release_key", step.release_key)
     _check_key(step)
-    return step
 
 
 def _root(field: str) -> str:
@@ -292,27 +340,25 @@ def _check_key(step: Step) -> None:
     Raises:
         ConfigurationError: If it does not, and `ignore` does not name the rest.
     """
-    found = {**captured(step.body), **step.signature.parameters}
-    names = [name for name in found if name not in step.private]
+    values = {**captured(step.body), **step.signature.parameters}
+    names = [name for name in values if name not in step.private]
     unknown = step.ignore.difference(names if step.release_key else ())
-    if unknown or step.on_change not in {"replay", "refuse"}:
-        msg = (
-            f'step {step.name!r} takes on_change="replay" (the default) or "refuse", '
-            "and ignore= as names that its release_key could read: "
-            f"{', '.join(names) or 'none'}; got {step.on_change!r}, {sorted(unknown)}"
-        )
-        raise ConfigurationError(msg)
+    require(
+        not unknown and step.on_change in {"replay", "refuse"},
+        f'step {step.name!r} takes on_change="replay" (the default) or "refuse", and '
+        "ignore= as names that its release_key could read: "
+        f"{', '.join(names) or 'none'}; got {step.on_change!r}, {sorted(unknown)}",
+    )
     read = {*map(_root, template_fields(step.release_key or "")), *step.ignore}
     for name in names if step.release_key else ():
-        if name not in read and not is_constant(found[name]):
-            field = f"{name}.region" if name in HIDDEN else name
-            msg = (
-                f"release_key {step.release_key!r} of step {step.name!r} reads nothing "
-                f"of {name!r}, so that a call with another one would get this one's "
-                f'release. Write a field such as "{{{field}}}" into it, or '
-                f"ignore=({name!r},) if the output does not depend on it"
-            )
-            raise ConfigurationError(msg)
+        field = f"{name}.region" if name in HIDDEN else name
+        require(
+            name in read or is_constant(values[name]),
+            f"release_key {step.release_key!r} of step {step.name!r} reads nothing of "
+            f"{name!r}, so that a call with another one would get this one's release. "
+            f'Write a field such as "{{{field}}}" into it, or ignore=({name!r},) if '
+            "the output does not depend on it",
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -333,10 +379,9 @@ def checked_text(value: object, name: str) -> str:
     Raises:
         ConfigurationError: If it is anything else.
     """
-    if not isinstance(value, str) or not value:
-        msg = f"{name}= takes a text that is not empty, got {value!r}"
-        raise ConfigurationError(msg)
-    return value
+    text = value if isinstance(value, str) else ""
+    require(text, f"{name}= takes a text that is not empty, got {value!r}")
+    return text
 
 
 def checked_flag(value: object, name: str) -> bool:
@@ -345,115 +390,8 @@ def checked_flag(value: object, name: str) -> bool:
     Raises:
         ConfigurationError: If it is anything else.
     """
-    if not isinstance(value, bool):
-        msg = f"{name}= takes True or False, got {value!r}"
-        raise ConfigurationError(msg)
-    return value
-
-
-def _optional_text(value: object, name: str) -> str | None:
-    return None if value is None else checked_text(value, name)
-
-
-def _checked_name(function: Callable[..., Any], name: str | None) -> str:
-    check_body(function)
-    title = name_of(function) if name is None else checked_text(name, "name")
-    if has_address(title):
-        msg = (
-            f"step {title!r} describes an object by its address, and another one gets "
-            "that later. Name the step by what it does"
-        )
-        raise ConfigurationError(msg)
-    return title
-
-
-def _replays(function: Callable[..., Any], signature: inspect.Signature) -> bool:
-    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        return False
-    return not (function.__closure__ or HIDDEN & set(signature.parameters))
-
-
-def _source(function: Callable[..., Any]) -> str:
-    # A worker that was spawned knows the main module by another name.
-    module = str(getattr(function, "__module__", "")).replace("__mp_main__", "__main__")
-    return f"{module}.{getattr(function, '__qualname__', '')}"
-
-
-def _checked_datasets(title: str, dataset: object) -> tuple[str, ...]:
-    found = (dataset,) if isinstance(dataset, str) else dataset
-    names = tuple(found) if isinstance(found, tuple | list) else ()
-    if not names or not all(isinstance(name, str) and name for name in names):
-        msg = f"step {title!r} needs dataset=: the name of a dataset, got {dataset!r}"
-        raise ConfigurationError(msg)
-    if len(set(names)) != len(names):
-        msg = f"step {title!r} names a dataset twice: {dataset!r}; name each once"
-        raise ConfigurationError(msg)
-    return names
-
-
-def _checked_private(
-    title: str, signature: inspect.Signature, private: tuple[str, ...]
-) -> frozenset[str]:
-    names = (private,) if isinstance(private, str) else tuple(private)
-    for name in names:
-        if name not in signature.parameters:
-            known = ", ".join(signature.parameters) or "none"
-            msg = (
-                f"step {title!r} has no parameter {name!r} to be private; its "
-                f"parameters: {known}"
-            )
-            raise ConfigurationError(msg)
-    return frozenset(names)
-
-
-def _checked_cell(title: str, cost: CostLike, cell: CellLike | None) -> CellLike | None:
-    if cell is None:
-        return None
-    if not callable(cell) or inspect.iscoroutinefunction(cell):
-        msg = (
-            f"step {title!r} takes cell= as a function of its output that returns the "
-            f"name of a cell, got {cell!r}"
-        )
-        raise ConfigurationError(msg)
-    if isinstance(cost, Cost | PlannedNoise) and not isinstance(cost, OutcomeCost):
-        msg = (
-            f"step {title!r} declares cell=, but {cost!r} has no cells; declare "
-            'OutputDP({"none": ..., "answer": ...})'
-        )
-        raise ConfigurationError(msg)
-    return cell
-
-
-def _checked_noise(title: str, noise: NoiseLike) -> NoiseLike:
-    if noise not in ("release", OWN):
-        msg = (
-            f'step {title!r} takes noise="release" (the default), or noise="own" if '
-            f"its body draws the noise that its cost declares by itself, got {noise!r}"
-        )
-        raise ConfigurationError(msg)
-    return noise
-
-
-def _checked_partitions(title: str, partitions: object) -> PartitionsLike | None:
-    if partitions is None or callable(partitions):
-        return partitions
-    found = [partitions] if isinstance(partitions, str) else partitions
-    if isinstance(found, list | tuple) and found:
-        return tuple(checked_text(item, "partitions") for item in found)
-    msg = (
-        f"step {title!r} takes partitions= as names, templates such as '{{week}}', or "
-        f"a function of its public arguments, got {partitions!r}"
-    )
-    raise ConfigurationError(msg)
-
-
-def _templates(step: Step) -> Iterator[tuple[str, str]]:
-    """Yield the templates of a step, each with its keyword."""
-    if step.release_key is not None:
-        yield "release_key", step.release_key
-    if step.partitions is not None and not callable(step.partitions):
-        for template in step.partitions:
-            yield "partitions", template
+    require(isinstance(value, bool), f"{name}= takes True or False, got {value!r}")
+    return value is True
 
 
 def check_template(step: Step, keyword: str, template: str) -> None:
@@ -468,17 +406,16 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     hidden = step.private if ours else step.private | HIDDEN
     names = [*(captured(step.body) if ours else ()), *step.signature.parameters]
     public = [name for name in names if name not in hidden]
+    title = f"{keyword} {template!r} of step {step.name!r}"
     try:
         fields = list(template_fields(template))
         check_calendars(template)
     except ValueError as error:
-        msg = f"{keyword} {template!r} of step {step.name!r}: {error}"
+        msg = f"{title}: {error}"
         raise ConfigurationError(msg) from error
     for name in fields:
-        if _root(name) not in public:
-            msg = (
-                f"{keyword} {template!r} of step {step.name!r} speaks of {name!r}; it "
-                "may use only the public parameters: "
-                f"{', '.join(public) or 'there are none'}"
-            )
-            raise ConfigurationError(msg)
+        require(
+            _root(name) in public,
+            f"{title} speaks of {name!r}; it may use only the public parameters: "
+            f"{', '.join(public) or 'there are none'}",
+        )

@@ -1,6 +1,6 @@
-"""The ledger's keys: the private one signs, and the public one checks who signed.
+"""Keys of the ledger: the private key signs checkpoints, the public key checks them.
 
-Checkpoints are signed with Ed25519, by the library `cryptography`.
+Signatures are those of Ed25519, made by the library `cryptography`.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dpflow.config import KEY_VARIABLE, settings
 from dpflow.exceptions import ConfigurationError
 
 # ruff: noqa: PLC0415 (most processes have no key, and need not load what signs)
 
-#: Signs a message; says whether a message, then a signature of it, belong together.
+#: Returns the signature of a message.
 Sign = Callable[[bytes], bytes]
-Verifies = Callable[[bytes, bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerKey:
-    """What a process knows of the ledger's keys.
+    """A key of the ledger.
 
     Attributes:
         public: The 32 bytes of the public key.
-        sign: Signs with the private key; None for who has the public key alone.
+        sign: Signs with the private key; None if only the public key is here.
     """
 
     public: bytes
@@ -38,11 +39,10 @@ class LedgerKey:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-        try:
+        with suppress(InvalidSignature):
             Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
-        except InvalidSignature:
-            return False
-        return True
+            return True
+        return False
 
 
 def ledger_key() -> LedgerKey | None:
@@ -56,15 +56,14 @@ def ledger_key() -> LedgerKey | None:
         return None
     try:
         return key_from_text((settings().root / place).read_bytes())
-    except OSError as error:
-        # Not what it holds: somebody may have put a secret there.
-        msg = (
-            f"{KEY_VARIABLE} names no file that can be read ({error.strerror}). It is "
-            "the path of a key, and no key itself: `dpflow ledger sign --new-key KEY` "
-            "makes one"
-        )
-    except ValueError as error:
-        msg = f"the file that {KEY_VARIABLE} names cannot be used: {error}"
+    except (OSError, ValueError) as error:
+        # Not the variable's text: somebody may have put a secret there.
+        why = getattr(error, "strerror", None) or error
+    msg = (
+        f"{KEY_VARIABLE} names no file of a key ({why}). It is the path of a key in "
+        "PEM, and no key itself. Name such a file; `dpflow ledger sign --new-key KEY` "
+        "writes a private key, and KEY.pub for those who verify."
+    )
     raise ConfigurationError(msg)
 
 
@@ -75,27 +74,24 @@ def key_from_text(text: bytes) -> LedgerKey:
         text: What its file holds, in PEM.
 
     Raises:
-        ValueError: With what it holds instead, and what to do.
+        ValueError: If it holds another key, or none.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
-    found: object = None
+    key: Any = None
     with suppress(TypeError, ValueError, UnsupportedAlgorithm):
         if b"PRIVATE KEY-----" in text:
-            found = serialization.load_pem_private_key(text, password=None)
+            key = form.load_pem_private_key(text, password=None)
         else:
-            found = serialization.load_pem_public_key(text)
-    if isinstance(found, ed25519.Ed25519PrivateKey):
-        return LedgerKey(found.public_key().public_bytes_raw(), found.sign)
-    if isinstance(found, ed25519.Ed25519PublicKey):
-        return LedgerKey(found.public_bytes_raw())
-    msg = (
-        "it holds no key of Ed25519 in PEM without a passphrase: `dpflow ledger sign "
-        "--new-key KEY` makes a private key, and KEY.pub for those who verify"
-    )
-    raise ValueError(msg)
+            key = form.load_pem_public_key(text)
+    private = isinstance(key, ed25519.Ed25519PrivateKey)
+    public = key.public_key() if private else key
+    if not isinstance(public, ed25519.Ed25519PublicKey):
+        msg = "it holds no key of Ed25519 without a passphrase"
+        raise ValueError(msg)  # noqa: TRY004 (the text is wrong, not its type)
+    return LedgerKey(public.public_bytes_raw(), key.sign if private else None)
 
 
 def from_hex(text: object) -> bytes:
@@ -139,12 +135,11 @@ def write_keys(place: Path) -> Path:
 
 def _write_new(place: Path, text: bytes, mode: int) -> None:
     try:
-        descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor is no path)
+        with open(place, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
-    except FileExistsError:
-        msg = f"there is a file {place} already, and no key is replaced; name a new one"
-        raise ConfigurationError(msg) from None
     except OSError as error:
-        msg = f"cannot write {place}: {error.strerror}"
+        msg = (
+            f"cannot write the key {place}: {error.strerror}. An existing file is "
+            "never replaced. Name a new file in an existing folder."
+        )
         raise ConfigurationError(msg) from error

@@ -108,18 +108,16 @@ def answers(
 def _levels(
     queries: Sequence[Query], thresholds: float | Sequence[float]
 ) -> list[float]:
-    if not len(queries):
-        msg = "sparse_vector() needs one or more queries; there are none"
-        raise PublicError(msg)
     if not isinstance(thresholds, Sized):
-        return [thresholds] * len(queries)
-    if len(thresholds) != len(queries):
+        thresholds = [thresholds] * len(queries)
+    levels = list(thresholds)
+    if not levels or len(levels) != len(queries):
         msg = (
-            "sparse_vector() got more or fewer thresholds than queries; give one "
-            "threshold for all, or one for each."
+            "sparse_vector() needs one or more queries, and a threshold for all of "
+            "them or for each. Give as many thresholds as queries, or one number."
         )
         raise PublicError(msg)
-    return list(thresholds)
+    return levels
 
 
 def _steps(cost: SparseVector, value: object, grid: int) -> int:

@@ -62,8 +62,7 @@ def private_bounds(
         "private_bounds()", ExponentialMechanism, times=len(quantiles), by=EXACT
     )
     relation = "replace-one" if is_replace_one(execution) else "add-or-remove"
-    fewest = 2
-    if not fewest <= len(candidates) <= MOST_CANDIDATES:
+    if len(candidates) not in range(2, MOST_CANDIDATES + 1):
         msg = f"give 2 to {MOST_CANDIDATES} candidates"
         raise PublicError(msg)
     if type(max_rows) is not int or max_rows < 1:
@@ -72,28 +71,16 @@ def private_bounds(
     ordered = sorted(candidates, key=lambda each: exact(each, name="candidates"))
     cuts = [float_down(exact(each, name="candidates")) for each in ordered]
     shares = [_share(quantile) for quantile in quantiles]
-    numbers = numbers_of(values)
-
-    def chosen(share: Fraction) -> Number:
-        shunned = rates(
-            numbers,
-            cuts,
-            share,
-            epsilon=cost.epsilon,
-            max_rows=max_rows,
-            relation=relation,
-        )
-        return ordered[choose(shunned)]
-
+    numbers, price = numbers_of(values), (cost.epsilon, max_rows, relation)
     with execution.drawing():
-        return tuple(map(chosen, shares))
+        shunned = (rates(numbers, cuts, share, *price) for share in shares)
+        return tuple(ordered[choose(each)] for each in shunned)
 
 
-def rates(
+def rates(  # noqa: PLR0917
     numbers: Floats,
     cuts: Sequence[float],
     share: Fraction,
-    *,
     epsilon: Fraction,
     max_rows: int,
     relation: str,
@@ -116,17 +103,13 @@ def rates(
     """
     below = np.searchsorted(np.sort(numbers), np.asarray(cuts), side="right").tolist()
     part, whole = share.numerator, share.denominator
-    scale = epsilon / (2 * max_rows * moved(share, relation))
+    # By how much one number of a person moves the score of a cut.
+    moved = whole if relation == "replace-one" else max(part, whole - part)
+    scale = epsilon / (2 * max_rows * moved)
     return [
         scale * abs((whole - part) * left - part * (len(numbers) - left))
         for left in below
     ]
-
-
-def moved(share: Fraction, relation: str) -> int:
-    """Return by how much one number of a person's moves the score of a cut."""
-    part, whole = share.numerator, share.denominator
-    return whole if relation == "replace-one" else max(part, whole - part)
 
 
 def _share(quantile: Number) -> Fraction:
@@ -153,16 +136,14 @@ def numbers_of(values: Iterable[Any]) -> Floats:
         raise PublicError(msg)
     if hasattr(column, "to_numpy"):
         column = column.to_numpy()
-    if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
+    kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
+    found: Floats
+    if kind and kind in "iufb":
         found = column.astype(np.float64).reshape(-1)
-    elif isinstance(column, (list, tuple)) or _holds_objects(column):
+    elif isinstance(column, (list, tuple)) or kind == "O":
         found = np.fromiter((real_or_nan(each, _REAL) for each in column), np.float64)
     else:
         name = public_name(type(values))
         msg = f"give a list or a column of numbers, not {name} of another type"
         raise PublicError(msg)
     return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
-
-
-def _holds_objects(column: object) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype.kind == "O"

@@ -12,10 +12,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import PublicError
-from dpflow.guard.charge import Execution, current_execution
+from dpflow.guard.charge import current_execution
 from dpflow.guard.iterations import SubStep, iterations
 from dpflow.mechanisms.drawn import claimed, is_replace_one
-from dpflow.mechanisms.rows import Floats, Gradient, LayerRows, NormClip, OuterRows
+from dpflow.mechanisms.rows import Floats, Gradient, NormClip
 from dpflow.noise.draws import draw
 from dpflow.noise.sources import random_bytes
 from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
@@ -78,13 +78,12 @@ def gradient_descent(
     clip = NormClip.to(norm)
     execution = current_execution(who)
     individual = isinstance(execution.cost, IndividualBound)
-    if individual != (sigma is not None) or individual != (steps is not None):
-        msg = f"{who} takes sigma= and steps= under IndividualBound, and only there"
-        raise PublicError(msg)
-    if not individual and sampling_rate != 1:
+    given = {sigma is not None, steps is not None, individual or sampling_rate != 1}
+    if given != {individual}:
         msg = (
-            f"{who} takes sampling_rate= under IndividualBound only; elsewhere declare "
-            "PoissonSampledGaussian(sampling_rate=..., noise_multiplier=...)"
+            f"{who} takes sigma= and steps= under IndividualBound, and only there may "
+            "sampling_rate= stand. Elsewhere declare PoissonSampledGaussian("
+            "sampling_rate=..., noise_multiplier=...)"
         )
         raise PublicError(msg)
     if sigma is not None and steps is not None:
@@ -103,8 +102,13 @@ def gradient_descent(
     model = 1.0 * start
     for step in iterations():
         cost = step.claim(who, step.parts[0])
-        if step.number == 1 and isinstance(cost, Gaussian):
-            _check_doubled(who, execution, cost, clip.norm)
+        short = isinstance(cost, Gaussian) and cost.sensitivity < 2 * clip.norm
+        if short and is_replace_one(execution):
+            msg = (
+                f"{who} under replace-one changes by up to twice the norm; declare "
+                "Gaussian(sensitivity=...) of twice the norm"
+            )
+            raise PublicError(msg)
         rows = gradients(model.copy())
         with execution.drawing():
             noisy = noisy_gradient(cost, rows, clip=clip)
@@ -112,18 +116,6 @@ def gradient_descent(
         if step.may_stop and good_enough and good_enough(step, model.copy()):
             break
     return model
-
-
-def _check_doubled(
-    who: str, execution: Execution, cost: Gaussian, norm: Fraction
-) -> None:
-    """Refuse a sensitivity of one row where a person may be replaced by another."""
-    if is_replace_one(execution) and cost.sensitivity < 2 * norm:
-        msg = (
-            f"{who} under replace-one changes by up to twice the norm; declare "
-            "Gaussian(sensitivity=...) of twice the norm"
-        )
-        raise PublicError(msg)
 
 
 def poisson_sample(rate: Fraction, people: int) -> NDArray[np.bool_]:
@@ -254,7 +246,7 @@ def individual_descent(
     tally: PrivateTally | None = None
     for number in range(1, steps + 1):
         rows = gradients(model.copy())
-        tally = PrivateTally(bound, people=_people(rows)) if tally is None else tally
+        tally = PrivateTally(bound, people=len(rows)) if tally is None else tally
         spread = sigma(number, model.copy()) if callable(sigma) else sigma
         total = individual_sum(
             tally, rows, clip=clip, sigma=spread, sampling_rate=sampling_rate
@@ -263,9 +255,3 @@ def individual_descent(
             Gaussian(sensitivity=clip.norm, sigma=spread), total
         )
     return model
-
-
-def _people(rows: Gradient) -> int:
-    if isinstance(rows, LayerRows):
-        return _people(rows.layers[0])
-    return len(rows.right if isinstance(rows, OuterRows) else rows)

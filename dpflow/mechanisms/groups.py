@@ -101,9 +101,9 @@ def private_groups(
         else:
             rows = (likely[min(count, len(likely) - 1)] for count in numbers)
             named = [toss(Fraction(chance, _ONE)) for chance in rows]
-    return _ordered(
-        [name for (_, name), is_named in zip(counts, named, strict=True) if is_named]
-    )
+    names = (name for (_, name), told in zip(counts, named, strict=True) if told)
+    # In an order that depends on nothing but the names.
+    return sorted(names, key=_rank)
 
 
 @lru_cache(maxsize=32)
@@ -162,15 +162,13 @@ def people_in(
         group = _group(name)
         if group is not None and _is_somebody(person):
             theirs[person][group] = None
-    counted = (_some(list(each), max_groups) for each in theirs.values())
-    return Counter(group for kept in counted for group in kept)
-
-
-def _some(groups: list[Any], count: int) -> list[Any]:
-    """Return so many of one person's groups, drawn."""
-    while len(groups) > count:
-        groups.pop(pick(len(groups)))
-    return groups
+    counts: Counter[tuple[Hashable, Any]] = Counter()
+    for each in map(list, theirs.values()):
+        # So many of one person's groups, drawn.
+        while len(each) > max_groups:
+            each.pop(pick(len(each)))
+        counts.update(each)
+    return counts
 
 
 def _plain(column: Any) -> list[Any]:
@@ -206,13 +204,8 @@ def _is_somebody(person: object) -> bool:
         return False
 
 
-def _ordered(names: list[Any]) -> list[Any]:
-    """Return names in an order that depends on nothing but them."""
-    return sorted(names, key=lambda name: (type(name).__name__, _key(name)))
-
-
-def _key(name: Any) -> Any:
-    return repr(name) if type(name) is tuple else name
+def _rank(name: Any) -> tuple[str, Any]:
+    return type(name).__name__, repr(name) if type(name) is tuple else name
 
 
 def _floor(number: Fraction) -> int:

@@ -35,7 +35,7 @@ MOST_PEOPLE = 2**19
 
 #: Steps of the released grid in the expected length of the noise.
 _GRID = 2**10
-_NEWTON_STEPS = 100
+_NEWTON_STEPS, _MOST_HALVINGS = 100, 40
 _UNIT = Gaussian(sensitivity=1, sigma=1)
 
 
@@ -204,8 +204,9 @@ def _checked(
 def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     """Return the minimum of the regularised logistic loss, close enough.
 
-    J = mean of log(1 + exp(-y x.w)) + Lambda |w|^2 / 2, by Newton's method; it ends
-    when the gradient is as small as `INEXACT` allows.
+    J = mean of log(1 + exp(-y x.w)) + Lambda |w|^2 / 2, by Newton's method, whose steps
+    are halved until the loss does not grow; it ends when the gradient is as small as
+    `INEXACT` allows.
 
     Raises:
         ReleaseError: If it does not get there, which no data is known to cause.
@@ -218,40 +219,23 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     def loss(w: Floats) -> float:
         return float(np.logaddexp(0, -signed @ w).mean() + strength / 2 * w @ w)
 
-    def gradient(w: Floats) -> Floats:
-        weights = _odds(-signed @ w)
-        return np.asarray(strength * w - signed.T @ weights / people, np.float64)
-
     w: Floats = np.zeros(rows.shape[1])
     for _ in range(_NEWTON_STEPS):
-        slope = gradient(w)
+        odds = np.exp(-np.logaddexp(0, signed @ w))
+        slope = strength * w - signed.T @ odds / people
         if np.linalg.norm(slope) <= enough:
             return w
-        w = w - _damped(w, slope, signed, strength, loss)
+        curved = signed.T @ (signed * (odds * (1 - odds))[:, None]) / people
+        step = np.linalg.solve(curved + strength * np.eye(w.size), slope)
+        now, halvings = loss(w), 0
+        # At the minimum the loss cannot tell; the gradient still can.
+        while loss(w - step) > now + 1e-12 and halvings < _MOST_HALVINGS:
+            step, halvings = step / 2, halvings + 1
+        w = w - step
     msg = (
         "the solver did not reach its tolerance; scale the features or regularise more"
     )
     raise ReleaseError(msg)
-
-
-def _odds(scores: Floats) -> Floats:
-    return np.asarray(np.exp(-np.logaddexp(0, -scores)), np.float64)
-
-
-def _damped(
-    w: Floats, slope: Floats, signed: Floats, strength: float, loss: Any
-) -> Floats:
-    """Return Newton's step, halved until the loss does not grow."""
-    odds = _odds(-signed @ w)
-    curved = signed.T @ (signed * (odds * (1 - odds))[:, None]) / len(signed)
-    step = np.linalg.solve(curved + strength * np.eye(w.size), slope)
-    now = loss(w)
-    for _ in range(40):
-        # At the minimum the loss cannot tell; the gradient still can.
-        if loss(w - step) <= now + 1e-12:
-            break
-        step = step / 2
-    return np.asarray(step, np.float64)
 
 
 def k_norm_noise(size: int, scale: Fraction) -> Floats:

@@ -12,7 +12,6 @@ import bisect
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -60,12 +59,10 @@ class Bins:
             msg = "the bins need a base in [1.0001, 1000] and a shift in [0, 1)"
             raise PublicError(msg)
         first = math.floor(math.log(_SMALLEST, base)) + shift
-        edges: list[float] = []
-        for number in count():
-            edges.append(base ** (first + number))
-            if edges[-1] > _LARGEST:
-                return cls(base, first, tuple(edges))
-        raise AssertionError
+        edges = [base**first]
+        while edges[-1] <= _LARGEST:
+            edges.append(base ** (first + len(edges)))
+        return cls(base, first, tuple(edges))
 
     def bin(self, spread: float) -> int:
         """Return the number of the bin that a range is in."""
@@ -187,10 +184,20 @@ def interquartile_range(
     tries = [Bins.of(chosen, each) for each in shifts[: cost.tries]]
     ordered = np.sort(numbers)
     for number, bins in enumerate(tries):
-        answer = _tried(cost, ordered, bins)
-        if answer is not None:
+        # The answer's noise is drawn in any case: how long this takes says less.
+        noise = Laplace(sensitivity=1, epsilon=cost.epsilon)
+        power: float = draw(noise, bins.logarithm(spread_of(ordered)))
+        if passes(cost, distance(ordered, bins)):
+            limit = 700 / math.log(bins.base)
+            answer = float(bins.base ** min(max(power, -limit), limit))
             return Drawn(answer, cost.answered(number))
     return Drawn(None, "none")
+
+
+def passes(cost: ProposeTestRelease, far: int) -> bool:
+    """Say whether a distance is far enough, with noise."""
+    room: float = draw(Laplace(sensitivity=1, epsilon=cost.epsilon), float(far))
+    return room > passing(cost)
 
 
 def passing(cost: ProposeTestRelease) -> float:
@@ -205,14 +212,3 @@ def passing(cost: ProposeTestRelease) -> float:
         return 1 + max(tail, 0)
 
     return float_up(bound_above(needed) * (1 + _ROUNDED))
-
-
-def _tried(cost: ProposeTestRelease, ordered: Floats, bins: Bins) -> float | None:
-    noise = Laplace(sensitivity=1, epsilon=cost.epsilon)
-    room: float = draw(noise, float(distance(ordered, bins)))
-    # The answer's noise is drawn in any case: how long this takes says less.
-    power: float = draw(noise, bins.logarithm(spread_of(ordered)))
-    if room <= passing(cost):
-        return None
-    limit = 700 / math.log(bins.base)
-    return float(bins.base ** min(max(power, -limit), limit))

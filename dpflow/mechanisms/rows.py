@@ -84,42 +84,65 @@ class NormClip:
         clipped, _ = clip_rows(values, norm=self.norm)
         return _cut(clipped, self.step).astype(np.int64)
 
-    def floats(self, steps: Rows) -> Floats:
-        """Return numbers of steps as the floats that they stand for, exactly."""
-        return np.asarray(steps.astype(np.float64) * self.step, np.float64)
-
-    def apply(self, rows: Gradient) -> _Plain | _Products | _Layers:
+    def apply(self, rows: Gradient) -> Clipped:
         """Return the rows of all people, clipped.
 
         Raises:
             ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
         """
         if isinstance(rows, OuterRows):
-            return _clipped_products((rows,), self.norm)[0]
+            return Clipped(_clipped_products((rows,), self.norm), rows.shape)
         if isinstance(rows, LayerRows):
-            return _Layers(_clipped_products(rows.layers, self.norm))
-        return _Plain(self, self.rows(rows))
+            return Clipped(_clipped_products(rows.layers, self.norm), (-1,))
+        steps = self.rows(rows)
+        return Clipped((_Layer(None, steps, self.step),), steps.shape[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain:
-    """Clipped rows of all people in steps of the grid: private data."""
+@dataclass(frozen=True, slots=True, repr=False)
+class _Layer:
+    """Clipped rows in steps of a grid, or second factors of products: private data."""
 
-    clip: NormClip
-    steps: Rows
+    left: Factors | None
+    right: Floats | Rows
+    step: float
+
+    def squares(self) -> Floats:
+        squares = squared_norms(self.right * self.step)
+        # Each factor is rounded up; this covers the rounding of their product.
+        return squares if self.left is None else self.left.squares * squares * _WIDENED
+
+    def total(self, who: PrivateMask | None) -> Floats:
+        if self.left is None:
+            steps = self.right.sum(axis=0) if who is None else who.sum(self.right)
+            return np.asarray(steps.astype(np.float64) * self.step, np.float64)
+        right = self.right if who is None else who.apply(self.right)
+        # Whole numbers below 2**53 throughout: a float product of matrices is exact.
+        return (self.left.steps.T @ right) * (_FACTOR_STEP * self.step)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Clipped:
+    """Clipped rows of all people, of one layer or several ones: private data."""
+
+    layers: tuple[_Layer, ...]
+    shape: tuple[int, ...]
 
     @property
     def people(self) -> int:
-        return len(self.steps)
+        """How many people there are."""
+        return len(self.layers[0].right)
 
     def squares(self) -> Floats:
         """Return the squared norm of each row as it is summed, rounded up."""
-        return squared_norms(self.clip.floats(self.steps))
+        total: Floats = np.sum([each.squares() for each in self.layers], axis=0)
+        # Each is rounded up; this covers the rounding of their sum.
+        several = len(self.layers) > 1
+        return total * (1 + len(self.layers) * 2.0**-52) if several else total
 
     def total(self, who: PrivateMask | None = None) -> Floats:
         """Return the sum of the rows of those who take part, exactly."""
-        steps = self.steps.sum(axis=0) if who is None else who.sum(self.steps)
-        return self.clip.floats(steps)
+        totals = [each.total(who).ravel() for each in self.layers]
+        return np.concatenate(totals).reshape(self.shape)
 
 
 class Factors:
@@ -176,6 +199,8 @@ class Factors:
 
 
 _FACTOR_STEP = 2.0**-_FACTOR_BITS
+#: Covers the rounding of a product of two squares.
+_WIDENED = 1 + 2.0**-50
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -184,6 +209,15 @@ class OuterRows:
 
     left: Factors
     right: Floats
+
+    def __len__(self) -> int:
+        """Count the people."""
+        return len(self.right)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one person's product."""
+        return (self.left.steps.shape[1], *self.right.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -209,66 +243,22 @@ class LayerRows:
     layers: tuple[OuterRows, ...]
 
     def __post_init__(self) -> None:
-        if len({len(each.right) for each in self.layers}) != 1:
+        if len(set(map(len, self.layers))) != 1:
             msg = "all layers must have a row for each of the same people"
             raise PublicError(msg)
+
+    def __len__(self) -> int:
+        """Count the people."""
+        return len(self.layers[0])
 
 
 #: What `NormClip.apply` takes.
 Gradient = NDArray[Any] | OuterRows | LayerRows
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _Products:
-    """Products of two factors on grids; the second one is clipped."""
-
-    left: Factors
-    right: Floats
-    step: float
-    shape: tuple[int, ...]
-
-    @property
-    def people(self) -> int:
-        return len(self.right)
-
-    def squares(self) -> Floats:
-        # Each factor is rounded up; this covers the rounding of their product.
-        widened = 1 + 2.0**-50
-        right = squared_norms(self.right * self.step)
-        return np.asarray(self.left.squares * right * widened, np.float64)
-
-    def total(self, who: PrivateMask | None = None) -> Floats:
-        right = self.right if who is None else who.apply(self.right)
-        # Whole numbers below 2**53 throughout: a float product of matrices is exact.
-        steps = self.left.steps.T @ right
-        return np.asarray(steps * (_FACTOR_STEP * self.step), np.float64).reshape(
-            self.shape
-        )
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Layers:
-    """Products one behind the other, clipped together."""
-
-    layers: tuple[_Products, ...]
-
-    @property
-    def people(self) -> int:
-        return self.layers[0].people
-
-    def squares(self) -> Floats:
-        # Each is rounded up; this covers the rounding of their sum.
-        widened = 1 + len(self.layers) * 2.0**-52
-        total: Floats = np.sum([each.squares() for each in self.layers], axis=0)
-        return total * widened
-
-    def total(self, who: PrivateMask | None = None) -> Floats:
-        return np.concatenate([each.total(who).ravel() for each in self.layers])
-
-
 def _clipped_products(
     layers: tuple[OuterRows, ...], norm: Fraction
-) -> tuple[_Products, ...]:
+) -> tuple[_Layer, ...]:
     """Clip products together: first factors have norm 1 at most; second ones are cut.
 
     So the squared norm of all products is at most that of the second factors side by
@@ -286,11 +276,9 @@ def _clipped_products(
     step = _step(norm, _FACTOR_BITS)
     cut = _cut(clipped, step)
     ends = np.cumsum([part.shape[1] for part in scaled])
+    parts = np.split(cut, ends[:-1], axis=1)
     return tuple(
-        _Products(
-            each.left, part, step, (each.left.steps.shape[1], *each.right.shape[1:])
-        )
-        for each, part in zip(layers, np.split(cut, ends[:-1], axis=1), strict=True)
+        _Layer(each.left, part, step) for each, part in zip(layers, parts, strict=True)
     )
 
 

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn, draws_for
-from dpflow.mechanisms.propose_test_release import passing
-from dpflow.noise.draws import draw, integer_laplace
+from dpflow.mechanisms.propose_test_release import passes
+from dpflow.noise.draws import integer_laplace
 from dpflow.rounding import Number, exact, exact_scale
 
 Whole = NDArray[np.int64]
@@ -191,10 +190,12 @@ def _middle(
     ordered = np.sort(_steps(values, float(proposed)))
     people = len(ordered)
     window = Window.middle(people) if trim is None else Window.without(trim, people)
-    total = _tried(cost, ordered, window)
-    if total is None:
+    width = GRID * window.size
+    # The answer's noise is drawn in any case: how long this takes says less.
+    (noise,) = integer_laplace(width / cost.epsilon, 1)
+    if not passes(cost, distance(ordered, window, width)):
         return Drawn(None, "none")
-    return Drawn(float(total * proposed / (GRID * window.size)), "answer")
+    return Drawn(float((window.total(ordered) + noise) * proposed / width), "answer")
 
 
 def _steps(values: NDArray[Any], bound: float) -> Whole:
@@ -209,13 +210,3 @@ def _steps(values: NDArray[Any], bound: float) -> Whole:
     with np.errstate(over="ignore"):
         steps = np.floor(np.nan_to_num(numbers) / bound * GRID)
     return np.clip(steps, -_FARTHEST, _FARTHEST).astype(np.int64)
-
-
-def _tried(cost: ProposeTestRelease, ordered: Whole, window: Window) -> int | None:
-    """Return the noisy sum of the window, if the noisy distance is far enough."""
-    width = GRID * window.size
-    far = float(distance(ordered, window, width))
-    room: float = draw(Laplace(sensitivity=1, epsilon=cost.epsilon), far)
-    # The answer's noise is drawn in any case: how long this takes says less.
-    (noise,) = integer_laplace(width / cost.epsilon, 1)
-    return window.total(ordered) + noise if room > passing(cost) else None

@@ -23,12 +23,10 @@ from dpflow.rounding import number_from_text
 Verdict = Literal["tighter", "looser", "other", "neutral"]
 Copy = Mapping[str, Any]
 
-#: What a flow plans: no guarantee rests on it, but it is solved for a whole term.
-_PLAN = ("plan",)
 _NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """One field that differs.
 
@@ -135,13 +133,7 @@ def _lowered(fixed: Copy, budget: Copy) -> Copy:
 def _change(
     path: KeyPath, old: object, new: object, verdict: Verdict, why: str = ""
 ) -> Change:
-    return Change(
-        field=key_text(path),
-        ledger=value_text(old),
-        file=value_text(new),
-        verdict=verdict,
-        why=why,
-    )
+    return Change(key_text(path), value_text(old), value_text(new), verdict, why)
 
 
 def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
@@ -190,19 +182,20 @@ def _share(
     path: tuple[str, ...], old: Copy | None, new: Copy | None, *, charged: bool
 ) -> Iterator[Change]:
     """Judge the share of a flow that may use the dataset before and after."""
-    before, after = dict(old or _NO_SHARE), dict(new or _NO_SHARE)
-    before.pop("reserved", None)
-    after.pop("reserved", None)
+    before, after = (
+        {k: v for k, v in (share or _NO_SHARE).items() if k != "reserved"}
+        for share in (old, new)
+    )
     if charged and before["epsilon"] is None and after["epsilon"] is not None:
         why = "it was charged without a share, which a tally of its own would forget"
         yield _change((*path, "epsilon"), None, after["epsilon"], "other", why)
         del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
     if before == after == _NO_SHARE:
         yield _change(path, old, new, "neutral")
-    was_planned = {name: before.pop(name, None) for name in _PLAN}
-    planned = {name: after.pop(name, None) for name in _PLAN}
+    # No guarantee rests on a plan, but its noise is solved for a whole term.
     verdict: Verdict = "other" if charged else "neutral"
     why = "its runs are counted from the start of a term" if charged else ""
-    for place, was, now in differing(was_planned, planned, *path):
+    plans = before.pop("plan", None), after.pop("plan", None)
+    for place, was, now in differing(*plans, *path, "plan"):
         yield _change(place, was, now, verdict, why)
     yield from _numbers(before, after, *path)

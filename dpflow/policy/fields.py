@@ -6,7 +6,7 @@ Everything here is frozen and refuses fields that it does not know.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
@@ -16,7 +16,9 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -32,6 +34,7 @@ from dpflow.policy.types import (
     Unit,
     Weight,
     did_you_mean,
+    one_spelling,
     problem,
     problem_at,
     raise_all,
@@ -40,6 +43,13 @@ from dpflow.policy.types import (
     split_hint,
 )
 
+#: What a policy gives to a theorem elsewhere.
+_GIVEN = {
+    "epsilon": "Write it in `budget`, or in a flow's share.",
+    "delta": "Write it in `budget`, or in a flow's share.",
+    "halt_at_epsilon": "Give it to a flow: `flows: {NAME: {halt_at_epsilon: 3}}`.",
+    "members": "The ledger pins them.",
+}
 #: No plan needs more, and the digits of its noise tell so many runs apart.
 MOST_RUNS = 10**5
 
@@ -52,6 +62,12 @@ class Record(BaseModel):
         extra="forbid",
         field_title_generator=lambda name, _: name.replace("_", " ").capitalize(),
     )
+    #: Fields that a declaration leaves out where they are empty.
+    sparse: ClassVar[Collection[str]] = ()
+
+    @model_serializer(mode="wrap")
+    def _declared(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if v or k not in self.sparse}
 
 
 class Budget(Record):
@@ -76,8 +92,7 @@ class Check(Record):
         ge=1,
         le=10**12,
         strict=True,
-        description="Approximate number of privacy units; delta should be well below "
-        "1 / people.",
+        description="Approximate number of privacy units, far below 1 / delta.",
         examples=[23570],
     )
 
@@ -91,10 +106,9 @@ class TheoremChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    #: Where the names are, and what the policy gives to the theorem by itself.
+    #: Where the names are.
     known: ClassVar[Mapping[str, str]] = {}
     kind: ClassVar[str] = "theorem"
-    given: ClassVar[Mapping[str, str]] = {}
 
     theorem: str = Field(
         description="Name of the theorem.",
@@ -105,6 +119,10 @@ class TheoremChoice(BaseModel):
     def options(self) -> dict[str, Any]:
         """The theorem's own options, as written in the policy."""
         return dict(self.model_extra or {})
+
+    def declared(self) -> dict[str, Any]:
+        """Return the theorem and its options as they were given, in one spelling."""
+        return {name: one_spelling(v) for name, v in self if v is not None}
 
     @classmethod
     def theorem_class(cls, theorem: str) -> type:
@@ -148,17 +166,15 @@ class TheoremChoice(BaseModel):
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
-        # The members of `auto` are pinned, and not for a policy to choose.
-        given = {*self.given, "delta", "members"}
-        own = inspect.signature(made).parameters.keys() - given
-        problems = []
-        for option in sorted(self.options.keys() - own):
-            message = f"the {self.kind} {self.theorem!r} has no option {option!r}."
-            hint = did_you_mean(option, own) if own else "It has no options."
-            if option in self.given:
-                message = f"{option} is not an option of the {self.kind}."
-                hint = self.given[option]
-            problems.append(problem_at(message, hint, option))
+        own = inspect.signature(made).parameters.keys() - _GIVEN.keys()
+        problems = (
+            problem_at(
+                f"the {self.kind} {self.theorem!r} has no option {option!r}.",
+                _GIVEN.get(option) or did_you_mean(option, own),
+                option,
+            )
+            for option in sorted(self.options.keys() - own)
+        )
         raise_all(type(self).__name__, problems)
         return self
 
@@ -178,10 +194,6 @@ class FilterChoice(TheoremChoice):
 
     known = FILTERS
     kind = "filter"
-    given = {
-        "epsilon": "It comes from `budget`, or from a flow's share.",
-        "delta": "It comes from `budget`, or from a flow's share.",
-    }
 
 
 class OdometerChoice(TheoremChoice):
@@ -189,9 +201,6 @@ class OdometerChoice(TheoremChoice):
 
     known = ODOMETERS
     kind = "odometer"
-    given = {
-        "halt_at_epsilon": "Give it to a flow: `flows: {NAME: {halt_at_epsilon: 3}}`.",
-    }
 
     delta: Delta | None = Field(
         default=None,
@@ -202,6 +211,8 @@ class OdometerChoice(TheoremChoice):
 
 class PlannedStep(Record):
     """One step of a planned run: a weight, for solved noise, or the step's own cost."""
+
+    sparse = ("weight", "mechanism", "cost")
 
     weight: Weight | None = Field(
         default=None,
@@ -222,8 +233,10 @@ class PlannedStep(Record):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, value: object) -> object:
-        whole = isinstance(value, Mapping | cls)
-        return value if whole else {"weight": value}
+        if isinstance(value, cls):
+            return value
+        step = value if isinstance(value, Mapping) else {"weight": value}
+        return step if "cost" in step else {"mechanism": "Gaussian", **step}
 
     @model_validator(mode="after")
     def _weight_or_cost(self) -> Self:
@@ -252,8 +265,7 @@ class Plan(Record):
         ge=1,
         le=MOST_RUNS,
         strict=True,
-        description="Number of runs. The noise of steps that declare "
-        'noise="planned" is solved such that all runs fit an empty account.',
+        description="Number of runs that fit an empty account with the solved noise.",
         examples=[52],
     )
     steps: Mapping[str, PlannedStep] = Field(
@@ -266,13 +278,15 @@ class Plan(Record):
 class FlowShare(Record):
     """What one flow may use of the dataset's budget, and where it halts."""
 
+    sparse = ("plan", "reserved")
+
     epsilon: Epsilon | None = Field(
         default=None,
         description="Epsilon of the flow's own filter, at most the budget's.",
         examples=[2],
     )
     delta: Delta | None = Field(
-        default=None,
+        default_factory=lambda data: Decimal(0) if data.get("epsilon") else None,
         description="Delta of the flow's own filter, at most the budget's. Default: 0.",
         examples=["5e-7"],
     )
@@ -285,8 +299,7 @@ class FlowShare(Record):
     reserved: bool = Field(
         default=False,
         strict=True,
-        description="Whether the share is set aside: all other charges together have "
-        "the rest of the budget.",
+        description="Whether all other charges together have the rest of the budget.",
         examples=[True],
     )
     plan: Plan | None = Field(
@@ -329,8 +342,7 @@ class Governing(Record):
         examples=["customer", "user-week"],
     )
     relation: Relation = Field(
-        description="How two datasets that differ in one unit differ. "
-        "Sensitivities must be declared for this relation.",
+        description="Difference of neighbouring datasets, as for sensitivities.",
     )
     budget: Budget = Field(
         description="The most that all releases of one term together may lose.",
@@ -338,14 +350,12 @@ class Governing(Record):
     )
     filter: FilterChoice = Field(
         default_factory=lambda: FilterChoice(theorem="auto"),
-        description="The theorem that admits or refuses steps against the budget. "
-        "Default: auto, for any mixture of steps.",
+        description="The theorem that admits or refuses steps. Default: auto.",
         examples=["gdp", {"theorem": "zcdp", "conversion": "tight"}],
     )
     lifetime: Budget | None = Field(
         default=None,
-        description="The most that all terms together may lose. Required before a "
-        "second term can open.",
+        description="The most that all terms together lose; a second term needs it.",
         examples=[{"epsilon": 10, "delta": "1e-5"}],
     )
     check: Check = Field(
@@ -364,14 +374,17 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
         make()
     except (DpflowError, ValueError, ArithmeticError, LookupError) as error:
         message, hint = split_hint(error)
-        name = error.name if isinstance(error, InvalidCost) else None
-        if place[0] == "flows":
+        details = error.details if isinstance(error, InvalidCost) else {}
+        name = details.get("name")
+        if place == ("flows",) and name in FlowShare.model_fields:
+            # What is derived from shares names the flow.
+            place = (*place, details["value"])
+        elif place[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
-            blamed = (*place, name) if name in FlowShare.model_fields else place
+            name = name if name in FlowShare.model_fields else None
         elif place[0] == "filter" and name in Budget.model_fields:
-            blamed = ("budget", name)
-        else:
-            blamed = place if name in (None, place[-1]) else (*place, name)
+            place = ("budget",)
+        blamed = place if name in (None, place[-1]) else (*place, name)
         hint = hint or f"Check the options of the {place[0]}."
         return [problem_at(message, hint, *blamed)]
     return []

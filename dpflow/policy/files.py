@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +33,6 @@ from dpflow.policy.strict_yaml import (
 from dpflow.policy.types import PROBLEM, did_you_mean, shown
 from dpflow.removed import FIELDS
 
-_SUFFIXES = (".yaml", ".yml")
-
-
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
     "Work in the project's folder, make a project with `dpflow init`, or set "
@@ -53,15 +50,10 @@ _PARTS: Mapping[str, type[BaseModel]] = {
 }
 
 
-#: Pydantic's kinds of error, in the words of a YAML file.
-_EXPECTED = {
-    "string_type": "should be text",
-    "model_type": "should be a mapping",
-    "model_attributes_type": "should be a mapping",
-    "mapping_type": "should be a mapping",
-    "dict_type": "should be a mapping",
-    "tuple_type": "should be a list",
-}
+#: Pydantic's kinds of values, in the words of a YAML file.
+_EXPECTED = {"string_type": "text", "tuple_type": "a list"} | dict.fromkeys(
+    ("model_type", "model_attributes_type", "mapping_type", "dict_type"), "a mapping"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +140,9 @@ def load_policies(directory: Path | str) -> PolicySet:
     return PolicySet(policies, sources, folder)
 
 
-def read_policies(paths: Iterable[Path]) -> Iterator[tuple[Path, Policy | PolicyError]]:
+def read_policies(
+    paths: Iterable[Path], read: Callable[[Path], Document] = read_document
+) -> Iterator[tuple[Path, Policy | PolicyError]]:
     """Yield the policy of each file, or why it is refused.
 
     A file is, too, if it governs a dataset that an earlier one governs.
@@ -156,7 +150,7 @@ def read_policies(paths: Iterable[Path]) -> Iterator[tuple[Path, Policy | Policy
     first: dict[str, Path] = {}
     for path in paths:
         try:
-            document = read_document(path)
+            document = read(path)
             policy = _validated(document)
             if policy.dataset in first:
                 other, line = first[policy.dataset], document.line_of(("dataset",))
@@ -198,7 +192,7 @@ def _policy_files(folder: Path) -> list[Path]:
 
 def is_policy_file(name: str) -> bool:
     """Say whether a file of this name, in the folder of policies, is one."""
-    return name.endswith(_SUFFIXES) and not name.startswith(".")
+    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
 
 
 def load_policy(path: Path | str) -> Policy:
@@ -249,63 +243,52 @@ def _check_populations(
             continue
         whole = policies.get(f"{PREFIX}{policy.population}")
         known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
-        found: tuple[str, str] | None
-        if whole is None:
-            message = f"there is no file of the population {policy.population!r}."
-            found = message, f"Write one. {did_you_mean(policy.population, known)}"
-        else:
-            found = membership_problem(policy, whole)
-        if found:
-            raise policy_error(str(paths[dataset]), None, *found)
+        message = f"there is no file of the population {policy.population!r}."
+        problem: tuple[str, str] | None
+        problem = message, f"Write one. {did_you_mean(policy.population, known)}"
+        if whole is None or (problem := membership_problem(policy, whole)):
+            raise policy_error(str(paths[dataset]), None, *problem)
 
 
 def _policy_error(error: ValidationError, document: Document) -> PolicyError:
     """Say every problem with its line; the first one's place becomes the details."""
-    found = []
-    for details in error.errors(include_url=False):
-        # Follows from another problem, which is reported.
-        if details["type"] != "default_factory_not_called":
-            place, message, hint = _explained(details)
-            line = document.line_of(place)
-            found.append((line, _placed(place, message), hint))
-    found.sort()
-    first, *others = (policy_error(document.file, *each) for each in found)
-    if not others:
-        return first
-    text = "\n".join(each.message for each in (first, *others))
-    return PolicyError(text, **first.details)
+    problems = sorted(
+        (document.line_of(place), _placed(place, message), hint)
+        for place, message, hint in map(_explained, error.errors(include_url=False))
+        # What follows from another problem, which is reported, has no words.
+        if message
+    )
+    errors = [policy_error(document.file, *problem) for problem in problems]
+    text = "\n".join(each.message for each in errors)
+    return PolicyError(text, **errors[0].details)
 
 
 def _placed(place: KeyPath, message: str) -> str:
-    if not place:
-        return message
     name = next((part for part in reversed(place) if isinstance(part, str)), "")
     # "budget.epsilon must lie in …" rather than "budget.epsilon: epsilon must …".
     if name and message.startswith(f"{name} "):
         return f"{key_text(place)}{message.removeprefix(name)}"
-    return f"{key_text(place)}: {message}"
+    return f"{key_text(place)}: {message}" if place else message
 
 
 def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
     """Return where a problem is, what is wrong and what to do next."""
-    place, kind = tuple(details["loc"]), details["type"]
-    context, value = details.get("ctx", {}), details["input"]
+    place, kind, value = tuple(details["loc"]), details["type"], details["input"]
     if kind == PROBLEM:
-        return place, context["message"], context["hint"]
+        return place, details["ctx"]["message"], details["ctx"]["hint"]
+    if kind == "default_factory_not_called":
+        return place, "", ""
     fields = _fields_around(place)
     name = str(place[-1]) if place else ""
     if kind == "extra_forbidden":
-        return (
-            place,
-            "this field is unknown.",
-            FIELDS.get(name) or did_you_mean(name, fields),
-        )
-    known = fields.get(name)
-    example = _example(name, known) if known else ""
+        hint = FIELDS.get(name) or did_you_mean(name, fields)
+        return place, "this field is unknown.", hint
+    example = _example(name, fields.get(name))
     if kind == "missing":
         return place, "this field is missing.", f"Add it{example}."
-    expected = _EXPECTED.get(kind) or details["msg"].removeprefix("Input ")
-    message = f"{expected}, got {shown(value)}."
+    expected = _EXPECTED.get(kind)
+    wrong = f"should be {expected}" if expected else details["msg"]
+    message = f"{wrong.removeprefix('Input ')}, got {shown(value)}."
     return place, message, f"Write it{example}." if example else "Correct the value."
 
 
@@ -317,8 +300,8 @@ def _fields_around(place: KeyPath) -> Mapping[str, FieldInfo]:
     return part.model_fields if part is not None else {}
 
 
-def _example(name: str, known: FieldInfo) -> str:
-    if not known.examples:
+def _example(name: str, known: FieldInfo | None) -> str:
+    if known is None or not known.examples:
         return ""
     value = known.examples[0]
     bare = isinstance(value, str) and not NUMBER.fullmatch(value)

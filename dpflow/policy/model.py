@@ -6,7 +6,7 @@ that a mistake shows before the first step and not in the middle of a flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -33,14 +33,7 @@ from dpflow.policy.fields import (
     rule_problem,
 )
 from dpflow.policy.partition import Partition
-from dpflow.policy.pinned import (
-    declared_budget,
-    declared_share,
-    declared_theorem,
-    exact_text,
-    guarantee_in_words,
-    parameters,
-)
+from dpflow.policy.pinned import guarantee_in_words
 from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.types import (
     FLOW_PATTERN,
@@ -49,10 +42,17 @@ from dpflow.policy.types import (
     Text,
     check_flow_name,
     did_you_mean,
+    exact_text,
     problem_at,
     raise_all,
 )
 from dpflow.rounding import number_text, reading_up
+
+#: Fields that a ledger keeps as they are declared.
+_KEPT = {
+    *("dataset", "unit", "relation", "budget", "other_flows"),
+    *("lifetime", "partition", "population", "source"),
+}
 
 
 def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
@@ -73,8 +73,7 @@ class Policy(Governing):
     )
     odometer: OdometerChoice | None = Field(
         default=None,
-        description="The theorem that bounds, at every moment, what a flow's steps "
-        "have lost, each given all that was released before.",
+        description="The theorem that bounds the loss of a flow at every moment.",
         examples=[{"theorem": "rdp", "delta": "1e-6"}],
     )
     flows: Mapping[str, FlowShare] = Field(
@@ -85,8 +84,7 @@ class Policy(Governing):
     )
     other_flows: Literal["refuse", "allow"] = Field(
         default_factory=_default_for_others,
-        description="Whether flows that are not named may use the dataset. "
-        "Default: refuse if any flow is named, else allow.",
+        description="Whether unnamed flows may use it. Default: if no flow is named.",
         examples=["refuse"],
     )
     partition: Partition | None = Field(
@@ -106,8 +104,7 @@ class Policy(Governing):
     )
     errors: Literal["redact", "keep"] = Field(
         default="redact",
-        description="What a failing body's exception shows in Prefect: its type only, "
-        "or all of it. Its text may hold private data.",
+        description="What Prefect shows of a body's error; its text may be private.",
         examples=["redact"],
     )
     on_exhausted: OnExhausted = Field(
@@ -129,20 +126,25 @@ class Policy(Governing):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        raise_all("Policy", self._problems())
+        solved = any(share.plan or share.reserved for share in self.flows.values())
+        problems = [*self._rule_problems()]
+        # A plan is solved for rules, so they come first.
+        if solved and not problems:
+            problems = rule_problem(self.pinned, "flows")
+        raise_all("Policy", problems)
         return self
 
     # The rules
 
     def dataset_filter(self) -> Filter:
         """Make the filter of the whole dataset."""
-        return self._filter(self.budget.epsilon, self.budget.delta)
+        return self._filter(self.budget)
 
     def whole_filter(self) -> Filter | None:
         """Make the filter of all partitions by time together; None without a cap."""
-        if self.partition is None or not self.partition.by_time or not self.lifetime:
+        if not self.partition or not self.partition.by_time or not self.lifetime:
             return None
-        return self._filter(self.lifetime.epsilon, self.lifetime.delta)
+        return self._filter(self.lifetime)
 
     @property
     def promised(self) -> Budget:
@@ -155,10 +157,8 @@ class Policy(Governing):
         Args:
             flow: Name of the flow; None outside any flow.
         """
-        share = self._share(flow)
-        if share is None or share.epsilon is None:
-            return None
-        return self._filter(share.epsilon, share.delta or Decimal(0))
+        share = self.flows.get(flow or "")
+        return self._filter(share) if share and share.epsilon else None
 
     def flow_odometer(self, flow: str | None) -> Odometer | None:
         """Make the odometer of a flow; None if the policy asks for none.
@@ -178,38 +178,25 @@ class Policy(Governing):
 
     def halt_at(self, flow: str | None) -> Fraction | None:
         """Return the reading that no step of the flow may pass; None if no limit."""
-        share = self._share(flow)
-        if share is None or share.halt_at_epsilon is None:
-            return None
-        return Fraction(share.halt_at_epsilon)
+        share = self.flows.get(flow or "")
+        halt = share.halt_at_epsilon if share else None
+        return None if halt is None else Fraction(halt)
 
-    def _share(self, flow: str | None) -> FlowShare | None:
-        return None if flow is None else self.flows.get(flow)
-
-    def _filter(self, epsilon: Decimal, delta: Decimal) -> Filter:
-        numbers = {"epsilon": exact_text(epsilon), "delta": exact_text(delta)}
-        return make_filter(self.filter.theorem, **numbers, **self.filter.options)
+    def _filter(self, numbers: Budget | FlowShare) -> Filter:
+        budget = numbers.model_dump(include={"epsilon", "delta"})
+        return make_filter(self.filter.theorem, **budget, **self.filter.options)
 
     # What must hold between the fields
 
-    def _problems(self) -> Iterator[InitErrorDetails]:
-        found = [*self._rule_problems()]
-        solved = [name for name, s in self.flows.items() if s.plan or s.reserved]
-        if solved and not found:
-            # A plan is solved for rules, so they come first.
-            found += rule_problem(self.pinned, "flows", solved[0])
-        yield from found
-
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
-        wrong_filter = rule_problem(
-            lambda: self._related(self.dataset_filter()), "filter"
-        )
-        wrong_odometer = rule_problem(
-            lambda: self._related(self.flow_odometer(None)), "odometer"
-        )
+        made = self.dataset_filter, partial(self.flow_odometer, None)
+        wrong_filter = rule_problem(partial(self._related, made[0]), "filter")
+        wrong_odometer = rule_problem(partial(self._related, made[1]), "odometer")
         yield from (*wrong_filter, *wrong_odometer)
         if self.lifetime is not None:
-            yield from _above("budget", self.budget, "lifetime", self.lifetime)
+            yield from _above(
+                "budget", self.budget, "lifetime", self.lifetime, "budget"
+            )
         if not wrong_filter:
             yield from rule_problem(self.whole_filter, "lifetime")
         broken = self.partition and self.partition.problem_with(
@@ -228,8 +215,9 @@ class Policy(Governing):
             if share.halt_at_epsilon is not None and not wrong_odometer:
                 yield from self._halt_problems(flow, share.halt_at_epsilon)
 
-    def _related(self, rule: Rule | None) -> Rule | None:
-        """Refuse a theorem that does not hold under the policy's relation."""
+    def _related(self, make: Callable[[], Rule | None]) -> None:
+        """Make a rule, and refuse it where the policy's relation is not its own."""
+        rule = make()
         if rule is not None and self.relation not in rule.relations:
             holds = " and ".join(rule.relations)
             msg = (
@@ -237,7 +225,6 @@ class Policy(Governing):
                 "another theorem, or another relation if the data allows it."
             )
             raise InvalidCost(msg)
-        return rule
 
     def _halt_problems(self, flow: str, halt: Decimal) -> Iterator[InitErrorDetails]:
         place = ("flows", flow, "halt_at_epsilon")
@@ -245,9 +232,10 @@ class Policy(Governing):
             hint = f"Add `odometer: NAME`, or drop it. {did_you_mean('', ODOMETERS)}"
             yield problem_at("halt_at_epsilon needs an odometer.", hint, *place)
             return
-        broken = rule_problem(partial(self.flow_odometer, flow), *place)
-        yield from broken
-        odometer = None if broken else self.flow_odometer(flow)
+        if broken := rule_problem(partial(self.flow_odometer, flow), *place):
+            yield from broken
+            return
+        odometer = self.flow_odometer(flow)
         idle = odometer.read(odometer.zero()) if odometer else 0.0
         if idle >= Fraction(halt):
             reading = reading_up(idle)
@@ -266,12 +254,11 @@ class Policy(Governing):
         Equal declarations give equal JSON, however their numbers are spelt. This is
         what a ledger compares a file with.
         """
-        flows = {name: declared_share(self.flows[name]) for name in sorted(self.flows)}
         return {
             **self._kept_as_declared(),
-            "filter": declared_theorem(self.filter),
-            "odometer": declared_theorem(self.odometer),
-            "flows": flows,
+            "filter": self.filter.declared(),
+            "odometer": self.odometer.declared() if self.odometer else None,
+            "flows": self._declared_flows(),
         }
 
     def pinned(self) -> dict[str, Any]:
@@ -280,61 +267,50 @@ class Policy(Governing):
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
         whole = self.whole_filter()
+        flows = {
+            name: {
+                **share,
+                "filter": _parameters(self.flow_filter(name)),
+                "odometer": _parameters(self.flow_odometer(name)),
+            }
+            for name, share in self._declared_flows().items()
+        }
         return with_derived_numbers(
             {
                 **self._kept_as_declared(),
-                **({} if whole is None else {"whole": parameters(whole)}),
-                "filter": parameters(self.dataset_filter()),
-                "odometer": parameters(self.flow_odometer(None)),
-                "flows": {flow: self._pinned_flow(flow) for flow in sorted(self.flows)},
+                **({"whole": _parameters(whole)} if whole else {}),
+                "filter": _parameters(self.dataset_filter()),
+                "odometer": _parameters(self.flow_odometer(None)),
+                "flows": flows,
             }
         )
 
+    def _declared_flows(self) -> dict[str, Any]:
+        return {name: self.flows[name].model_dump() for name in sorted(self.flows)}
+
     def _kept_as_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; empty ones are left out."""
-        found: dict[str, Any] = {
-            "dataset": self.dataset,
-            "unit": self.unit,
-            "relation": self.relation,
-            "budget": declared_budget(self.budget),
-            "other_flows": self.other_flows,
-        }
-        if self.lifetime is not None:
-            found["lifetime"] = declared_budget(self.lifetime)
-        if self.partition is not None:
-            found["partition"] = self.partition.model_dump(exclude_none=True)
-        for name in ("population", "source"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
-        return found
-
-    def _pinned_flow(self, flow: str) -> dict[str, Any]:
-        return {
-            **declared_share(self.flows[flow]),
-            "filter": parameters(self.flow_filter(flow)),
-            "odometer": parameters(self.flow_odometer(flow)),
-        }
+        return self.model_dump(include=_KEPT, exclude_none=True)
 
     def guarantee_sentence(self) -> str:
         """Say what the policy guarantees, and on which assumptions."""
         return guarantee_in_words(self._kept_as_declared())
 
 
+def _parameters(rule: Rule | None) -> dict[str, Any] | None:
+    return None if rule is None else rule.parameters()
+
+
 def _above(
-    name: str,
-    part: Budget | FlowShare,
-    limit: str,
-    whole: Budget,
-    *place: str,
+    name: str, part: Budget | FlowShare, limit: str, whole: Budget, *place: str
 ) -> Iterator[InitErrorDetails]:
     """Refuse a budget or share above its limit."""
     for number in ("epsilon", "delta"):
         small, large = getattr(part, number), getattr(whole, number)
         if small is not None and small > large:
             text = exact_text(large)
-            message = (
-                f"the {name}'s {number} {exact_text(small)} exceeds the {limit}'s "
-                f"{number} {text}."
+            excess = (
+                f"{number} {exact_text(small)} exceeds the {limit}'s {number} {text}"
             )
             hint = f"Write at most {text}, or raise the {limit}."
-            yield problem_at(message, hint, *(place or (name,)), number)
+            yield problem_at(f"the {name}'s {excess}.", hint, *place, number)

@@ -9,24 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting import Rule
-from dpflow.policy.fields import (
-    Budget,
-    FlowShare,
-    OdometerChoice,
-    PlannedStep,
-    TheoremChoice,
-)
-from dpflow.policy.strict_yaml import NUMBER, KeyPath, exact_decimal, key_text
+from dpflow.policy.fields import Budget
+from dpflow.policy.strict_yaml import KeyPath, exact_decimal, key_text
+from dpflow.policy.types import exact_text
 from dpflow.rounding import number_from_text, number_text
-
-
-def exact_text(number: Decimal) -> str:
-    """Write a number exactly, in one spelling: 3 and 3.00 become the same text."""
-    return number_text(Fraction(number))
 
 
 def readable_text(number: Decimal) -> str:
@@ -35,69 +23,9 @@ def readable_text(number: Decimal) -> str:
     return text if Decimal(text) == number else exact_text(number)
 
 
-def parameters(rule: Rule | None) -> dict[str, Any] | None:
-    """Return the numbers that a rule was made from, if there is a rule."""
-    return None if rule is None else rule.parameters()
-
-
-# The declared form
-
-
 def declared_budget(budget: Budget) -> dict[str, str]:
     """Return a budget in one spelling."""
-    return {"epsilon": exact_text(budget.epsilon), "delta": exact_text(budget.delta)}
-
-
-def declared_theorem(choice: TheoremChoice | None) -> dict[str, Any] | None:
-    """Return a theorem and its options as they were given, in one spelling."""
-    if choice is None:
-        return None
-    found = {"theorem": choice.theorem, **choice.options}
-    if isinstance(choice, OdometerChoice) and choice.delta is not None:
-        found["delta"] = choice.delta
-    return {name: _one_spelling(value) for name, value in found.items()}
-
-
-def declared_share(share: FlowShare) -> dict[str, Any]:
-    """Return a flow's share in one spelling; a share without a delta has delta 0.
-
-    A plan and `reserved` stand there only if the share has them.
-    """
-    delta = None if share.epsilon is None else share.delta or Decimal(0)
-    numbers = {
-        "epsilon": share.epsilon,
-        "delta": delta,
-        "halt_at_epsilon": share.halt_at_epsilon,
-    }
-    found = {k: None if v is None else exact_text(v) for k, v in numbers.items()}
-    reserved = {"reserved": True} if share.reserved else {}
-    return {**found, **_declared_plan(share), **reserved}
-
-
-def _declared_plan(share: FlowShare) -> dict[str, Any]:
-    if share.plan is None:
-        return {}
-    steps = {k: _declared_step(step) for k, step in sorted(share.plan.steps.items())}
-    return {"plan": {"runs": share.plan.runs, "steps": steps}}
-
-
-def _declared_step(step: PlannedStep) -> dict[str, str]:
-    if step.weight is None:
-        return {"cost": str(step.cost)}
-    mechanism = step.mechanism or "Gaussian"
-    return {"weight": exact_text(step.weight), "mechanism": mechanism}
-
-
-def _one_spelling(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {name: _one_spelling(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_one_spelling(part) for part in value]
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        return value
-    text = str(value)
-    number = exact_decimal(text) if NUMBER.fullmatch(text) else None
-    return text if number is None else exact_text(number)
+    return budget.model_dump()
 
 
 # Differences
@@ -151,28 +79,24 @@ def guarantee_in_words(
         adds_up: Whether the budgets of all terms add up to a guarantee.
         shortly: Whether the words that all guarantees share stand above already.
     """
-    dataset: str = pinned["dataset"]
-    what = f"dataset {dataset!r}"
-    if dataset.startswith(_POPULATION):
-        what = f"all datasets of population {dataset.removeprefix(_POPULATION)!r}"
+    dataset, population = f"dataset {pinned['dataset']!r}", ""
+    if pinned["dataset"].startswith(_POPULATION):
+        population = pinned["dataset"].removeprefix(_POPULATION)
+        dataset = f"all datasets of population {population!r}"
+    budget = budget_text(pinned["budget"])
     sentence = (
-        f"Every {pinned['unit']} ({pinned['relation']}): all releases from "
-        f"{what} governed by this ledger in one term together are "
-        f"{budget_text(pinned['budget'])}-differentially private, if every "
-        "declared sensitivity is right and every step draws the noise it declares."
+        f"all releases from {dataset} governed by this ledger in one term together are "
+        f"{budget}-differentially private, if every declared sensitivity is right and "
+        "every step draws the noise it declares."
     )
     if shortly:
-        sentence = (
-            f"Every {pinned['unit']} ({pinned['relation']}): "
-            f"{budget_text(pinned['budget'])} for {what}, in the same sense."
-        )
-    lifetime = pinned.get("lifetime")
-    cap = None if lifetime is None else budget_text(lifetime)
-    parts = [sentence]
-    if dataset.startswith(_POPULATION):
+        sentence = f"{budget} for {dataset}, in the same sense."
+    cap = budget_text(pinned["lifetime"]) if "lifetime" in pinned else None
+    parts = [f"Every {pinned['unit']} ({pinned['relation']}): {sentence}"]
+    if population:
         parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
-        parts.append(partition_words(pinned["partition"], pinned["unit"], cap))
+        parts.append(_partition_words(pinned["partition"], pinned["unit"], cap))
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
@@ -188,35 +112,29 @@ def guarantee_in_words(
     return " ".join(parts)
 
 
-def partition_words(
+def _partition_words(
     partition: Mapping[str, Any], unit: str, lifetime: str | None
 ) -> str:
-    """Say what partitions protect, and what they do not.
-
-    Args:
-        partition: How the dataset is divided.
-        unit: The privacy unit.
-        lifetime: The cap on all partitions together, in words, if there is one.
-    """
+    """Say what partitions protect, and what they do not."""
     by = partition["by"]
     if by not in TIMES:
         return (
             f"Each {by} has this budget to itself, and the guarantee holds if all "
-            f"records of one {unit} belong to one {by} for ever."
+            f"records of one {unit} belong to one {by} permanently."
         )
     person = unit.removesuffix(f"-{by}")
     zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
     where = "" if zone is None else f" ({zone})"
-    alone = (
-        f"Each {by}{where} has this budget to itself: it hides what one {person} "
-        "did in it."
-    )
+    rest = f"Over all {by}s together, one {person} is kept within {lifetime}."
     if lifetime is None:
-        return (
-            f"{alone} One {person} in many {by}s loses more, without a limit: give "
-            "`lifetime` a budget to cap it."
+        rest = (
+            f"One {person} in many {by}s loses more, without a limit: give `lifetime` "
+            "a budget to cap it."
         )
-    return f"{alone} Over all {by}s together, one {person} is kept within {lifetime}."
+    return (
+        f"Each {by}{where} has this budget to itself: it hides what one {person} did "
+        f"in it. {rest}"
+    )
 
 
 def budget_text(budget: Mapping[str, str]) -> str:

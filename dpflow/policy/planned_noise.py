@@ -38,7 +38,7 @@ _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
 _LOWEST = RATIO_LOW * 10**4
 
-#: What a flow is admitted by: each says whether a tally of so many runs fits.
+#: Says whether so many runs fit, given the noise of each step.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
 
 
@@ -56,9 +56,12 @@ def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
     if planned:
         _check_alone(pinned, planned)
     for name in planned:
-        solved = _solved(json.dumps(_asked(pinned, flows[name]), sort_keys=True))
+        try:
+            solved = dict(_solved(json.dumps(_asked(pinned, flows[name]))))
+        except InvalidCost as error:
+            raise InvalidCost(error.message, name="plan", value=name) from None
         if solved:
-            flows[name] = {**flows[name], "noise": dict(solved)}
+            flows[name] = {**flows[name], "noise": solved}
     return {**pinned, "flows": flows}
 
 
@@ -72,51 +75,46 @@ def planned_multiplier(
     """
     share = pinned["flows"].get(flow, {})
     noise = share.get("noise", {})
-    where = f"the policy of dataset {pinned['dataset']!r}"
-    if step not in noise:
-        known = ", ".join(noise) or "none"
-        msg = (
-            f"step {step!r} declares {planned!r}, but {where} plans no noise for it in "
-            f"flow {flow!r} (planned steps: {known}). Name it there under "
-            "`flows: {FLOW: {plan: ...}}`, or give the noise as a number."
+    mechanism = share["plan"]["steps"][step]["mechanism"] if step in noise else None
+    if mechanism == planned.mechanism:
+        return number_from_text(noise[step])
+    why = f"{mechanism} noise. Write `mechanism: {planned.mechanism}` there"
+    if mechanism is None:
+        why = (
+            f"no noise for it in flow {flow!r} (planned steps: "
+            f"{', '.join(noise) or 'none'}). Name it there under "
+            "`flows: {FLOW: {plan: ...}}`"
         )
-        raise InvalidCost(msg, name="noise", value="planned")
-    mechanism = share["plan"]["steps"][step]["mechanism"]
-    if mechanism != planned.mechanism:
-        msg = (
-            f"step {step!r} declares {planned!r}, but {where} plans {mechanism} "
-            f"noise. Write `mechanism: {planned.mechanism}` there, or declare "
-            f"{mechanism}."
-        )
-        raise InvalidCost(msg, name="noise", value=planned.mechanism)
-    return number_from_text(noise[step])
+    msg = (
+        f"step {step!r} declares {planned!r}, but the policy of dataset "
+        f"{pinned['dataset']!r} plans {why}, or give the noise as a number."
+    )
+    raise InvalidCost(msg, name="noise", value=mechanism or "planned")
 
 
 def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     """Refuse a plan whose runs others could use up, or that no total bounds."""
     whole = [name for name in planned if pinned["flows"][name]["epsilon"] is None]
-    why, hint = "", ""
+    hint = "Write the noise as a number."
     if len(whole) > 1:
         why = f"the flows {', '.join(whole)} each plan to use the whole budget"
         hint = "Give each a share: epsilon and delta."
     elif "partition" in pinned:
         why = "runs cannot be planned where each partition has a budget of its own"
-        hint = "Write the noise as a number."
     elif "population" in pinned:
         why = "a plan does not see what others use of the population's budget"
-        hint = "Write the noise as a number."
-    if why:
-        msg = f"{why}. {hint}"
-        raise InvalidCost(msg, name="plan", value=None)
+    else:
+        return
+    msg = f"{why}. {hint}"
+    raise InvalidCost(msg, name="plan", value=[*whole, *planned][0])
 
 
 def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
     """Return all that a flow's noise depends on."""
-    halt = share.get("halt_at_epsilon")
     return {
         "filters": [rule for rule in (pinned["filter"], share["filter"]) if rule],
-        "odometer": None if halt is None else share["odometer"],
-        "halt": halt,
+        "odometer": share["odometer"],
+        "halt": share["halt_at_epsilon"],
         **share["plan"],
     }
 
@@ -160,11 +158,12 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
 
 def _admission(plan: Mapping[str, Any]) -> _Admits:
     rules: list[Rule] = [make_filter(**each) for each in plan["filters"]]
-    if plan["odometer"] is not None:
+    halt = None
+    if plan["halt"] is not None:
         rules.append(make_odometer(**plan["odometer"]))
+        halt = number_from_text(plan["halt"])
     for rule in rules:
-        check_steady(rule)
-    halt = None if plan["halt"] is None else number_from_text(plan["halt"])
+        _check_steady(rule)
     kinds = {k: step.get("mechanism") for k, step in plan["steps"].items()}
     texts = [step["cost"] for step in plan["steps"].values() if "cost" in step]
     others = [cost_from_text(text) for text in texts]
@@ -173,20 +172,16 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
         planned = [PlannedNoise.of_unit(kinds[k]).at(m) for k, m in noise.items()]
         steps = [*planned, *others]
         return all(
-            admitted(rule, halt, reduce(add, map(rule.price, steps)).times(runs))
+            _admitted(rule, halt, reduce(add, map(rule.price, steps)).times(runs))
             for rule in rules
         )
 
     return admits
 
 
-def check_steady(rule: Rule) -> None:
-    """Refuse a rule under which runs to come have no price that is known today.
-
-    Raises:
-        InvalidCost: If what a step is charged depends on what was used, or on whom.
-    """
-    if rule.steady and rule.theorem not in ("individual", "sequence"):
+def _check_steady(rule: Rule) -> None:
+    """Refuse a rule under which runs to come have no price that is known today."""
+    if rule.steady and not rule.lists_steps:
         return
     msg = (
         f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
@@ -196,14 +191,11 @@ def check_steady(rule: Rule) -> None:
     raise InvalidCost(msg, name="plan", value=rule.theorem)
 
 
-def admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+def _admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
     """Say whether a flow's gate lets a total be: a filter, or an odometer's halt."""
     if isinstance(rule, Filter):
         return rule.admits(total)
-    if not isinstance(rule, Odometer) or halt is None:
-        return True
-    reading = rule.read(total)
-    return reading != float("inf") and Fraction(reading) <= halt
+    return not isinstance(rule, Odometer) or rule.read(total) <= (halt or 0)
 
 
 def _root(weight: Fraction) -> Fraction:

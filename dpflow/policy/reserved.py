@@ -16,9 +16,6 @@ from dpflow.exceptions import InvalidCost
 from dpflow.policy.planned_noise import plan_lines, with_planned_noise
 from dpflow.rounding import from_units, short_up
 
-#: Filters whose thresholds add up: a step has the same price in a share and outside.
-_ALLOWED = ("basic", "zcdp", "gdp", "output-dp", "rdp")
-
 _Pinned = Mapping[str, Any]
 
 
@@ -46,11 +43,9 @@ def run_lines(pinned: _Pinned) -> list[str]:
     if "others" not in pinned:
         return plan_lines(pinned)
     names = ", ".join(reserved_flows(pinned))
-    whole = _filter(pinned["filter"])
-    rest = min(
-        (kept / all_ for kept, all_ in _pairs(pinned["others"], whole) if all_),
-        default=0,
-    )
+    whole = _filter(pinned["filter"]).thresholds
+    pairs = zip(pinned["others"]["thresholds"], whole, strict=True)
+    rest = min((kept / all_ for kept, all_ in pairs if all_), default=0)
     line = (
         f"Reserved shares: {names}. All other charges together have {rest:.1%} of the "
         "dataset's budget."
@@ -58,15 +53,11 @@ def run_lines(pinned: _Pinned) -> list[str]:
     return [*plan_lines(pinned), line]
 
 
-def _pairs(others: _Pinned, whole: ThresholdFilter) -> list[tuple[int, int]]:
-    return list(zip(others["thresholds"], whole.thresholds, strict=True))
-
-
 def _with_others(pinned: _Pinned) -> dict[str, Any]:
     flows = reserved_flows(pinned)
     if not flows:
         return dict(pinned)
-    _check_allowed(pinned)
+    _check_allowed(pinned, flows[0])
     whole = _filter(pinned["filter"])
     rest = list(whole.thresholds)
     for flow in flows:
@@ -90,23 +81,22 @@ def _with_others(pinned: _Pinned) -> dict[str, Any]:
     return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
 
 
-def _check_allowed(pinned: _Pinned) -> None:
+def _check_allowed(pinned: _Pinned, flow: str) -> None:
     """Refuse reserved shares where a share is no part of one threshold."""
-    theorem, why = pinned["filter"]["theorem"], ""
+    rule = make_filter(**pinned["filter"])
     hint = "Remove `reserved`, or use a dataset of its own for the flow's data."
     if "partition" in pinned:
         why = "a share cannot be reserved where each partition has its own budget"
     elif "population" in pinned:
         why = "other datasets could use up the population's budget of a reserved share"
-    elif theorem not in _ALLOWED:
-        why = f"a share cannot be reserved under {theorem}: it has no single threshold"
+    elif not rule.adds_up:
+        why = f"a share cannot be reserved under this {rule.theorem} filter: "
+        why += "it has no single threshold"
         hint = "Write `filter: gdp`, or remove `reserved`."
-    elif theorem == "rdp" and "order" not in pinned["filter"]:
-        why = "a share cannot be reserved under several orders of rdp"
-        hint = "Declare one order, or write `filter: gdp`."
-    if why:
-        msg = f"{why}. {hint}"
-        raise InvalidCost(msg, name="reserved", value=True)
+    else:
+        return
+    msg = f"{why}. {hint}"
+    raise InvalidCost(msg, name="reserved", value=flow)
 
 
 def _filter(numbers: _Pinned) -> ThresholdFilter:

@@ -15,8 +15,9 @@ from typing import Literal
 
 from dpflow.exceptions import ConfigurationError, PolicyError
 from dpflow.policy.changes import Change, Verdict, judge, overall
-from dpflow.policy.files import is_policy_file, parse_policy
+from dpflow.policy.files import is_policy_file, read_policies
 from dpflow.policy.model import Policy
+from dpflow.policy.strict_yaml import parse_document
 
 _SECONDS = 120
 _LOCK = "ledger.lock"
@@ -102,23 +103,12 @@ def compare_with_commit(folder: Path, base: str) -> RevisionDiff:
 def _policies(
     files: Mapping[str, bytes], title: str, problems: list[str]
 ) -> dict[str, Policy]:
-    policies: dict[str, Policy] = {}
-    for name, content in sorted(files.items()):
-        if name == _LOCK:
-            continue
-        try:
-            text = content.decode("utf-8", "surrogateescape")
-            policy = parse_policy(text, file=name)
-        except PolicyError as error:
-            problems.append(f"{title}: {error.message}")
-            continue
-        if policy.dataset in policies:
-            problems.append(
-                f"{title}: {name} governs the dataset {policy.dataset!r}, which "
-                "another file governs already"
-            )
-        policies[policy.dataset] = policy
-    return policies
+    texts = {Path(k): v for k, v in sorted(files.items()) if k != _LOCK}
+    found = list(read_policies(texts, lambda p: parse_document(texts[p], str(p))))
+    problems += [
+        f"{title}: {e.message}" for _, e in found if isinstance(e, PolicyError)
+    ]
+    return {p.dataset: p for _, p in found if isinstance(p, Policy)}
 
 
 def _edits(

@@ -21,15 +21,6 @@ def policy_schema() -> dict[str, Any]:
         **schema,
         "title": "Policy of a dataset (dpflow)",
         "description": "What governs one dataset: its budget, theorems and flows.",
-        "examples": [
-            {
-                "dataset": "cdnow",
-                "unit": "customer",
-                "relation": "add-or-remove",
-                "budget": {"epsilon": 3, "delta": "1e-6"},
-                "filter": "gdp",
-            }
-        ],
     }
 
 

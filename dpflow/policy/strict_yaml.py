@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -35,26 +34,21 @@ MAX_EXPONENT = 400
 KeyPath = tuple[str | int, ...]
 
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
-_INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+", re.ASCII)
-_NO_NUMBER = re.compile(r"[-+]?\.inf|\.nan", re.ASCII | re.IGNORECASE)
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE = frozenset({"true", "True", "TRUE"})
-_FALSE = frozenset({"false", "False", "FALSE"})
+#: Kinds of unquoted values, the first that fits; anything else is text.
+_KINDS = {
+    "null": re.compile(r"(~|null|Null|NULL)?"),
+    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "nonfinite": re.compile(r"[-+]?\.inf|\.nan", re.ASCII | re.IGNORECASE),
+    "octal": re.compile(r"[-+]?0[0-9]+", re.ASCII),
+    "int": re.compile(r"[-+]?[0-9]+", re.ASCII),
+    "float": NUMBER,
+}
 
 #: Unicode's kinds of signs that show nothing: controls, marks of direction and format,
 #: ends of lines and paragraphs.
 _HIDING = frozenset({"Cc", "Cf", "Zl", "Zp"})
-#: Controls have no name in Unicode's table.
-_NAMES = {
-    "\0": "NULL",
-    "\r": "CARRIAGE RETURN, without a line feed",
-    "\x1b": "ESCAPE",
-    "\x85": "NEXT LINE",
-}
 
 _TAG = "tag:yaml.org,2002:"
-_NO_ALIASES = "Write the value out where it is used; policies take no {}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +116,9 @@ def parse_document(content: bytes, file: str) -> Document:
         message = f"byte {content[error.start]:#04x} is not UTF-8."
         raise policy_error(file, line, message, "Save the file as UTF-8.") from None
     _refuse_hiding(text, file)
-    root = _compose(text, file)
-    if root is None or _kind(root) == "null":
-        hint = "Start with `dataset: NAME`, `unit:`, `budget:` and `filter:`."
-        raise policy_error(file, 1, "the policy is empty.", hint)
-    if not isinstance(root, yaml.MappingNode):
-        hint = "Write fields such as `dataset: NAME`, one per line."
-        message = "a policy must be a mapping of fields to values."
-        raise policy_error(file, _line(root), message, hint)
-    reader = _Reader(file)
-    return Document(file=file, data=reader.mapping(root, ()), lines=reader.lines)
+    loader = _Loader(text, file)
+    data = loader.mapping(loader.root(), ())
+    return Document(file=file, data=data, lines=loader.lines)
 
 
 def _refuse_hiding(text: str, file: str) -> None:
@@ -142,12 +129,13 @@ def _refuse_hiding(text: str, file: str) -> None:
     # A blank for a blank: the positions stay, and so does the line.
     plain = text.replace("\r\n", " \n")
     for place, sign in enumerate(plain):
-        if unicodedata.category(sign) not in _HIDING or sign in "\t\n":
+        shows = unicodedata.category(sign) not in _HIDING
+        if (shows and not yaml.SafeLoader.NON_PRINTABLE.match(sign)) or sign in "\t\n":
             continue
         if sign == "\ufeff" and place == 0:
             continue
         line = plain.count("\n", 0, place) + 1
-        name = _NAMES.get(sign) or unicodedata.name(sign, "a control character")
+        name = unicodedata.name(sign, "a control character")
         message = (
             f"the sign U+{ord(sign):04X}, {name}, shows nothing, and may hide a field "
             "from who reads the file."
@@ -156,30 +144,53 @@ def _refuse_hiding(text: str, file: str) -> None:
         raise policy_error(file, line, message, hint)
 
 
-class _PolicyLoader(yaml.SafeLoader):
-    """PyYAML's parser, less what a policy must not use."""
+class _Loader(yaml.SafeLoader):
+    """PyYAML's parser without what a policy must not use, and with exact numbers."""
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
+        self.lines: dict[KeyPath, int] = {}
         self._file = file
         self._depth = 0
+
+    def root(self) -> yaml.MappingNode:
+        """Compose the one document, which has to be a mapping."""
+        try:
+            root = self.get_single_node()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            problem = " ".join(part for part in (error.context, error.problem) if part)
+            hint = (
+                "Write one document; check the indentation, colons, quotes and "
+                "brackets near this line."
+            )
+            line = mark.line + 1 if mark else None
+            raise policy_error(
+                self._file, line, f"not YAML: {problem}.", hint
+            ) from None
+        except (ValueError, OverflowError):
+            # PyYAML turns \U escapes into characters without checking their range.
+            raise self._no_character(self.line + 1) from None
+        if not isinstance(root, yaml.MappingNode):
+            hint = "Start with `dataset: NAME`, `unit:`, `relation:` and `budget:`."
+            message = "a policy must be a mapping of fields to values."
+            line = _line(root) if root else 1
+            raise policy_error(self._file, line, message, hint)
+        return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node, refusing aliases, anchors, tags and deep nesting."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        line = event.start_mark.line + 1
+        hint = "Write the value out where it is used, and quote it to make it text."
         if isinstance(event, yaml.AliasEvent):
-            hint = _NO_ALIASES.format("aliases")
-            self._refuse(line, f"the alias *{event.anchor} is not allowed.", hint)
+            self._refuse(event, f"the alias *{event.anchor} is not allowed.", hint)
         if event.anchor is not None:
-            hint = _NO_ALIASES.format("anchors")
-            self._refuse(line, f"the anchor &{event.anchor} is not allowed.", hint)
+            self._refuse(event, f"the anchor &{event.anchor} is not allowed.", hint)
         if event.tag is not None:
-            hint = "Leave the tag out; quote a value to make it text."
-            self._refuse(line, f"the tag {event.tag} is not allowed.", hint)
+            self._refuse(event, f"the tag {event.tag} is not allowed.", hint)
         if self._depth > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels."
-            self._refuse(line, message, "Flatten the options.")
+            self._refuse(event, message, "Flatten the options.")
         self._depth += 1
         try:
             return super().compose_node(parent, index)
@@ -194,71 +205,17 @@ class _PolicyLoader(yaml.SafeLoader):
             return self.DEFAULT_MAPPING_TAG
         # PyYAML passes (unquoted, quoted); tags, its third case, are refused.
         unquoted = isinstance(implicit, tuple) and implicit[0]
-        return _TAG + (_scalar_kind(value) if unquoted else "str")
+        fitting = (name for name, shape in _KINDS.items() if shape.fullmatch(value))
+        return _TAG + (next(fitting, "str") if unquoted else "str")
 
-    def _refuse(self, line: int, message: str, hint: str) -> NoReturn:
-        raise policy_error(self._file, line, message, hint)
-
-
-def _scalar_kind(value: str) -> str:
-    if value in _NULLS:
-        return "null"
-    if value in _TRUE or value in _FALSE:
-        return "bool"
-    if _NO_NUMBER.fullmatch(value):
-        return "nonfinite"
-    if _INTEGER.fullmatch(value):
-        return "octal" if _LEADING_ZERO.fullmatch(value) else "int"
-    return "float" if NUMBER.fullmatch(value) else "str"
-
-
-def _compose(text: str, file: str) -> yaml.Node | None:
-    loader: _PolicyLoader | None = None
-    try:
-        loader = _PolicyLoader(text, file)
-        return loader.get_single_node()
-    except yaml.composer.ComposerError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        hint = "Give each dataset a file of its own."
-        raise policy_error(file, line, "a second document starts here.", hint) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else None
-        problem = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "Check the indentation, colons, quotes and brackets near this line."
-        raise policy_error(file, line, f"not YAML: {problem}.", hint) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        message = f"the character U+{int(error.character):04X} is not allowed."
-        raise policy_error(file, line, message, "Delete it.") from None
-    except (ValueError, OverflowError):
-        # PyYAML turns \U escapes into characters without checking their range.
-        message = "an escape in a quoted text names no character."
-        hint = "Write the character itself."
-        raise policy_error(
-            file, loader.line + 1 if loader else None, message, hint
-        ) from None
-
-
-def _kind(node: yaml.Node) -> str:
-    return str(node.tag).removeprefix(_TAG)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-class _Reader:
-    """Turns nodes into plain data and remembers the line of every key."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.lines: dict[KeyPath, int] = {}
+    # Nodes as plain data
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        """Return a mapping, and remember the lines of its keys."""
         self.lines.setdefault(path, _line(node))
         data: dict[str, Any] = {}
-        for key, key_node, value_node in self._keys(node):
+        for key_node, value_node in node.value:
+            key = self._key(key_node)
             if key in data:
                 first = self.lines[*path, key]
                 message = f"the key {key!r} appears twice (first on line {first})."
@@ -267,74 +224,61 @@ class _Reader:
             data[key] = self._value(value_node, (*path, key))
         return data
 
-    def _keys(
-        self, node: yaml.MappingNode
-    ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        before: Any = None
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._refuse(key_node, "a key must be plain text.", "Write `name: …`.")
-            if _kind(key_node) != "str":
-                message = f"the key {key_node.value!r} is not text."
-                hint = f'Quote it: "{key_node.value}".'
-                if before is not None and _kind(value_node) == "null":
-                    hint = (
-                        f"YAML reads a comma as the next field. If {before.value},"
-                        f"{key_node.value} is a number, write {before.value}."
-                        f"{key_node.value}."
-                    )
-                self._refuse(key_node, message, hint)
-            yield self._text(key_node), key_node, value_node
-            before = value_node if _kind(value_node) == "int" else None
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            self._refuse(node, "a key must be plain text.", "Write `name: …`.")
+        if _kind(node) != "str":
+            hint = f'Quote it: "{node.value}". Numbers have a point, not a comma.'
+            self._refuse(node, f"the key {node.value!r} is not text.", hint)
+        return self._text(node)
 
     def _value(self, node: yaml.Node, path: KeyPath) -> object:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
+        self.lines.setdefault(path, _line(node))
         if isinstance(node, yaml.SequenceNode):
-            return [self._item(item, (*path, i)) for i, item in enumerate(node.value)]
-        if not isinstance(node, yaml.ScalarNode):
-            self._refuse(node, "an unknown kind of value.", "Write it as text.")
-        return self._scalar(node, path)
-
-    def _item(self, node: yaml.Node, path: KeyPath) -> object:
-        self.lines[path] = _line(node)
-        return self._value(node, path)
-
-    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
-        kind, value = _kind(node), str(node.value)
+            return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
+        kind, place = _kind(node), key_text(path)
+        if kind in {"int", "float"}:
+            number = exact_decimal(node.value)
+            if number is None:
+                message = f"{place} is too long or too extreme for a number."
+                hint = f"Use at most {MAX_NUMBER_CHARACTERS} characters."
+                self._refuse(node, message, hint)
+            return int(number) if kind == "int" else number
         if kind == "null":
-            message = f"{key_text(path)} has no value."
+            message = f"{place} has no value."
             self._refuse(node, message, "Give one, or delete the line.")
         if kind == "nonfinite":
-            message = f"{key_text(path)} must be a finite number, got {value}."
+            message = f"{place} must be a finite number, got {node.value}."
             self._refuse(node, message, "Write it as a number such as 0.5 or 1e-6.")
         if kind == "octal":
-            message = f"{key_text(path)}: {value} has a leading zero."
+            message = f"{place}: {node.value} has a leading zero."
             self._refuse(node, message, "Drop the zero, or quote the value if a name.")
-        if kind == "bool":
-            return value in _TRUE
-        if kind in {"int", "float"}:
-            return self._number(node, kind, path)
-        return self._text(node)
+        return node.value.lower() == "true" if kind == "bool" else self._text(node)
 
-    def _number(self, node: yaml.ScalarNode, kind: str, path: KeyPath) -> int | Decimal:
-        number = exact_decimal(node.value)
-        if number is None:
-            message = f"{key_text(path)} is too long or too extreme for a number."
-            hint = f"Use at most {MAX_NUMBER_CHARACTERS} characters, or quote a name."
-            self._refuse(node, message, hint)
-        return int(number) if kind == "int" else number
-
-    def _text(self, node: yaml.ScalarNode) -> str:
-        text = str(node.value)
+    def _text(self, node: yaml.Node) -> str:
         # A lone surrogate can be escaped into YAML but not stored or logged.
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            message = "an escape in a quoted text names no character."
-            self._refuse(node, message, "Write the character itself.")
-        return text
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise self._no_character(_line(node))
+        return str(node.value)
 
-    def _refuse(self, node: yaml.Node, message: str, hint: str) -> NoReturn:
-        raise policy_error(self.file, _line(node), message, hint)
+    def _no_character(self, line: int) -> PolicyError:
+        message = "an escape in a quoted text names no character."
+        return policy_error(self._file, line, message, "Write the character itself.")
+
+    def _refuse(
+        self, part: yaml.Node | yaml.Event, message: str, hint: str
+    ) -> NoReturn:
+        raise policy_error(self._file, _line(part), message, hint)
+
+
+def _kind(node: yaml.Node) -> str:
+    return str(node.tag).removeprefix(_TAG)
+
+
+def _line(part: Any) -> int:
+    return int(part.start_mark.line) + 1
 
 
 def exact_decimal(text: str) -> Decimal | None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -28,11 +29,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.strict_yaml import NUMBER, exact_decimal
-from dpflow.rounding import exact, exact_delta, exact_epsilon
+from dpflow.rounding import exact, exact_delta, exact_epsilon, number_text
 
 #: Marks a problem that carries a hint of its own.
 PROBLEM = "dpflow"
-_NUMBER_HINT = "Write it as a number such as 0.5 or 1e-6."
 _NAME_LENGTH = 200
 _WORD = r"A-Za-z0-9._:/@\-"
 NAME_PATTERN = rf"^[{_WORD}]{{1,{_NAME_LENGTH}}}$"
@@ -89,26 +89,40 @@ def split_hint(error: BaseException) -> tuple[str, str]:
 # Numbers
 
 
+def exact_text(number: Decimal) -> str:
+    """Write a number exactly, in one spelling: 3 and 3.00 become the same text."""
+    return number_text(Fraction(number))
+
+
+def one_spelling(value: object) -> object:
+    """Write all numbers of an option exactly, in one spelling."""
+    if isinstance(value, Mapping):
+        return {name: one_spelling(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [one_spelling(part) for part in value]
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        return value
+    number = exact_decimal(str(value))
+    return str(value) if number is None else exact_text(number)
+
+
 def read_decimal(value: object, name: str) -> Decimal:
     """Read a finite number exactly; a float stands for its shortest decimal."""
-    text = None
-    if isinstance(value, str | Decimal):
+    text = float.__repr__(value) if isinstance(value, float) else ""
+    # Python refuses to write integers of thousands of digits.
+    whole = type(value) is int and abs(value) < 10**_SHOWN
+    if whole or isinstance(value, str | Decimal):
         text = str(value)
-    elif isinstance(value, float):
-        text = float.__repr__(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        # Python refuses to write integers of thousands of digits.
-        text = str(value) if abs(value) < 10**_SHOWN else None
-    number = None if text is None else exact_decimal(text)
+    number = exact_decimal(text)
     if number is None:
         message = f"{name} must be a finite number, got {shown(value)}."
-        raise problem(message, _NUMBER_HINT)
+        raise problem(message, "Write it as a number such as 0.5 or 1e-6.")
     return number
 
 
 def _number(
     read: Callable[..., Fraction], low: dict[str, Any], high: dict[str, Any]
-) -> tuple[BeforeValidator, WithJsonSchema]:
+) -> tuple[BeforeValidator, WithJsonSchema, PlainSerializer]:
     def validate(value: object, info: ValidationInfo) -> Decimal:
         name = info.field_name or "number"
         number = read_decimal(value, name)
@@ -121,23 +135,12 @@ def _number(
     number_schema = {"type": "number", **low, **high}
     text_schema = {"type": "string", "pattern": f"^{NUMBER.pattern}$"}
     schema = WithJsonSchema({"anyOf": [number_schema, text_schema]})
-    return BeforeValidator(validate), schema
+    return BeforeValidator(validate), schema, PlainSerializer(exact_text)
 
 
-def _exact_alert(value: str, *, name: str) -> Fraction:
-    number = Fraction(value)
-    if not 0 < number < 1:
-        msg = (
-            f"{name} must lie strictly between 0 and 1, got {value!r}. "
-            "Write each as a fraction of the budget, such as 0.8."
-        )
-        raise InvalidCost(msg, name=name, value=value)
-    return number
-
-
-def _exact_weight(value: str, *, name: str) -> Fraction:
-    return exact(value, name=name, low=Fraction(1, 10**6), high=Fraction(10**6))
-
+_MILLIONTH = Fraction(1, 10**6)
+_exact_alert = partial(exact, low=_MILLIONTH, high=1 - _MILLIONTH)
+_exact_weight = partial(exact, low=_MILLIONTH, high=1 / _MILLIONTH)
 
 #: An exact epsilon above 0.
 Epsilon = Annotated[
@@ -185,13 +188,6 @@ def _checked_text(value: str, info: ValidationInfo) -> str:
     return value
 
 
-def _checked_rising(value: tuple[Decimal, ...]) -> tuple[Decimal, ...]:
-    if any(high <= low for low, high in pairwise(value)):
-        message = f"alerts must rise strictly, got {[str(x) for x in value]}."
-        raise problem(message, "Sort them and drop repetitions.")
-    return value
-
-
 #: The name of a dataset.
 Name = Annotated[
     str,
@@ -220,7 +216,7 @@ CostText = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 #: Fractions of a budget, rising.
-Alerts = Annotated[tuple[Alert, ...], AfterValidator(_checked_rising)]
+Alerts = Annotated[tuple[Alert, ...], AfterValidator(lambda x: tuple(sorted(set(x))))]
 Unit = Annotated[Text, Field(title="Privacy unit")]
 Relation = Annotated[
     Literal["add-or-remove", "replace-one"],

@@ -20,7 +20,7 @@ from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.alerts import alert_text
 from dpflow.ledger.views.words import account_lines, in_markdown, telling
-from dpflow.prefect.time_limit import ask_briefly, tell_progress
+from dpflow.prefect.client_calls import ask_briefly, tell_progress
 from dpflow.show.guarantees import term_guarantee
 
 logger = logging.getLogger("dpflow")
@@ -76,20 +76,14 @@ def _publish(
     lines += _runs_left(project, dataset)
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
-    _create(
-        create_markdown_artifact,
-        key=key,
-        markdown="\n".join(lines),
-        description=f"Budget of {dataset}",
+    text, about = "\n".join(lines), f"Budget of {dataset}"
+    ask_briefly(
+        _making(create_markdown_artifact, key=key, markdown=text, description=about)
     )
     for view in views:
         if view.kind == "dataset" and view.used_fraction is not None:
-            _create(
-                create_progress_artifact,
-                progress=min(view.used_fraction, 1.0) * _HUNDRED,
-                key=f"{key}-used",
-                description=f"Share of the budget of {dataset} that is used",
-            )
+            about = f"Share of the budget of {dataset} that is used"
+            _publish_progress(ask_briefly, f"{key}-used", view.used_fraction, about)
 
 
 def _guarantee(project: Project, dataset: str) -> str:
@@ -98,10 +92,6 @@ def _guarantee(project: Project, dataset: str) -> str:
     if term is None:
         return ""
     return term_guarantee(term.facts["pinned"], terms(project.ledger, dataset))
-
-
-def _create(make: Callable[..., object], **facts: Any) -> None:
-    ask_briefly(_making(make, **facts))
 
 
 def _making(make: Callable[..., object], **facts: Any) -> Callable[[], object]:
@@ -145,13 +135,16 @@ def _next_step(dataset: str) -> str:
 def publish_progress(notice: Notice) -> None:
     """Publish how many sub-steps of an iterative step have run."""
     done, most = notice.details["done"], notice.details["most"]
-    artifact = _making(
-        create_progress_artifact,
-        progress=done / most * _HUNDRED,
-        key=f"dpflow-step-{_dashes(notice.request.step)}",
-        description=f"{done} of at most {most} sub-steps",
-    )
-    tell_progress(artifact)
+    key, about = f"dpflow-step-{_dashes(notice.request.step)}", f"{done} of at most"
+    _publish_progress(tell_progress, key, done / most, f"{about} {most} sub-steps")
+
+
+def _publish_progress(
+    call: Callable[[Callable[[], object]], object], key: str, share: float, about: str
+) -> None:
+    progress = min(share, 1.0) * _HUNDRED
+    facts = {"progress": progress, "key": key, "description": about}
+    call(_making(create_progress_artifact, **facts))
 
 
 def artifact_key(dataset: str) -> str:

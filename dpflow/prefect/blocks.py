@@ -7,6 +7,8 @@ from typing import Any
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
+from dpflow.config import BLOCK_PREFIX, url_readers
+
 
 class DpflowLedger(Block):
     """The place of dpflow's ledger, kept as a secret.
@@ -52,3 +54,6 @@ def ledger_url(name: str) -> str:
     # Without it, an event loop around the caller gets a coroutine back.
     block: Any = DpflowLedger.load(name, _sync=True)  # type: ignore[call-arg]
     return str(block.url.get_secret_value())
+
+
+url_readers[BLOCK_PREFIX] = ledger_url

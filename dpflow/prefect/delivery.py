@@ -12,13 +12,12 @@ Prefect takes no events for so long that the queue is full; that is logged.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -239,15 +238,6 @@ def flushed() -> Iterator[None]:
         yield
     finally:
         flush()
-
-
-@asynccontextmanager
-async def aflushed() -> AsyncIterator[None]:
-    """Flush behind this block, without blocking the event loop."""
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(flush)
 
 
 def _after_fork_in_child() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from prefect import Flow
 
+from dpflow.prefect.client_calls import patience, patiently
 from dpflow.prefect.keyless_steps import WHAT_TO_DO
 from dpflow.prefect.task import DPTask
-from dpflow.prefect.temporary_server import patience, patiently
 
 P = ParamSpec("P")
 R = TypeVar("R")

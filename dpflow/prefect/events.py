@@ -1,4 +1,4 @@
-"""Budget events in Prefect: what automations, alerts and dashboards listen to.
+"""Budget events and asset metadata in Prefect, for automations, alerts, dashboards.
 
 They are sent after the ledger has committed, and only tell: Prefect being out of reach
 blocks no settlement. docs/events.md documents names and payloads.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from prefect.context import AssetContext
 from prefect.events import emit_event
 
 from dpflow.guard.request import Notice
@@ -60,3 +61,31 @@ def _deployment(request: Request) -> list[dict[str, str]]:
         return []
     role = {"prefect.resource.role": "deployment"}
     return [{"prefect.resource.id": f"prefect.deployment.{deployment}", **role}]
+
+
+def describe_assets(notice: Notice) -> None:
+    """Tell the assets of the running task what the ledger committed.
+
+    A settled release is one materialisation; a replay of it is none.
+    """
+    context = AssetContext.get()
+    if context is None or not context.downstream_assets:
+        return
+    if notice.kind == "replayed":
+        context.downstream_assets.clear()
+    if notice.kind != "settled":
+        return
+    request = notice.request
+    for policy in request.policies:
+        facts = {
+            "dataset": policy.dataset,
+            "unit": policy.unit,
+            "epsilon": str(policy.budget.epsilon),
+            "delta": str(policy.budget.delta),
+            "filter": policy.filter.theorem,
+            "cost": request.cost.describe(),
+            "reservation": request.reservation,
+            "digest": notice.details["digest"],
+        }
+        for asset in context.downstream_assets:
+            context.add_asset_metadata(asset.key, facts)

@@ -11,24 +11,29 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
-from uuid import UUID
 
-from prefect import Flow, Task
-from prefect.client.orchestration import get_client
+from prefect import Flow
 from prefect.context import FlowRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from dpflow.config import flow_settings, keep_settings
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    require,
+)
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
-from dpflow.prefect.delivery import aflushed, flushed
+from dpflow.prefect.client_calls import ask_briefly, pause_deployment
+from dpflow.prefect.delivery import flush, flushed
 from dpflow.prefect.deployments import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
+from dpflow.prefect.privacy import check_function
+from dpflow.prefect.run_context import current_run
 from dpflow.prefect.run_reservation import RunCostsLike, RunReservation
 from dpflow.prefect.states import refused_state
-from dpflow.prefect.time_limit import ask_briefly
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,10 +98,14 @@ def dp_flow(
         ... def weekly_report(week: str) -> None:
         ...     publish(week, customers(week))
     """
-    _check_callback(on_exhausted)
+    require(
+        on_exhausted is None or callable(on_exhausted),
+        "on_exhausted= takes a function of the refusal; what a flow does then is said "
+        f"in the policy, as on_exhausted: {{flow: skip}}. Got {on_exhausted!r}",
+    )
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
-        _check_function(function)
+        check_function(function, "dp_flow")
         whole = RunReservation(reserve_run, function)
 
         @functools.wraps(function)
@@ -122,7 +131,7 @@ def dp_flow(
             value = None
             with _project_kept():
                 run = await asyncio.to_thread(_execution)
-                async with aflushed():
+                try:
                     with noted_steps(run.id), whole.sealed():
                         try:
                             await asyncio.to_thread(whole.begin, args, kwargs)
@@ -132,6 +141,8 @@ def dp_flow(
                             if not await asyncio.to_thread(_halted, run, error):
                                 raise
                         return await asyncio.to_thread(_ended, run, value, on_exhausted)
+                finally:
+                    await asyncio.to_thread(flush)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
@@ -139,42 +150,13 @@ def dp_flow(
     return decorate if function is None else decorate(function)
 
 
-def _check_callback(on_exhausted: object) -> None:
-    if on_exhausted is not None and not callable(on_exhausted):
-        msg = (
-            "on_exhausted= takes a function of the refusal; what a flow does then is "
-            f"said in the policy, as on_exhausted: {{flow: skip}}. Got {on_exhausted!r}"
-        )
-        raise ConfigurationError(msg)
-
-
-def _check_function(function: Callable[..., Any]) -> None:
-    """Refuse what could not be asked at its end whether a step was refused."""
-    if isinstance(function, Flow | Task):
-        msg = (
-            f"@dp_flow goes directly on the function, and {function.name!r} is a "
-            "Prefect flow or task already: give the options of @flow to @dp_flow."
-        )
-        raise ConfigurationError(msg)
-    if not callable(function) or isinstance(function, classmethod | staticmethod):
-        msg = f"a flow is made of a function, got {function!r}"
-        raise ConfigurationError(msg)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        msg = (
-            "a dp_flow cannot be a generator: its steps would run behind its end. "
-            "Return the whole output."
-        )
-        raise ConfigurationError(msg)
-
-
 def _finished(value: R) -> R:
     """Refuse an output whose steps are yet to run: behind the end of their flow."""
-    if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        kind = "a generator"
-    elif inspect.iscoroutine(value):
+    kind = "a generator"
+    if inspect.iscoroutine(value):
         value.close()
         kind = "a coroutine"
-    else:
+    elif not inspect.isgenerator(value) and not inspect.isasyncgen(value):
         return value
     msg = (
         f"the flow returned {kind}, which has not run yet: its steps would run behind "
@@ -220,30 +202,23 @@ def _is_run(function: Callable[..., Any]) -> bool:
 
     A plain call of `flow.fn`, as `flow.visualize()` makes it too, has no run to end.
     """
-    context = FlowRunContext.get()
-    return (
-        context is not None
-        and context.flow is not None
-        and (context.flow.fn is function)
-    )
+    flow = getattr(FlowRunContext.get(), "flow", None)
+    return flow is not None and flow.fn is function
 
 
 def _project_kept() -> AbstractContextManager[None]:
     """Keep the project of this flow run, whatever directory its function works in."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
+    if (run := current_run()) is None:
         return nullcontext()
-    run = context.flow_run
     return flow_settings(str(run.id), subflow=run.parent_task_run_id is not None)
 
 
 def _execution() -> _Execution:
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
+    if (run := current_run()) is None:
         return _Execution("", 0)
-    run, project = str(context.flow_run.id), current_project()
+    project = current_project()
     keep_settings(project.settings)
-    return _Execution(run, count_refusals(project.ledger, run))
+    return _Execution(str(run.id), count_refusals(project.ledger, str(run.id)))
 
 
 def _halted(run: _Execution, error: Exception) -> bool:
@@ -293,20 +268,12 @@ def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None
 
 def _pause_schedule() -> None:
     """Pause the deployment of this run; the ledger is what really holds."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return
-    deployment = context.flow_run.deployment_id
-    if deployment is None:
+    run = current_run()
+    if run is None or run.deployment_id is None:
         return
     try:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
         # #11107, #23095): pause again at every refusal.
-        ask_briefly(partial(_pause, deployment))
+        ask_briefly(partial(pause_deployment, run.deployment_id))
     except Exception:
         logger.exception("the schedule could not be paused; the ledger still refuses")
-
-
-def _pause(deployment: UUID) -> None:
-    with get_client(sync_client=True) as client:
-        client.pause_deployment(deployment)

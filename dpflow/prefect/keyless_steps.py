@@ -7,7 +7,7 @@ each tick, and a late or repeated one then draws and pays a second time.
 from __future__ import annotations
 
 import logging
-import threading
+from functools import cache
 from typing import Any
 
 from prefect.exceptions import MissingContextError
@@ -21,9 +21,6 @@ WHAT_TO_DO = (
     "@guarded function of it."
 )
 
-_lock = threading.Lock()
-_told: set[tuple[str, str]] = set()
-
 
 def warn_if_unnamed(notice: Notice) -> None:
     """Warn of a charged step of a deployed run that names no release key.
@@ -32,18 +29,17 @@ def warn_if_unnamed(notice: Notice) -> None:
     """
     request = notice.request
     deployment = request.body.get("deployment")
-    if notice.kind != "reserved" or deployment is None:
-        return
-    if request.key_text or request.fresh:
-        return
-    with _lock:
-        if (deployment, request.step) in _told:
-            return
-        _told.add((deployment, request.step))
+    is_kept = request.key_text or request.fresh
+    if notice.kind == "reserved" and deployment is not None and not is_kept:
+        _warn(deployment, request.step)
+
+
+@cache
+def _warn(deployment: str, step: str) -> None:  # noqa: ARG001 (once for each)
     _logger().warning(
         "DP step %r names no release_key, and this flow run is of a deployment: every "
         "run charges the step again, a late or repeated one too. %s",
-        request.step,
+        step,
         WHAT_TO_DO,
     )
 

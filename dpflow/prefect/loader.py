@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
-from prefect import Flow, Task
+from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import TaskOptions
 from typing_extensions import Unpack
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.redaction import shown_by_loader
-from dpflow.prefect.privacy import checked_call, checked_map
+from dpflow.prefect.privacy import check_function, checked_call, checked_map
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,37 +112,18 @@ def private_task(
         ...     return pd.read_parquet(f"{week}.parquet")
     """
     _check_storing(task_options)
-    if errors not in ("redact", "keep"):
-        msg = f"errors= takes 'redact' or 'keep', got {errors!r}"
-        raise ConfigurationError(msg)
-
-    task_options["persist_result"] = False
+    allowed = ("redact", "keep")
+    require(errors in allowed, f"errors= takes 'redact' or 'keep', got {errors!r}")
+    task_options["persist_result"] = task_options["log_prints"] = False
     task_options["cache_policy"] = NO_CACHE
-    task_options["log_prints"] = False
 
     def decorate(function: Callable[P, R]) -> PrivateTask[P, R]:
-        _check_function(function)
+        check_function(function, "private_task")
         name = str(task_options.get("name") or getattr(function, "__name__", "task"))
         chosen = function if errors == "keep" else _redacted(name, function)
         return PrivateTask(fn=chosen, **task_options)
 
     return decorate if function is None else decorate(function)
-
-
-def _check_function(function: Callable[..., Any]) -> None:
-    """Refuse what Prefect would keep something of, or what reads the data later."""
-    if isinstance(function, Flow | Task):
-        msg = (
-            f"@private_task goes directly on the function, and {function.name!r} is a "
-            "Prefect flow or task already, which keeps its own results and errors"
-        )
-        raise ConfigurationError(msg)
-    if not callable(function) or isinstance(function, classmethod | staticmethod):
-        msg = f"a private task is made of a function, got {function!r}"
-        raise ConfigurationError(msg)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        msg = "a private task cannot be a generator; return the whole data"
-        raise ConfigurationError(msg)
 
 
 def _redacted(task: str, function: Callable[P, R]) -> Callable[P, R]:
@@ -170,6 +151,6 @@ def _redacted(task: str, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _check_storing(options: Any) -> None:
-    for name in sorted(set(_STORING) & set(options)):
+    for name in _STORING:
         msg = f"private_task keeps its result out of storage; leave {name}= away"
-        raise ConfigurationError(msg)
+        require(name not in options, msg)

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 from uuid import UUID
 
-from prefect import Task
+from prefect import Flow, Task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.exceptions import (
@@ -30,13 +30,12 @@ from prefect.settings import (
     PREFECT_LOGGING_LOG_PRINTS,
     PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
-    get_current_settings,
     temporary_settings,
 )
 from prefect.utilities.annotations import BaseAnnotation
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.release_keys import template_fields
 from dpflow.guard.step import HIDDEN, Step, check_template
 
@@ -56,6 +55,13 @@ _SMALL = 256
 #: How many parts of a flow's parameters are looked at; they are JSON, and small.
 _MOST_PARTS = 10_000
 
+#: Settings through which Prefect keeps what tasks return, print or log.
+_STORING = (
+    PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
+    PREFECT_LOGGING_LOG_PRINTS,
+    PREFECT_LOGGING_TO_API_ENABLED,
+)
+
 _PARAMETER = re.compile(r"(?:task_run\.)?parameters\[([^\]]*)\]")
 
 
@@ -66,13 +72,36 @@ def check_known(step: Step, options: Mapping[str, Any]) -> None:
         ConfigurationError: If an option is none of a task's.
     """
     unknown = sorted(set(options) - _OPTIONS)
-    if unknown:
-        msg = (
-            f"with_options() of step {step.name!r} takes fresh=, assets= and the "
-            f"options of a task, got {unknown[0]}=. What a step declares stays as it "
-            "is: make another step with @dp_task."
-        )
-        raise ConfigurationError(msg)
+    require(
+        not unknown,
+        f"with_options() of step {step.name!r} takes fresh=, assets= and the options "
+        f"of a task, got {', '.join(unknown)}=. What a step declares stays as it is: "
+        "make another step with @dp_task.",
+    )
+
+
+def check_function(function: Callable[..., Any], decorator: str) -> None:
+    """Refuse to make a flow or a task of something else than a plain function.
+
+    Raises:
+        ConfigurationError: If it is a flow or task already, or it runs later.
+    """
+    name = getattr(function, "name", "")
+    require(
+        not isinstance(function, Flow | Task),
+        f"@{decorator} goes directly on the function, and {name!r} is a Prefect flow "
+        f"or task already: give the options of Prefect's decorator to @{decorator}.",
+    )
+    require(
+        callable(function) and not isinstance(function, classmethod | staticmethod),
+        f"@{decorator} goes on the function itself, got {function!r}",
+    )
+    require(
+        not inspect.isgeneratorfunction(function)
+        and not inspect.isasyncgenfunction(function),
+        f"@{decorator} takes no generator, which runs behind its end. Return the whole "
+        "output.",
+    )
 
 
 def check_options(step: Step, task: Task[..., Any]) -> None:
@@ -91,33 +120,24 @@ def check_options(step: Step, task: Task[..., Any]) -> None:
         check_template(step, "task_run_name", name)
     if not step.private:
         return
-    # None would be what the flow says.
-    if task.log_prints is not False:
-        _refuse(
-            step,
-            "log_prints= sends what the body prints to Prefect's database. Leave it "
-            "away: it is off, whatever the flow says",
-        )
-    if callable(name):
-        _refuse(
-            step,
-            "task_run_name= is a function, which sees the private arguments, and "
-            "Prefect keeps the name in its database and events. Give a template over "
-            'public parameters, such as "count-{week}"',
-        )
+    keeps = {
+        # None would be what the flow says.
+        "log_prints= sends what the body prints to Prefect's database. Leave it away: "
+        "it is off, whatever the flow says": task.log_prints is not False,
+        "task_run_name= is a function, which sees the private arguments, and Prefect "
+        "keeps the name in its database and events. Give a template over public "
+        'parameters, such as "count-{week}"': callable(name),
+        "cache_key_fn= sees the private arguments, and Prefect keeps the key. Use "
+        "release_key=: the ledger replays the release": task.cache_key_fn is not None,
+        "cache_policy= makes a key that Prefect keeps of the arguments, as an unsalted "
+        "digest. Use release_key=: the ledger replays the release": (
+            task.cache_policy not in (None, NO_CACHE)
+        ),
+    }
+    for why, is_kept in keeps.items():
+        if is_kept:
+            _refuse(step, why)
     _check_storage_key(step, task.result_storage_key)
-    if task.cache_key_fn is not None:
-        _refuse(
-            step,
-            "cache_key_fn= sees the private arguments, and Prefect keeps the key. Use "
-            "release_key=: the ledger replays the release",
-        )
-    if task.cache_policy not in (None, NO_CACHE):
-        _refuse(
-            step,
-            "cache_policy= makes a key that Prefect keeps of the arguments, as an "
-            "unsalted digest. Use release_key=: the ledger replays the release",
-        )
 
 
 def _check_storage_key(step: Step, template: str | None) -> None:
@@ -311,16 +331,9 @@ def nothing_stored() -> Iterator[None]:
     the step's `persist_result`, the flow's `log_prints`, or a setting's; what it says
     itself counts.
     """
-    settings = get_current_settings()
     task, flow = TaskRunContext.get(), FlowRunContext.get()
-    off: dict[Any, Any] = {}
     # The settings come before what a task inherits.
-    if settings.tasks.default_persist_result:
-        off[PREFECT_TASKS_DEFAULT_PERSIST_RESULT] = False
-    if settings.logging.log_prints:
-        off[PREFECT_LOGGING_LOG_PRINTS] = False
-    if settings.logging.to_api.enabled:
-        off[PREFECT_LOGGING_TO_API_ENABLED] = False
+    off: dict[Any, Any] = {each: False for each in _STORING if each.value()}
     with ExitStack() as stack:
         if off:
             stack.enter_context(temporary_settings(off))

@@ -12,10 +12,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
 
-from dpflow.guard.request import EnclosingFlow, Notice, Place
+from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
 from dpflow.prefect.artifacts import publish_progress
-from dpflow.prefect.assets import describe_assets
 from dpflow.prefect.delivery import send
+from dpflow.prefect.events import describe_assets
 from dpflow.prefect.keyless_steps import warn_if_unnamed
 from dpflow.prefect.telemetry import describe_span, show_gauges
 
@@ -29,6 +29,11 @@ def called_by_engine(function: Callable[..., Any]) -> bool:
     """
     context = TaskRunContext.get()
     return context is not None and context.task.fn is function
+
+
+def current_run() -> FlowRun | None:
+    """Return the flow run around this call."""
+    return getattr(FlowRunContext.get(), "flow_run", None)
 
 
 def _listen(notice: Notice) -> None:
@@ -104,3 +109,6 @@ def _parents(task_run: UUID | None) -> tuple[EnclosingFlow, ...]:
 def _flow_name(flow: UUID) -> str:
     with get_client(sync_client=True) as client:
         return client.read_flow(flow).name
+
+
+place_finders.append(current_place)

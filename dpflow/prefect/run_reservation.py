@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.guard.run import Costs, RunCosts, begin, begin_like_last, seal_run
-from dpflow.prefect.run_context import current_place
+from dpflow.prefect.run_context import current_place, current_run
 
 #: Argument of `dp_flow(reserve_run=...)`: the costs of all steps by dataset, a function
 #: of the flow's parameters that returns them, or those of the last completed run.
@@ -78,20 +77,17 @@ class RunReservation:
 
 
 def _run_id() -> str | None:
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return None
-    return str(context.flow_run.id)
+    run = current_run()
+    return None if run is None else str(run.id)
 
 
 def _goes_on(error: BaseException) -> bool:
     """Say whether this flow run is executed again: what it holds is for that, then."""
     if isinstance(error, Pause):
         return True
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None or not isinstance(error, Exception):
+    run = current_run()
+    if run is None or not isinstance(error, Exception):
         return False
-    run = context.flow_run
     return run.run_count <= (run.empirical_policy.retries or 0)
 
 
@@ -107,10 +103,9 @@ def _wanted(
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in asked):
         return dict(parameters)
     missing = [p.name for p in asked if p.name not in parameters]
-    if missing:
-        msg = (
-            f"the function of reserve_run asks for {', '.join(missing)}, but the flow "
-            f"has no such parameters; it has {', '.join(parameters) or 'none'}"
-        )
-        raise ConfigurationError(msg)
+    require(
+        not missing,
+        f"the function of reserve_run asks for {', '.join(missing)}, but the flow has "
+        f"no such parameters; it has {', '.join(parameters) or 'none'}",
+    )
     return {p.name: parameters[p.name] for p in asked}

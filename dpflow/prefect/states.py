@@ -8,7 +8,7 @@ flow's state of it (PrefectHQ/prefect#7694); `dp_flow` does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
@@ -16,8 +16,6 @@ from prefect.transactions import get_transaction
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.request import Notice
-
-REFUSAL_STATES = frozenset({BudgetRefused.__name__, BudgetExhausted.__name__})
 
 
 def refused_state(error: BudgetRefused) -> State[Any]:
@@ -34,13 +32,13 @@ def refused_state(error: BudgetRefused) -> State[Any]:
 
 def refusal_in(value: Any) -> BudgetRefused | None:
     """Return the refusal that a task run's result stands for, if it does."""
-    if not isinstance(value, State) or value.name not in REFUSAL_STATES:
+    kinds = {kind.__name__: kind for kind in (BudgetRefused, BudgetExhausted)}
+    kind = kinds.get(value.name or "") if isinstance(value, State) else None
+    if kind is None:
         return None
     data = getattr(value.data, "result", value.data)
     if isinstance(data, BudgetRefused):
         return data
-    exhausted = value.name == BudgetExhausted.__name__
-    kind = BudgetExhausted if exhausted else BudgetRefused
     return kind(value.message or "the ledger refused this step")
 
 
@@ -54,33 +52,46 @@ class ReplayedState(State[Any]):
     """
 
 
-class Told:
-    """What the ledger tells of one call of a step.
+class StepEvents:
+    """Events of one call of a step, which end in the state of its task run.
 
     Args:
-        tell: Who is told as well.
+        listener: The function that hears of each event, too.
+        in_engine: Whether Prefect's engine runs the call, and takes a state.
     """
 
-    def __init__(self, tell: Callable[[Notice], None]) -> None:
-        self._replayed = False
-        self._tell = tell
+    def __init__(self, listener: Callable[[Notice], None], *, in_engine: bool) -> None:
+        self._replayed, self._in_engine = False, in_engine
+        self._listener = listener
+        self.value: Any = None
 
     def hear(self, notice: Notice) -> None:
-        """Take notice of it."""
+        """Take notice of an event."""
         self._replayed = self._replayed or notice.kind == "replayed"
-        self._tell(notice)
+        self._listener(notice)
 
-    def shown(self, value: Any) -> Any:
-        """Return what Prefect is to make the task run's state of."""
+    def __enter__(self) -> Self:
+        """Begin the call."""
+        return self
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> bool:
+        """Turn the value, or the refusal, into the state of the task run."""
+        if not self._in_engine:
+            return False
+        if isinstance(error, BudgetRefused):
+            self.value = refused_state(error)
+            return True
         if self._replayed:
-            return ReplayedState(
+            self.value = ReplayedState(
                 type=StateType.COMPLETED,
                 name="Replayed",
                 message="The value is a release that the ledger had; it cost nothing.",
-                data=value,
+                data=self.value,
             )
-        # A body may have got it from another step: then it is a value.
-        return State(**dict(value)) if isinstance(value, ReplayedState) else value
+        elif isinstance(self.value, ReplayedState):
+            # A body may have got it from another step: then it is a value.
+            self.value = State(**dict(self.value))
+        return False
 
 
 def value_of(result: Any) -> Any:

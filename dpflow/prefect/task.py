@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -23,7 +23,7 @@ from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.config import settings
-from dpflow.exceptions import BudgetRefused, ConfigurationError
+from dpflow.exceptions import require
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.project import bind_step
@@ -50,7 +50,7 @@ from dpflow.prefect.privacy import (
     refuse_background,
 )
 from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
-from dpflow.prefect.states import Told, refusal_in, refused_state, value_of
+from dpflow.prefect.states import StepEvents, refusal_in, value_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,23 +104,22 @@ class DPTask(MaterializingTask[P, R]):
                 return _value_later(result)
             return _value(result)
 
+        def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.sent = os.getpid(), settings().root
+            # Other processes would see copies of the arguments.
+            arguments = checked_call(self, self.step.signature, args, kwargs)
+            check_flow_parameters(self.step, arguments)
+
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
             refuse_inside()
-            self.sent = os.getpid(), settings().root
-            # Other processes would see copies of the arguments.
-            check_flow_parameters(
-                self.step, checked_call(self, self.step.signature, args, kwargs)
-            )
+            self._send(args, kwargs)
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
             refuse_inside()
-            self.sent = os.getpid(), settings().root
-            check_flow_parameters(
-                self.step, checked_call(self, self.step.signature, args, kwargs)
-            )
+            self._send(args, kwargs)
             futures = checked_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
@@ -134,14 +133,11 @@ class DPTask(MaterializingTask[P, R]):
             """
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
-            version = options.pop("data_version", None)
+            version, ours = options.pop("data_version", None), self.step.data_version
             check_known(self.step, options)
             if options or assets is not None:
                 check_outside("with_options()")
-            if version is None:
-                version = self.step.data_version
-            else:
-                version = checked_text(version, "data_version")
+            version = ours if version is None else checked_text(version, "data_version")
             task = super().with_options(assets, **options)
             task.__class__ = type(self)
             task.step, task.task_key = self.step, self.task_key
@@ -172,18 +168,15 @@ def _refuse_cover(task: DPTask[..., Any]) -> None:
         ConfigurationError: If a task was made of this one, and runs it.
     """
     outer = TaskRunContext.get()
-    if outer is not None and outer.task.fn is task:
-        msg = (
-            f"@task stands over the DP step {task.step.name!r}: take it away, for "
-            "@dp_task makes a task and takes the options of @task. The step did not "
-            "run."
-        )
-        raise ConfigurationError(msg)
+    require(
+        outer is None or outer.task.fn is not task,
+        f"@task stands over the DP step {task.step.name!r}: take it away, for @dp_task "
+        "makes a task and takes the options of @task. The step did not run.",
+    )
 
 
 def _value(result: Any) -> Any:
-    refusal = refusal_in(result)
-    if refusal is not None:
+    if (refusal := refusal_in(result)) is not None:
         raise refusal
     return value_of(result)
 
@@ -262,27 +255,15 @@ def dp_task(
     """
     task_options.setdefault("retries", 0)
     # The ledger replays releases; Prefect's cache key would hash private arguments.
+    declared = dict(locals())
+    del declared["assets"], declared["task_options"]
     task_options.setdefault("cache_policy", NO_CACHE)
     # A flow's `log_prints` would send what the body prints to Prefect's database.
     task_options.setdefault("log_prints", False)
 
     def decorate(function: Callable[P, R]) -> DPTask[P, R]:
         check_outside("@dp_task")
-        step = define_step(
-            function,
-            dataset=dataset,
-            cost=cost,
-            private=private,
-            release_key=release_key,
-            ignore=ignore,
-            on_change=on_change,
-            partitions=partitions,
-            fresh=fresh,
-            data_version=data_version,
-            cell=cell,
-            noise=noise,
-            name=task_options.get("name"),
-        )
+        step = define_step(function, name=task_options.get("name"), **declared)
         task: DPTask[P, R] = DPTask(
             fn=_guard(step, function),
             assets=assets,
@@ -294,13 +275,6 @@ def dp_task(
         return task
 
     return decorate
-
-
-def _check_private(
-    step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    if step.private:
-        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
 
 
 def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
@@ -318,29 +292,20 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-        _check_private(step, args, kwargs)
-        told = Told(listen_for_task)
-        place = current_place(told.hear)
-        try:
-            value = run(step, body, args, kwargs, place)
-        except BudgetRefused as refusal:
-            if not called_by_engine(guard):
-                raise
-            return refused_state(refusal)
-        return told.shown(value) if called_by_engine(guard) else value
+        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        events = StepEvents(listen_for_task, in_engine=called_by_engine(guard))
+        with events:
+            events.value = run(step, body, args, kwargs, current_place(events.hear))
+        return events.value
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        _check_private(step, args, kwargs)
-        told = Told(listen_for_task)
-        place = current_place(told.hear)
-        try:
-            value = await arun(step, body_async, args, kwargs, place)
-        except BudgetRefused as refusal:
-            if not called_by_engine(guard_async):
-                raise
-            return refused_state(refusal)
-        return told.shown(value) if called_by_engine(guard_async) else value
+        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
+        events = StepEvents(listen_for_task, in_engine=called_by_engine(guard_async))
+        with events:
+            place = current_place(events.hear)
+            events.value = await arun(step, body_async, args, kwargs, place)
+        return events.value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
     return cast("Callable[P, R]", charging(chosen))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
@@ -14,7 +15,7 @@ from dpflow.ledger.views.entries import (
 )
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text
-from dpflow.notebook import TableRecord
+from dpflow.notebook import Sheet, TableRecord, shown_key
 from dpflow.policy.files import policies_and_problem
 
 #: What is said of each kind of entry.
@@ -25,12 +26,6 @@ _WORDS = {
     "forfeit": "charge closed in full",
     "repair": "lost charges charged again",
 }
-
-_DECISION_HEADS = ("when (UTC)", "decision", "dataset", "what", "who", "reason")
-_ENTRY_HEADS = (
-    *("when (UTC)", "entry", "dataset", "step", "flow"),
-    *("charged", "outcome"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +40,7 @@ class History(TableRecord):
         entries: The newest first.
         more: Whether there are older ones.
         decisions: Whether they are what people decided, and no charges.
+        all_accounts: Whether entries of shares and odometers are among them.
         any_policy: Whether the project has a policy.
     """
 
@@ -53,25 +49,68 @@ class History(TableRecord):
     entries: tuple[JournalEntry, ...]
     more: bool
     decisions: bool
+    all_accounts: bool = field(default=False, repr=False)
     any_policy: bool
 
-    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return the heads and the rows of its table."""
+    def sheet(self) -> Sheet:
+        """Return its table; columns in which nothing stands are left out."""
+        items, names = self.entries, [each.account.dataset for each in self.entries]
+        columns = {"when (UTC)": [each.when for each in items]}
         if self.decisions:
-            return _DECISION_HEADS, [_decision_cells(each) for each in self.entries]
-        return _ENTRY_HEADS, [_entry_cells(each) for each in self.entries]
+            columns |= {
+                "decision": [_decision(each) for each in items],
+                "dataset": names,
+                "what": [_what(each) for each in items],
+                "who": [str(e.entry.body.get("who") or e.entry.writer) for e in items],
+                "reason": [str(each.entry.body.get("reason") or "") for each in items],
+            }
+            return Sheet.of(columns)
+        several = len({*names}) > 1
+        unit = _commonest([each.entry.amount for each in items])
+        heads = (f"amount\n{unit}", "settled\nafter", "left\nafter")
+        ids = [each.account.id for each in items] if self.all_accounts else []
+        settled = [_stacked(each.entry.settled_after, unit) for each in items]
+        left = [_stacked(each.left_after, unit, up=False) for each in items]
+        keys = [each.entry.body.get("release_key") or "" for each in items]
+        columns |= {
+            "entry": [each.entry.kind for each in items],
+            "account": ids,
+            "dataset": names if several and not ids else [],
+            "step, flow": [_place(each.entry.body) for each in items],
+            heads[0]: [_stacked(each.entry.amount, unit) for each in items],
+            heads[1]: settled if ids else [],
+            heads[2]: left if ids or not several else [],
+            "release key": [shown_key(key) for key in keys],
+            "outcome": [self._outcome(each) for each in items],
+        }
+        return Sheet.of(columns, *heads)
+
+    @property
+    def messages(self) -> list[str]:
+        """What outcomes say in full; a repeated message stands once."""
+        return list(
+            dict.fromkeys(each.message for each in self.entries if each.message)
+        )
+
+    def _outcome(self, item: JournalEntry) -> str:
+        said = item.message
+        return item.outcome[0] + (f" ({self.messages.index(said) + 1})" if said else "")
 
 
-def _decision_cells(item: JournalEntry) -> tuple[str, ...]:
-    words = (what_of(item), who_of(item), reason_of(item))
-    return (item.when, decision_of(item), item.account.dataset, *words)
+def _place(body: Mapping[str, Any]) -> str:
+    return ", ".join(str(body[name]) for name in ("step", "flow") if body.get(name))
 
 
-def _entry_cells(item: JournalEntry) -> tuple[str, ...]:
-    entry, body = item.entry, item.entry.body
-    step, flow = str(body.get("step") or ""), str(body.get("flow") or "")
-    place = (item.when, entry.kind, item.account.dataset, step, flow)
-    return (*place, amounts_text(entry.amount), item.outcome[0])
+def _commonest(amounts: Sequence[Mapping[str, str]]) -> str:
+    """Return the component of most amounts, which the heading names."""
+    names = [name for each in amounts for name, text in each.items() if text != "0"]
+    return max(names, key=names.count, default="")
+
+
+def _stacked(amounts: Mapping[str, str] | None, unit: str, *, up: bool = True) -> str:
+    """Write amounts one below the other; those in the heading's unit without it."""
+    text = amounts_text(amounts, up=up)
+    return "\n".join(part.removeprefix(f"{unit} ") for part in text.split(", "))
 
 
 def history(
@@ -119,12 +158,12 @@ def history(
             entries=tuple(items[:limit]),
             more=len(items) > limit,
             decisions=decisions,
+            all_accounts=all_accounts,
             any_policy=bool(policies),
         )
 
 
-def decision_of(item: JournalEntry) -> str:
-    """Name a decision."""
+def _decision(item: JournalEntry) -> str:
     kind = item.entry.kind
     if kind == "open":
         return f"term {item.account.term} opened"
@@ -133,7 +172,7 @@ def decision_of(item: JournalEntry) -> str:
     return _WORDS[kind]
 
 
-def what_of(item: JournalEntry) -> str:
+def _what(item: JournalEntry) -> str:
     """Say what was decided: a promise, its changes, or what was charged on whom."""
     entry, body = item.entry, item.entry.body
     if entry.kind == "open":
@@ -144,13 +183,3 @@ def what_of(item: JournalEntry) -> str:
         return ""
     step = f"step {body['step']}: " if entry.reservation and body.get("step") else ""
     return f"{step}{amounts_text(entry.amount)}"
-
-
-def who_of(item: JournalEntry) -> str:
-    """Say who decided it."""
-    return str(item.entry.body.get("who") or item.entry.writer)
-
-
-def reason_of(item: JournalEntry) -> str:
-    """Say why."""
-    return str(item.entry.body.get("reason") or "")

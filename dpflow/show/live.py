@@ -105,10 +105,6 @@ class _Guard:
         from starlette.datastructures import MutableHeaders  # noqa: PLC0415
         from starlette.responses import PlainTextResponse  # noqa: PLC0415
 
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def answer(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -117,7 +113,7 @@ class _Guard:
             await send(message)
 
         app = self._app
-        if not _is_ours(scope):
+        if scope["type"] == "http" and not _is_ours(scope):
             text = "This page is for this machine only, as 127.0.0.1 or localhost.\n"
             app = PlainTextResponse(text, status_code=421)
         await app(scope, receive, answer)
@@ -146,36 +142,33 @@ class _Pages:
         dataset = request.path_params.get("dataset")
         here = "/" if dataset is None else f"/dataset/{quote(dataset)}"
         live = Live(here=here, refresh=_refresh(request), dataset=dataset)
+        code = 200
         try:
             page = render(self._read(dataset, self._stamps), live=live)
         except DpflowError as error:
-            page = render_problem(error.message, live=live)
-            return HTMLResponse(page, status_code=_code(error), headers=_policy())
-        return HTMLResponse(page, headers=_policy())
+            page, code = render_problem(error.message, live=live), _code(error)
+        policy = f"{security_policy()}; frame-ancestors 'none'"
+        headers = {"Content-Security-Policy": policy}
+        return HTMLResponse(page, status_code=code, headers=headers)
 
     def status(self, request: Request) -> Response:  # noqa: ARG002
         """Return the facts of the page for programs."""
-        from starlette.responses import JSONResponse  # noqa: PLC0415
-
-        try:
-            return JSONResponse(self._read(None, self._stamps).as_json())
-        except DpflowError as error:
-            return JSONResponse({"error": error.message}, status_code=_code(error))
+        return _json(lambda: self._read(None, self._stamps).as_json())
 
     def health(self, request: Request) -> Response:  # noqa: ARG002
         """Say whether the ledger can be read; it is not verified for this."""
-        from starlette.responses import JSONResponse  # noqa: PLC0415
-
-        try:
-            ledger = self._check()
-        except DpflowError as error:
-            answer = {"status": "bad", "error": error.message}
-            return JSONResponse(answer, status_code=503)
-        return JSONResponse({"status": "ok", "ledger": ledger})
+        return _json(lambda: {"status": "ok", "ledger": self._check()}, status="bad")
 
 
-def _policy() -> dict[str, str]:
-    return {"Content-Security-Policy": f"{security_policy()}; frame-ancestors 'none'"}
+def _json(read: Callable[[], Any], **otherwise: str) -> Response:
+    """Answer with what is read, or say why it cannot be."""
+    from starlette.responses import JSONResponse  # noqa: PLC0415
+
+    try:
+        return JSONResponse(read())
+    except DpflowError as error:
+        data = {**otherwise, "error": error.message}
+        return JSONResponse(data, status_code=_code(error))
 
 
 def _code(error: DpflowError) -> int:

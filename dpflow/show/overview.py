@@ -23,10 +23,8 @@ from dpflow.policy import Policy
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
-RUNNING, HALTED, FROZEN, PAUSED, OVERDRAWN = (
-    *("running", "halted", "frozen", "paused", "overdrawn"),
-)
-NOT_STARTED = "not started"
+RUNNING, HALTED, FROZEN = "running", "halted", "frozen"
+PAUSED, OVERDRAWN, NOT_STARTED = "paused", "overdrawn", "not started"
 #: States in which no step runs that somebody waits for.
 STOPPED = (HALTED, FROZEN, PAUSED, OVERDRAWN)
 _WHOLE = "budget of dataset "
@@ -169,8 +167,12 @@ class Spent:
         of, delta = (
             short_up(number_from_text(text)) for text in (self.epsilon, self.delta)
         )
-        where = f" in {self.where}" if self.where else ""
-        return f"epsilon {self.used_text} of {of} at delta {delta}{where}"
+        return f"epsilon {self.used_text} of {of} at delta {delta}{self.place}"
+
+    @property
+    def place(self) -> str:
+        """Where it was used, after a verb; "" for a whole dataset."""
+        return f" in {self.where}" if self.where else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,13 +208,23 @@ class FlowOverview:
 
     Attributes:
         lost: What it has lost at most; None where no bound holds.
+        planned: How many runs the policy plans, if it does.
         outlook: How many more runs it has, if a run is known.
     """
 
     flow: str | None
     state: RunState
     lost: Bound | None
+    planned: int | None = None
     outlook: Outlook | None = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """State, remaining runs and day of the first refusal, in words."""
+        state = self.state.short(self.flow)
+        if self.outlook is None or self.state.stopped:
+            return state
+        return f"{state}, {self.outlook.remaining(self.planned)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +240,8 @@ class Overview:
 
     state: RunState
     spent: tuple[Spent, ...]
-    flows: tuple[FlowOverview, ...]
-    unusual: UnusualSteps
+    flows: tuple[FlowOverview, ...] = ()
+    unusual: UnusualSteps = field(default_factory=UnusualSteps)
 
 
 def overview(
@@ -250,10 +262,7 @@ def overview(
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     spent = tuple(_spent(view) for view in _budgets(accounts))
     if pinned is None:
-        nothing = UnusualSteps()
-        return Overview(
-            state=RunState(word=ENDED), spent=spent, flows=(), unusual=nothing
-        )
+        return Overview(state=RunState(word=ENDED), spent=spent)
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
     above = _above(ledger, pinned)
@@ -269,11 +278,12 @@ def overview(
                 pauses=paused,
             ),
             lost=_lost(own, [*whole, *above]) if charged else NOTHING,
+            planned=_planned_runs(pinned, flow),
             outlook=outlooks.get(flow),
         )
         for flow in _flow_names(pinned, accounts, outlooks, halts)
         for own in [[v for v in accounts if v.kind in _OF_FLOW and v.name == flow]]
-        for charged in [_is_charged(own, flow in outlooks, whole, unusual)]
+        for charged in [_is_charged(own, outlooks.get(flow), whole, unusual)]
     ]
     state = dataset_state(
         {view.state for view in (*whole, *above)},
@@ -281,6 +291,11 @@ def overview(
         charged=any(view.charged for view in whole),
     )
     return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
+
+
+def _planned_runs(pinned: Mapping[str, Any], flow: str | None) -> int | None:
+    runs = pinned["flows"].get(flow, {}).get("plan", {}).get("runs")
+    return None if runs is None else int(runs)
 
 
 def pauses(policy: Policy | None) -> bool:
@@ -317,7 +332,7 @@ def _flow_names(
 
 def _is_charged(
     own: Sequence[AccountView],
-    has_run: bool,  # noqa: FBT001
+    ahead: Outlook | None,
     whole: Sequence[AccountView],
     unusual: UnusualSteps,
 ) -> bool:
@@ -325,6 +340,7 @@ def _is_charged(
 
     One without a gate of its own is known by its runs, unless those are too old.
     """
+    has_run = ahead is not None and (ahead.run is not None or ahead.single)
     if has_run or any(view.charged for view in own):
         return True
     return not own and unusual.older and any(view.charged for view in whole)

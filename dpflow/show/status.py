@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import ConfigurationError
@@ -16,7 +15,7 @@ from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.ledger.views.words import percent_text
-from dpflow.notebook import TableRecord
+from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -43,17 +42,16 @@ class Status(TableRecord):
     flows: tuple[Outlook, ...]
     warnings: tuple[str, ...]
 
-    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return the heads and the rows of its table."""
-        heads = ("dataset", "state", "used", "spent", "runs left")
-        return heads, [_cells(each) for each in self.datasets]
+    def sheet(self) -> Sheet:
+        """Return its table."""
+        heads = ("dataset", "state", "used", "flows")
+        return Sheet(heads, [_cells(each) for each in self.datasets])
 
 
 def _cells(known: DatasetStatus) -> tuple[str, ...]:
-    runs = (f"{each.flow or 'any step'}: {each.left_text}" for each in known.outlooks)
-    spent = "; ".join(each.text for each in known.overview.spent)
-    used, state = percent_text(known.used), known.overview.state.text
-    return known.standing.dataset, state, used, spent, "; ".join(runs)
+    name, found = known.standing.dataset, known.overview
+    flows = "; ".join(f"{e.flow or '(no flow)'}: {e.text}" for e in found.flows)
+    return name, found.state.text, percent_text(known.used), flows
 
 
 def status(
@@ -99,23 +97,14 @@ def status_of(
     refused: Counter[tuple[str, int | None]] = Counter(
         (each.dataset, each.term) for each in views.refusals(ledger)
     )
-    known = (
-        _status_of(
-            ledger,
-            policies,
-            standing,
-            ahead,
-            refused=refused[standing.dataset, standing.term],
-        )
-        for standing in shown
-    )
-    warnings = ([problem] if problem else []) + _changes(policies, shown)
     return Status(
         ledger=ledger.id,
         place=ledger.place,
-        datasets=tuple(known),
+        datasets=tuple(
+            _status_of(ledger, policies, each, ahead, refused) for each in shown
+        ),
         flows=tuple(flow_outlooks(ahead)),
-        warnings=tuple(warnings),
+        warnings=(*([problem] if problem else []), *_changes(policies, shown)),
     )
 
 
@@ -139,21 +128,25 @@ class DatasetStatus:
     @property
     def history(self) -> str:
         """The terms in words, if there is more to say than the newest budget."""
-        terms = self.terms if self.standing.pinned is not None else ()
+        terms = self._terms
         told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
         return terms_in_words(terms) if told else ""
 
     @property
     def frozen(self) -> str:
         """Who froze the dataset and why, or ""."""
-        terms = self.terms if self.standing.pinned is not None else ()
-        freeze = terms[-1].frozen if terms else None
+        freeze = self._terms[-1].frozen if self._terms else None
         return "" if freeze is None else frozen_text(freeze)
 
     @property
-    def used(self) -> float:
-        """The largest share of a budget that is used; 0 without one."""
-        return max((each.fraction or 0.0 for each in self.overview.spent), default=0.0)
+    def _terms(self) -> tuple[TermView, ...]:
+        return () if self.standing.pinned is None else self.terms
+
+    @property
+    def used(self) -> float | None:
+        """The largest share of a budget that is used; None where none is known."""
+        shares = (each.fraction for each in self.overview.spent)
+        return max((each for each in shares if each is not None), default=None)
 
 
 def _status_of(
@@ -161,42 +154,34 @@ def _status_of(
     policies: PolicySet,
     standing: Standing,
     ahead: Sequence[Outlook],
-    *,
-    refused: int,
+    refused: Mapping[tuple[str, int | None], int],
 ) -> DatasetStatus:
-    own, name = _own(standing, ahead), standing.dataset
-    paused = pauses(policies.get(name))
-    found = overview(ledger, standing, own, paused=paused)
+    name, pinned = standing.dataset, standing.pinned
     terms = tuple(views.terms(ledger, name))
-    pinned = standing.pinned
+    # An earlier term has no outlook.
+    own = () if pinned is None else tuple(e for e in ahead if e.dataset == name)
     return DatasetStatus(
         standing=standing,
-        overview=found,
+        overview=overview(ledger, standing, own, paused=pauses(policies.get(name))),
         terms=terms,
         outlooks=own,
-        refused=refused,
+        refused=refused[name, standing.term],
         guarantee="" if pinned is None else term_guarantee(pinned, terms),
     )
 
 
-def _changes(policies: Any, shown: Sequence[Standing]) -> list[str]:
+def _changes(policies: PolicySet, shown: Sequence[Standing]) -> list[str]:
     found = []
     for standing in shown:
         if not standing.differences:
             continue
         place = short_path(policies.source(standing.dataset))
-        told = "; ".join(standing.differences)
         then = (
             "Nothing was charged yet, so the next step applies the file."
             if standing.replaceable
             else "The ledger's copy governs and steps are refused: undo the edit, or "
             f"see `dpflow policy diff {standing.dataset}`."
         )
+        told = "; ".join(standing.differences)
         found.append(f"{place} differs from the ledger: {told}. {then}")
     return found
-
-
-def _own(standing: Standing, ahead: Sequence[Outlook]) -> tuple[Outlook, ...]:
-    """Return the outlooks of a dataset; an earlier term has none."""
-    newest = standing.pinned is not None
-    return tuple(e for e in ahead if newest and e.dataset == standing.dataset)

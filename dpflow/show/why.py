@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpflow.config import settings
 from dpflow.exceptions import ConfigurationError
@@ -13,7 +13,7 @@ from dpflow.ledger.records import RefusalView
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending, unusual
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text, percent_text
-from dpflow.notebook import TableRecord
+from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.files import policies_and_problem
 
 #: So many refusals of the ledger are read, the newest.
@@ -34,6 +34,7 @@ class Why(TableRecord):
         spending: The groups, the largest first.
         unusual: Steps that drew their own noise, failed or were forfeited.
         refused: Refusals, those that say the same together, the newest first.
+        limit: At most so many rows stand in a table.
     """
 
     ledger: str
@@ -44,19 +45,35 @@ class Why(TableRecord):
     spending: tuple[Spending, ...]
     unusual: tuple[Unusual, ...]
     refused: tuple[Refused, ...]
+    limit: int | None = field(default=None, repr=False)
 
-    def sheet(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return the heads and the rows of its table of who spent the budget."""
-        heads = ("account", *self.by, "charges", "used", "share of budget", "last")
-        rows: list[Sequence[str]] = [_cells(each) for each in self.spending]
+    def sheet(self) -> Sheet:
+        """Return its table of what spent the budget."""
+        heads = ("account", *self.by, "charges", "used", "share", "last")
+        rows = [_cells(each) for each in self.spending]
         # Most datasets have one account.
         first = int(len({each.account for each in self.spending}) == 1)
-        return heads[first:], [row[first:] for row in rows]
+        found = [row[first:] for row in rows[: self.limit]]
+        return Sheet(heads[first:], found, heads[-4:])
+
+    def unusual_sheet(self) -> Sheet:
+        """Return its table of unusual steps."""
+        rows = [
+            (each.step, each.flow or "-", each.what, str(each.times), minute(each.last))
+            for each in self.unusual[: self.limit]
+        ]
+        return Sheet(("step", "flow", "what", "times", "last"), rows, ("times", "last"))
+
+
+def minute(at: str) -> str:
+    """Write a moment to the minute."""
+    return at[:16].replace("T", " ")
 
 
 def _cells(each: Spending) -> tuple[str, ...]:
     used, share = amounts_text(each.amount), percent_text(each.used_fraction)
-    last = each.last[:16].replace("T", " ")
+    used = used.replace(", ", "\n")
+    last = minute(each.last)
     return (each.account, *each.group, str(each.charges), used, share, last)
 
 
@@ -118,12 +135,8 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     numbers = [view.number for view in views.terms(ledger, dataset)]
     if term is None or term in numbers:
         return max(numbers, default=0) if term is None else term
-    if not numbers:
-        msg = f"{dataset!r} has no term yet: nothing was ever charged to it"
-        raise ConfigurationError(msg)
-    those = ", ".join(map(str, numbers))
-    known = f"the term {those}" if len(numbers) == 1 else f"the terms {those}"
-    msg = f"{dataset!r} has no term {term}; it has {known}"
+    known = ", ".join(map(str, numbers)) or "none yet"
+    msg = f"{dataset!r} has no term {term}. Its terms: {known}."
     raise ConfigurationError(msg)
 
 

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import Settings, settings, short_path
-from dpflow.exceptions import ConfigurationError, LedgerMissing, how_to_install
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerMissing,
+    UnsupportedCost,
+    how_to_install,
+)
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import make_project_ledger, project_ledger
 from dpflow.ledger import LOCK_NAME, Ledger, is_postgres
@@ -29,7 +34,7 @@ from dpflow.starter.texts import (
 
 #: The theorems that a first flow can use, the default first.
 FILTERS = ("gdp", "auto", "zcdp", "rdp", "whitehouse", "basic")
-_PURE = ("basic",)
+_DELTAS = {"basic": "0"}
 _DEFAULT_DELTA = "1e-6"
 #: Costs of the first step, the least noise first.
 _GAUSSIAN_COSTS = tuple(
@@ -167,7 +172,7 @@ def _with_defaults(wishes: Wishes, policies: PolicySet) -> Wishes:
     dataset = wishes.dataset or next(iter(policies), "visits")
     flows = policies[dataset].flows if dataset in policies else {}
     theorem = wishes.theorem or FILTERS[0]
-    usual = "0" if theorem in _PURE else default_delta(wishes.people)
+    usual = _DELTAS.get(theorem) or default_delta(wishes.people)
     return replace(
         wishes,
         dataset=dataset,
@@ -238,7 +243,9 @@ def _warnings(
 def _first_cost(policy: Policy, flow: str | None) -> str:
     """Return the cost of the first step: the least noise with which many runs fit."""
     costs, enough = _GAUSSIAN_COSTS, 20
-    if policy.filter.theorem in _PURE:
+    try:
+        policy.dataset_filter().price(cost_from_text(costs[0]))
+    except UnsupportedCost:
         costs, enough = _PURE_COSTS, 10
     counts = ((cost, _runs(policy, flow, cost)) for cost in costs)
     fit = (cost for cost, runs in counts if runs is None or runs >= enough)

@@ -9,13 +9,13 @@ import mpmath
 from flint import arb, fmpq
 from hypothesis import strategies as st
 
-#: Arithmetic of 60 digits.
+#: Arithmetic of 120 digits.
 MP: Any = mpmath.mp.clone()
-MP.dps = 60
+MP.dps = 120
 
 
 def real(value: Fraction | int | str) -> Any:
-    """Return an exact number in 60-digit arithmetic."""
+    """Return an exact number in 120-digit arithmetic."""
     exact = Fraction(value)
     return MP.mpf(exact.numerator) / exact.denominator
 

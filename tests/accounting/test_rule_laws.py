@@ -302,8 +302,9 @@ def test_the_smallest_excess_is_refused(rule: ThresholdFilter) -> None:
 def test_a_step_without_a_price_ends_the_reading(rule: Odometer) -> None:
     """Refused by `price`, counted by `charge`, infinite for ever; a void undoes it."""
     leak = ApproxZCDP(rho="0.01", delta="1e-35")
-    with pytest.raises(UnsupportedCost, match=r"ApproxZCDP|delta"):
-        rule.price(leak)
+    for cost in (leak, ApproxDP(epsilon="0.1", delta="1e-8")):
+        with pytest.raises(UnsupportedCost, match=r"ApproxZCDP|delta"):
+            rule.price(cost)
     assert rule.charge(leak).amounts == (*(0,) * (len(rule.components) - 1), 1)
     before = rule.charge(TENTH)
     assert before == rule.price(TENTH)

@@ -9,6 +9,7 @@ import pytest
 from dpflow import ZCDP, ExponentialMechanism, Gaussian, Laplace, PureDP
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.curves.conversions import gdp_budget, zcdp_budget
+from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.rounding import UNITS
@@ -91,6 +92,12 @@ ADMITTED = [
     ("zcdp", {}, TENTH, (4, 92, None)),
     ("zcdp", {}, ZCDP(rho="0.0243559703595383"), (1, None, None)),
     ("zcdp", {}, ZCDP(rho="0.0243559703595384"), (0, None, None)),
+    ("rdp", {}, TENTH, (7, 97, None)),
+    ("rdp", {}, TWENTY, (19, 370, None)),
+    ("rdp", CLASSIC, TWENTY, (None, 308, None)),
+    ("rdp", {"order": 1586}, TENTH, (10, None, None)),
+    ("rdp", {"orders": [*PAPER_ORDERS]}, TWENTY, (14, 340, None)),
+    ("rdp", {"orders": [2**n for n in range(1, 13)]}, TENTH, (10, 84, None)),
     ("residue", {}, HUNDREDTH, (558, 10_409, 40_015)),
     ("residue", {}, LAPLACE, (560, 10_443, None)),
     ("residue", {}, TENTH, (4, 102, 398)),

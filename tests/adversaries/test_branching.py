@@ -15,10 +15,7 @@ import pytest
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.curves.conversions import (
-    gdp_budget,
-    rdp_epsilon_allowed,
-)
+from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
 from dpflow.accounting.curves.prices import approx_zcdp, renyi
 from dpflow.accounting.rules.auto import RDP_SHARE, ZCDP_SHARE
 from tests.adversaries.branching_trees import (

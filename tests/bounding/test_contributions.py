@@ -133,17 +133,6 @@ def largest_first(frame):
     return clipped(frame.sort_values("amount", ascending=False, kind="stable").head(4))
 
 
-def first_rows(frame):
-    """Keep the first rows of the whole table."""
-    return clipped(frame.head(4))
-
-
-def different_rows(frame):
-    """Drop rows that someone else has as well, then two of each person."""
-    single = frame.drop_duplicates(["group"])
-    return clipped(single.groupby("person").head(2))
-
-
 def by_place(frame):
     """Keep two rows of each person by a hash of their place in the table."""
     order = [random.Random(f"s{place}").random() for place in range(len(frame))]
@@ -157,25 +146,11 @@ def unclipped(frame):
     return two.assign(amount=two["amount"].clip(-50, 50).round().astype(int))
 
 
-def per_person(frame):
-    """Keep the first two rows of each person: the sound one."""
-    return clipped(frame.groupby("person").head(2))
-
-
-@pytest.mark.parametrize(
-    "wrong", [largest_first, first_rows, different_rows, by_place, unclipped]
-)
+@pytest.mark.parametrize("wrong", [largest_first, by_place, unclipped])
 def test_a_wrong_choice_of_rows_is_caught(wrong):
     """The test above can fail: these look at other people's rows, or do not clip."""
     bounds = limits("add-or-remove")
     assert any(excess(bounds, *pair, bound=wrong) for pair in cases())
-
-
-def test_a_right_choice_of_rows_is_not_caught():
-    """Nor does it find what is not wrong."""
-    bounds = limits("add-or-remove")
-    pairs = cases(number=scaled(60))
-    assert not any(excess(bounds, *pair, bound=per_person) for pair in pairs)
 
 
 def test_the_claim_of_another_relation_is_caught():
@@ -234,33 +209,22 @@ def test_whatever_is_no_number_counts_as_zero(library):
     assert positive["amount"].to_list()[0] == 1
 
 
+OBJECTS = {"None": 0, "'7'": 0, "Decimal('2.4')": 2, "Fraction(5, 2)": 2, "True": 1}
+OBJECTS |= {repr(10**400): 3, "(1+2j)": 0}
+
+
 def test_objects_are_read_one_by_one():
     """What one entry is read as does not depend on the others."""
-    values = [None, "7", Decimal("2.4"), Fraction(5, 2), True, 10**400, -(10**400)]
-    frame = pd.DataFrame(
-        {"person": range(7), "amount": pd.Series(values, dtype=object)}
-    )
+    values = [None, "7", Decimal("2.4"), Fraction(5, 2), True, 10**400, 1 + 2j]
     bounds = limits("add-or-remove", objects="decimal")
-    bound = bounds.bound(frame)
-    assert bound["amount"].tolist() == [0, 0, 2, 2, 1, 3, -2]
-    for position, value in enumerate(values):
-        single = pd.DataFrame(
-            {"person": [1], "amount": pd.Series([value], dtype=object)}
-        )
-        assert bounds.bound(single)["amount"].item() == bound["amount"][position]
-
-
-def test_numbers_that_are_not_real_raise_and_warn_of_nothing():
-    """A warning would tell of the one person who has such a number."""
-    values = [np.complex128(1 + 2j), np.longdouble("1e4000"), 1 + 2j]
-    objects = pd.Series(values, dtype=object)
-    long = pd.Series(np.array([1, "1e4000", 2], np.longdouble))
     with warnings.catch_warnings():
+        # A warning would tell of the one person who has such a number.
         warnings.simplefilter("error")
-        for column, found in ((objects, [0, 3, 0]), (long, [1, 3, 2])):
-            frame = pd.DataFrame({"person": range(3), "amount": column})
-            bound = limits("add-or-remove", objects="decimal").bound(frame)
-            assert bound["amount"].tolist() == found
+        for rows in (values, *([value] for value in values)):
+            amounts = pd.Series(rows, dtype=object)
+            frame = pd.DataFrame({"person": range(len(rows)), "amount": amounts})
+            bound = bounds.bound(frame)["amount"].tolist()
+            assert bound == [OBJECTS[repr(value)] for value in rows]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

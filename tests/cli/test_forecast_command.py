@@ -8,7 +8,7 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.exceptions import BudgetRefused
-from tests.cli.support import Shop, run_fine, run_json
+from tests.cli.support import Shop, run, run_fine, run_json
 
 WEEKLY = "Gaussian(sensitivity=100, sigma=1000)"
 
@@ -57,3 +57,25 @@ def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> Non
     assert counted(cost.sigma, "2", "5e-7") == 40
     assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
     assert "40 runs fit with" in run_fine(*asked, "40")
+
+
+PLANNED = """\
+dataset: planned
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: gdp
+flows:
+  weekly: {plan: {runs: 22, steps: {count: 1, revenue: 2}}}
+"""
+
+
+def test_a_plan_needs_no_cost(shop: Shop) -> None:
+    """All planned runs fit; `status` says so of a flow that has not run."""
+    shop.write(PLANNED, "planned.yaml")
+    asked = ("forecast", "planned", "--flow", "weekly")
+    assert run_json(*asked)["outlook"]["runs_left"] == 22
+    assert run_json("forecast", "planned")["outlook"]["runs_left"] == 22
+    run_fine("policy", "apply", "planned")
+    assert "not started, 22 of 22 runs remain" in run_fine("status", "planned")
+    assert "no run of the flow" in run("forecast", "cdnow").stderr

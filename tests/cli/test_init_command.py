@@ -115,16 +115,6 @@ def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop, word: str) ->
     ast.parse((empty.root / "flows" / "daily_report.py").read_text())
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(empty: Shop) -> None:
-    """With what to do, and no traceback."""
-    (empty.root / "flows").touch()
-    result = run("init", "--yes")
-    assert (result.exit_code, result.stdout) == (1, "")
-    said = plain(result.stderr).replace("\n", " ")
-    assert "cannot write flows/daily_report.py" in said
-    assert "a folder that you may write to" in said
-
-
 def test_a_bad_answer_is_asked_for_again(
     empty: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_another_pin_is_weaker(project):
     ("files", "problem"),
     [
         ({"visits.yaml": POLICY.replace("epsilon: 1,", "epsilon: -1,")}, "epsilon"),
-        ({"twice.yaml": POLICY}, "another file governs already"),
+        ({"twice.yaml": POLICY}, "already governs the dataset"),
     ],
 )
 def test_a_policy_that_cannot_be_read_fails_the_check(project, files, problem):

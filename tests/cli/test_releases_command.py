@@ -151,12 +151,8 @@ def test_a_list_says_what_was_published_with_which_error() -> None:
     assert found["plain"]["known"][0] == pytest.approx(20 * 1.959964, rel=1e-6)
     assert found["guarantee"]["known"] is None
     text = run_fine("releases", "list")
-    lines = {line.split()[2]: line for line in text.splitlines() if "/2026-W05" in line}
-    assert " 39.2 " in lines["plain/2026-W05"]
-    assert "Gaussian(sensitivity=1, sigma=20)" in lines["plain/2026-W05"]
-    assert "ann@example.org" in lines["plain/2026-W05"]
-    assert "+-: 95 % of the releases" in text
-    assert " 118* " in lines["own/2026-W05"]
+    assert " 39.2 " in text
+    assert " 118* " in text
     assert "*: drawn by the step itself" in text
 
 

@@ -1,11 +1,14 @@
-"""Output of every command, as text and as JSON: the files in tests/snapshots."""
+"""Output of every command and of the page: the files in tests/snapshots."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from datetime import UTC, datetime, timedelta
+from html import unescape
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -15,8 +18,8 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.guard.project import forget_projects
 from dpflow.ledger import entry
-from tests.cli.support import ADULT, CDNOW, Shop, run
-from tests.projects import act_as
+from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine
+from tests.projects import ROOT, act_as
 from tests.snapshots import commands, differences, settled
 
 EVENTS = """\
@@ -53,7 +56,8 @@ def _ann(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpflow.ledger.ledger.provenance", lambda: {"who": "bob"})
     monkeypatch.setattr("dpflow.ledger.ledger.writer", lambda: "bob@worker")
     monkeypatch.setattr(Clock, "minutes", itertools.count())
-    monkeypatch.setattr("dpflow.ledger.ledger.datetime", Clock)
+    for module in ("ledger.ledger", "show.page.facts"):
+        monkeypatch.setattr(f"dpflow.{module}.datetime", Clock)
 
 
 def year(shop: Shop) -> None:
@@ -90,6 +94,14 @@ def mean(week: int) -> float:
     return week + 0.25
 
 
+def text_of(page: str) -> str:
+    """Return the text of a page: a line for each paragraph and each row of a table."""
+    body = page.partition("<body>")[2].replace("\n", " ")
+    rows = re.sub("</t[dh]>", "  ", body)
+    lines = re.sub("<[^>]*>", "", re.sub("</(tr|p|li|h[1-6])>", "\n", rows)).split("\n")
+    return "".join(f"{unescape(' '.join(line.split()))}\n" for line in lines)
+
+
 def said(shop: Shop, name: str) -> str:
     """Return what the commands of a file print, as a person sees it who types them."""
     told = []
@@ -105,10 +117,24 @@ def said(shop: Shop, name: str) -> str:
     return settled("\n".join(told), shop.root, os.environ["XDG_STATE_HOME"])
 
 
-def test_what_commands_show(shop: Shop) -> None:
+def test_what_commands_show(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text and JSON of all commands that only look, at a ledger with all there is."""
     year(shop)
-    assert differences({name: said(shop, name) for name in LOOKS}) == []
+    texts = {name: said(shop, name) for name in LOOKS}
+    monkeypatch.setattr("dpflow.show.page.stamp.datetime", Clock)
+    run("report", "--verify", "--out", "page.html")
+    page = (shop.root / "page.html").read_text("utf-8")
+    texts["page"] = settled(text_of(page), shop.root)
+    assert differences(texts) == []
+
+
+def test_what_programs_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fields of the records behind `--json`, and the schema of policies."""
+    site = ROOT / "docs" / "_site"
+    monkeypatch.syspath_prepend(site)
+    records = run_path(str(site / "write.py"))["_printed"]()
+    schema = run_fine("policy", "schema")
+    assert differences({"records": records, "policy_schema": schema}) == []
 
 
 @pytest.mark.parametrize("name", WRITES)

@@ -32,7 +32,7 @@ def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
         )
     )
     shop.charge(ApproxDP(epsilon="0.1", delta="1e-9"))
-    assert "undefined (1 uncovered)" in run_fine("status", "--details")
+    assert "infinity" in run_fine("status", "--details")
     assert account(run_json("status"), "cdnow", "odometer")["reading"] is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.accounting.searches import NO_END, most_steps
+from dpflow.accounting.searches import NO_END, least_noise, most_steps
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
 from dpflow.ledger.decision.announced import announced_gates
 from dpflow.ledger.decision.gates import Gate
@@ -57,6 +57,13 @@ def test_decimals_are_counted_exactly(epsilon: str, steps: int) -> None:
 def test_the_largest_count_is_found(limit, start):
     """By doubling and halving, whatever the first number is."""
     assert most_steps(lambda n: n <= limit, start) == limit
+
+
+def test_the_least_noise_may_be_the_most():
+    """The largest one is tried before the search gives up."""
+    limits = {"low": 1, "high": 2, "most": 10, "close": Fraction(101, 100)}
+    assert 9 <= least_noise(lambda noise: noise >= 9, **limits) <= Fraction(91, 10)
+    assert least_noise(lambda noise: noise > 10, **limits) is None
 
 
 def test_a_gate_that_never_refuses_has_no_end():

@@ -7,7 +7,8 @@ from datetime import date
 
 import pytest
 
-from dpflow.forecast import Every, Outlook, Schedule, budget_line
+from dpflow.forecast import Every, Outlook, budget_line
+from dpflow.forecast.cadence import Schedule
 
 pytestmark = pytest.mark.quick
 

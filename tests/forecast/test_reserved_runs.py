@@ -10,7 +10,8 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast import Load, outlooks, runs_left
+from dpflow.forecast import outlooks
+from dpflow.forecast.counting import Load, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.records import Granted
@@ -90,7 +91,8 @@ def test_the_whole_run_reservation_has_to_be_admitted(ledger):
     assert outlook.per_run == "2 steps, epsilon 0.2"
     assert (outlook.runs_left, outlook.complete) == (3, True)
     runs = dataset_runs(ledger, "a")
-    (load,) = loads_of_run(runs, run_charges(ledger, "a", runs.runs[0]))
+    (run,) = runs.runs
+    (load,) = loads_of_run(runs, run, run_charges(ledger, "a", run))
     # The control: what the steps ask one after the other would promise one too many.
     alone = Load(account=load.account, spent=load.spent, peaks=(load.spent,))
     assert runs_left([alone])[0] == 4

@@ -13,8 +13,8 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import BudgetRefused
-from dpflow.forecast import Load, flow_outlooks, outlooks, runs_left
-from dpflow.forecast.counting import WorkloadStep, loads_of
+from dpflow.forecast import flow_outlooks, outlooks
+from dpflow.forecast.counting import Load, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.decision.office import Freeze
@@ -89,6 +89,7 @@ POLICIES = {
     "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: zcdp\n"
     "odometer: {theorem: rdp, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
     "output-dp": "budget: {epsilon: 1}\nfilter: output-dp\n",
+    "residue": "budget: {epsilon: 3, delta: 1e-6}\nfilter: residue\n",
     "auto": "budget: {epsilon: 1, delta: 1e-6}\nfilter: auto\n",
 }
 
@@ -208,7 +209,7 @@ def test_a_run_that_replayed_a_step_is_no_example(ledger):
 def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
     """Count the runs like one that was chosen by hand."""
     runs = dataset_runs(ledger, "d")
-    return runs_left(loads_of_run(runs, run_charges(ledger, "d", run)))[0]
+    return runs_left(loads_of_run(runs, run, run_charges(ledger, "d", run)))[0]
 
 
 def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch):
@@ -232,7 +233,7 @@ def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch
         "7 days",
         4,
     )
-    assert found.ends_text == "2100-02-01 (by its schedule)"
+    assert (str(found.exhausted_on), found.source) == ("2100-02-01", "schedule")
     (tmp_path / "prefect.yaml").unlink()
     (found,) = outlooks(ledger, today=date(2100, 1, 1))
     assert found.source == "release keys"
@@ -243,9 +244,9 @@ def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
     policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
     run_once(ledger, policy, [(TENTH, None), (TENTH, None)], outside=True)
     (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.left_text) == (8, "8 steps")
+    assert outlook.remaining() == "8 steps remain"
     assert outlook.single
-    assert outlook.sentence == "f: 8 steps left by the dataset d"
+    assert outlook.sentence == "f: 8 steps remain, limited by the dataset d"
 
 
 def test_a_flow_over_several_datasets_has_the_fewest_of_them(ledger):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import gc
 import threading
-import time
 import warnings
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dpflow import Laplace, PureDP, guarded, release, spend
-from dpflow.accounting.costs import base as costs
+from dpflow import Laplace, guarded, release, spend
 from dpflow.exceptions import (
     ConfigurationError,
     ReleaseError,
@@ -21,10 +20,10 @@ from dpflow.exceptions import (
 from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
-from dpflow.noise.draws import sampler_for
 from tests.projects import (
     NOISY,
     TENTH,
+    caught,
     journal,
     make_project,
     outcome,
@@ -53,12 +52,6 @@ def read_private():
 # The draw
 
 
-def test_release_outside_a_step_is_refused():
-    """Nothing pays for a draw that belongs to no step."""
-    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
-        release(1.0)
-
-
 def test_release_draws_once(shop):
     """A second draw would cost a second time; the first one's charge stands."""
 
@@ -73,38 +66,23 @@ def test_release_draws_once(shop):
 
 
 def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
-    """However threads race for it, one gets a noisy value."""
-    # Journals of other tests must not know the mechanism of this one.
-    monkeypatch.setattr(costs, "_KINDS", dict(costs._KINDS))
+    """A thread that asks while another one draws gets no second noisy value."""
+    drawing, go_on = threading.Event(), threading.Event()
 
-    @dataclass(frozen=True, init=False, repr=False)
-    class SlowNoise(PureDP):
-        """A guarantee whose mechanism takes its time."""
+    def draw_slowly(cost, value):
+        drawing.set()
+        assert go_on.wait(30)
+        return value
 
-    @sampler_for.register(SlowNoise)
-    def _(cost):
-        def sample(numbers):
-            time.sleep(0.05)
-            return [float(number) for number in numbers]
-
-        return sample
-
-    with spend(dataset="shop", cost=SlowNoise(epsilon="0.1"), step="count") as charge:
-        found = []
-
-        def work():
-            try:
-                found.append(charge.release(1.0))
-            except ReleaseError:
-                found.append(None)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    assert sorted(found, key=str) == [1.0, None, None, None]
+    monkeypatch.setattr("dpflow.noise.draws.draw", draw_slowly)
+    with spend(dataset="shop", cost=NOISY, step="count") as charge:
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(charge.release, 1.0)
+            assert drawing.wait(30)
+            second = pool.submit(caught, lambda: charge.release(2.0))
+            go_on.set()
+        assert first.result() == 1.0
+        assert isinstance(second.result(), ReleaseError)
 
 
 @pytest.mark.parametrize("again", [copy.copy, replace])
@@ -175,21 +153,9 @@ def place(name="report", run_id="run-1"):
     return Place(flows=(EnclosingFlow(name=name, run=run_id),))
 
 
-def counting(**declared):
-    """Return a step over (frame, week) and the list of the weeks it ran for."""
-    ran = []
-
-    def count(frame, week):
-        ran.append(week)
-        return len(ran)
-
-    declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",), **declared}
-    return replayed(define_step(count, **declared)), count, ran
-
-
-def replayed(step):
-    """Say that the body, which closes over its record, is told by its arguments."""
-    return replace(step, replays=True)
+def read_frame(frame, week):
+    """Stand for a body that must not run."""
+    pytest.fail("the body ran")
 
 
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
@@ -213,11 +179,10 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
 def test_private_data_needs_a_version_to_be_replayed(shop):
     """Else one version's answer could be served for another."""
-    step, body, ran = counting()
+    step = define_step(read_frame, dataset="shop", cost=TENTH, private=("frame",))
     before = rows(shop)
     with pytest.raises(ConfigurationError, match="Say data_version= on the task"):
-        run(step, body, ("x", 1), {}, place())
-    assert ran == []
+        run(step, read_frame, ("x", 1), {}, place())
     assert before == rows(shop)
 
 

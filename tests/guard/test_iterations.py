@@ -65,18 +65,6 @@ def test_the_substeps_that_ran_are_charged(project: Path, number: int) -> None:
     assert used() == Fraction(number, 10)
 
 
-def test_the_worst_case_is_reserved_while_it_runs(project: Path) -> None:
-    """Nothing else may spend what it could still need."""
-    cost = EarlyStopping(TENTH, stops=STOPS)
-    with spend(dataset="shop", cost=cost, step="fit"):
-        for step in iterations():
-            view = account()
-            assert view.reserved["epsilon"] == "0.8"
-            if step.number == 2:
-                break
-    assert used() == Fraction(2, 10)
-
-
 @pytest.mark.parametrize(("number", "stop"), [(1, 2), (2, 2), (3, 4), (5, 8), (8, 8)])
 def test_under_output_a_stop_is_a_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stop: int

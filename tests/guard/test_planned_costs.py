@@ -8,7 +8,6 @@ from dpflow import Gaussian, guarded, release
 from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
-    ReservationConflict,
 )
 from tests.projects import kinds, make_project, rewrite_policy
 
@@ -67,20 +66,6 @@ def test_a_step_without_a_plan_is_refused_and_nothing_is_written(shop, made, tol
     with pytest.raises(ConfigurationError, match=told):
         made()(1)
     assert kinds() == []
-
-
-@pytest.mark.parametrize(
-    "edit", [("runs: 3", "runs: 2"), ("epsilon: 1,", "epsilon: 2,")]
-)
-def test_a_release_of_an_earlier_plan_is_replayed_at_its_own_cost(shop, edit):
-    """What is kept has the noise it was drawn with; asking again draws nothing."""
-    first = step(release_key="revenue-{week}")(1)
-    rewrite_policy(shop, *edit)
-    assert step(release_key="revenue-{week}")(1) == first
-    assert step(sensitivity=50, release_key="revenue-{week}")(1) == first
-    with pytest.raises(ReservationConflict, match="on_change"):
-        step(on_change="refuse", release_key="revenue-{week}")(1)
-    assert kinds() == ["reserve", "settle"]
 
 
 @pytest.mark.parametrize(("sigma", "warned"), [(90, True), (100, False), (110, False)])

@@ -22,7 +22,6 @@ from tests.ledger.processes import Child
 from tests.projects import (
     POLICY,
     ledger_away,
-    ledger_file,
     make_project,
     rewrite_policy,
 )
@@ -36,22 +35,6 @@ def shop(tmp_path, monkeypatch):
     folder = tmp_path / "one"
     folder.mkdir()
     return make_project(folder, monkeypatch)
-
-
-def test_the_ledger_is_opened_once(shop):
-    """Later calls get the same one, from any thread."""
-    first = current_project()
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(current_project().ledger))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [first.ledger] * 4 == found
-    assert str(ledger_file(shop)) == first.ledger.place
 
 
 def test_a_ledger_that_the_policies_do_not_pin_is_refused(shop, tmp_path, monkeypatch):
@@ -104,17 +87,6 @@ def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
     (shop / "policies" / "people.yaml").write_text(everybody.replace("1}", "2}"))
     people = current_project(("shop",)).policies["population/people"]
     assert people.budget.epsilon == 2
-
-
-def test_a_file_of_the_same_size_and_time_is_seen(shop):
-    """Copying a file with its times must not hide an edit."""
-    path = shop / "policies" / "0.yaml"
-    status = path.stat()
-    assert current_project().policies.policy_for("shop").unit == "customer"
-    rewrite_policy(shop, "customer", "employee")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert path.stat().st_size == status.st_size
-    assert current_project().policies.policy_for("shop").unit == "employee"
 
 
 def test_a_missing_ledger_is_told_and_found_when_it_is_back(shop):

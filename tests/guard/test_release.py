@@ -17,7 +17,6 @@ from dpflow import (
     EarlyStopping,
     Gaussian,
     Laplace,
-    PureDP,
     guarded,
     iterations,
     release,
@@ -46,7 +45,6 @@ CURVES = POLICY.replace("basic", "rdp").replace(
     "budget: {epsilon: 1", "budget: {delta: 0.000001, epsilon: 1"
 )
 EXACT = 4211.5
-ASYNC = "test_an_async_body_that_forgets_to_release_fails"
 
 
 # What release needs is there before anything is reserved
@@ -191,19 +189,6 @@ def test_a_body_that_forgets_to_release_fails(tmp_path, monkeypatch, cost) -> No
     assert str(EXACT) not in repr(rows(tmp_path))
 
 
-async def test_an_async_body_that_forgets_to_release_fails(shop: Path) -> None:
-    """As a sync one."""
-
-    @guarded(dataset="shop", cost=NOISY)
-    async def count() -> float:
-        return EXACT
-
-    with pytest.raises(ReleaseError, match="without release") as found:
-        await count()
-    assert str(EXACT) not in told(found.value, skip_frames=("count", ASYNC))
-    assert spent() == "0.1"
-
-
 def test_a_block_that_forgets_to_release_fails(shop: Path) -> None:
     """What it computed is the block's own; the error says what to write."""
     with (
@@ -213,19 +198,6 @@ def test_a_block_that_forgets_to_release_fails(shop: Path) -> None:
         pass
     assert spent() == "0.1"
     assert outcome()["outcome"] == "failed"
-
-
-def test_a_refused_draw_is_none(shop: Path) -> None:
-    """A body that goes on without the noise would return the exact value."""
-
-    @guarded(dataset="shop", cost=NOISY)
-    def count() -> object:
-        with pytest.raises(ReleaseError):
-            release("text")
-        return EXACT
-
-    with pytest.raises(ReleaseError, match="without release"):
-        count()
 
 
 def test_a_body_may_say_that_it_draws_its_own_noise(shop: Path) -> None:
@@ -239,14 +211,6 @@ def test_a_body_may_say_that_it_draws_its_own_noise(shop: Path) -> None:
         pass
     assert outcome()["noise"] == "own"
     assert spent() == "0.2"
-
-
-def test_a_guarantee_needs_no_word(shop: Path) -> None:
-    """`release` could not have drawn it; the journal tells who did."""
-    for noise in ("release", "own"):
-        guarded(dataset="shop", cost=PureDP(epsilon="0.1"), noise=noise)(lambda: 7)()
-    found = [entry.body["noise"] for entry in journal() if entry.kind == "settle"]
-    assert found == ["self-declared", "own"]
 
 
 def stopping() -> EarlyStopping:

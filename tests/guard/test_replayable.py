@@ -18,7 +18,7 @@ from dpflow import guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.types import unstorable_type
+from dpflow.ledger.codec.kinds import unstorable_type
 from tests.projects import POLICY, TENTH, make_project, rows
 
 

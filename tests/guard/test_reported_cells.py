@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import OutputDP, SparseVector, guarded, spend
+from dpflow import OutputDP, guarded
 from dpflow.exceptions import (
     ConfigurationError,
-    UnsupportedCost,
 )
-from dpflow.mechanisms import sparse_vector
 from tests.projects import POLICY, TENTH, account, journal, make_project
 
 pytestmark = pytest.mark.quick
@@ -106,45 +104,3 @@ def test_a_cell_needs_a_cost_with_cells(shop: Path) -> None:
     with pytest.warns(RuntimeWarning, match="contradicts its cost"):
         ask(1, lambda _: "none", cost=lambda: TENTH)
     assert spent() == "0.1"
-
-
-# ---- sparse_vector() in a body
-
-SPARSE = SparseVector(positives=5, epsilon_threshold="0.1", epsilon_answers="0.5")
-FAR = 10**9
-
-
-@pytest.mark.parametrize(("positives", "epsilon"), [(0, "0.1"), (2, "0.3"), (5, "0.6")])
-def test_sparse_vector_is_charged_by_its_positives(
-    shop: Path, positives: int, epsilon: str
-) -> None:
-    """Queries far from the threshold are answered as they are."""
-
-    @guarded(dataset="shop", cost=SPARSE)
-    def above() -> list[bool]:
-        return list(sparse_vector([FAR] * positives + [-FAR]))
-
-    assert above() == [True] * positives + [False] * (positives < 5)
-    assert spent() == epsilon
-    assert journal()[-1].body["noise"] == "opendp"
-
-
-def test_monotone_queries_need_add_or_remove(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A replaced person may move one query up and another one down.
-
-    The step is refused before it starts, so that nothing is charged.
-    """
-    policy = POLICY.replace("basic", "output-dp").replace(
-        "add-or-remove", "replace-one"
-    )
-    make_project(tmp_path, monkeypatch, policy)
-    cost = SparseVector(positives=1, epsilon="0.1", monotone=True)
-    with (
-        pytest.raises(UnsupportedCost, match="priced for add-or-remove"),
-        spend(dataset="shop", cost=cost, step="ask"),
-    ):
-        pytest.fail("the body started")
-    with spend(dataset="shop", cost=SPARSE, step="ask"):
-        assert sparse_vector([FAR]) == (True,)

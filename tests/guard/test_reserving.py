@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +16,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.guard.project import current_project
-from dpflow.ledger import create_ledger
+from dpflow.ledger import Ledger, create_ledger
 from tests.projects import (
     NOISY,
     TENTH,
@@ -48,70 +49,67 @@ print(count(1))
 # Claims
 
 
-def in_threads(*calls):
-    """Run calls in threads of their own and return what they returned, in order."""
-    values = [None] * len(calls)
+class Clock:
+    """Clock of steps that wait for a claim: it says when one waits."""
 
-    def store(place, call):
-        values[place] = call()
+    monotonic = staticmethod(time.monotonic)
 
-    threads = [
-        threading.Thread(target=store, args=each, daemon=True)
-        for each in enumerate(calls)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return values
+    def __init__(self):
+        self.waited = threading.Event()
+
+    def sleep(self, seconds):
+        """Sleep, and say so."""
+        self.waited.set()
+        time.sleep(seconds)
 
 
-def test_threads_on_one_key_make_one_charge_and_get_one_value(shop):
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock of steps that wait for a claim."""
+    clock = Clock()
+    monkeypatch.setattr("dpflow.guard.reserving.time", clock)
+    return clock
+
+
+def test_threads_on_one_key_make_one_charge_and_get_one_value(shop, clock):
     """The second waits while the first runs, and then replays."""
     ran = []
 
-    @guarded(dataset="shop", cost=NOISY, release_key="x", ignore=("ran",))
+    @guarded(dataset="shop", cost=NOISY, release_key="x", ignore=("ran", "clock"))
     def count():
         ran.append(1)
-        time.sleep(0.2)
+        assert clock.waited.wait(30)
         return release(100.0)
 
-    values = in_threads(count, count, count)
+    with ThreadPoolExecutor() as pool:
+        values = [call.result() for call in [pool.submit(count) for _ in range(3)]]
     assert ran == [1]
     assert len(set(values)) == 1
     assert isinstance(values[0], float)
     assert kinds() == ["reserve", "settle"]
 
 
-def test_a_failing_claimant_lets_the_waiting_one_run(shop):
+def test_a_failing_claimant_lets_the_waiting_one_run(shop, clock):
     """Its claim ends with it; both are charged."""
-    started, answers = threading.Event(), [ValueError(), 7]
+    answers = [ValueError(), 7]
 
-    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("answers", "started"))
+    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("answers", "clock"))
     def count():
         answer = answers.pop(0)
         if isinstance(answer, Exception):
-            started.set()
-            time.sleep(0.2)
+            assert clock.waited.wait(30)
             raise answer
         return answer
 
-    def first():
-        with pytest.raises(DPStepFailed):
-            count()
-        return "failed"
-
-    def second():
-        started.wait(10)
-        return count()
-
-    assert in_threads(first, second) == ["failed", 7]
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(count) for _ in range(2)]
+    assert {type(call.exception()) for call in calls} == {DPStepFailed, type(None)}
     assert spent() == "0.2"
 
 
 def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     """A run that takes for ever is told, and nothing runs beside it."""
-    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", 0.3)
+    monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", -1.0)
     started, end, ran = threading.Event(), threading.Event(), []
 
     @guarded(
@@ -120,17 +118,15 @@ def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     def count():
         ran.append(1)
         started.set()
-        end.wait(30)
+        assert end.wait(30)
         return 1
 
-    def second():
-        started.wait(10)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(count)
+        assert started.wait(30)
         error = caught(count)
         end.set()
-        return error
-
-    value, error = in_threads(count, second)
-    assert value == 1
+    assert first.result() == 1
     assert type(error) is LedgerUnavailable
     assert "another run has been making the release of step 'count'" in error.message
     assert ran == [1]
@@ -215,17 +211,29 @@ def test_a_replaced_ledger_is_refused_for_good(shop):
 # Leaving while the ledger is asked
 
 
-async def kinds_at_last():
-    """Return the journal's kinds once its second entry is there."""
-    deadline = time.monotonic() + 20
-    while len(kinds()) < 2 and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    return kinds()
+def noted(monkeypatch, method):
+    """Return two events: that a method of the ledger was called, and that it ended."""
+    began, ended = threading.Event(), threading.Event()
+    real = getattr(Ledger, method)
+
+    def call(*args, **kwargs):
+        began.set()
+        try:
+            return real(*args, **kwargs)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Ledger, method, call)
+    return began, ended
 
 
-async def test_a_step_cancelled_before_its_body_gives_its_charge_back(shop):
+async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
+    shop, monkeypatch
+):
     """The thread that asks cannot be stopped, but what it is granted can be voided."""
     ran, ledger = [], current_project().ledger
+    asked, _ = noted(monkeypatch, "reserve")
+    _, voided = noted(monkeypatch, "void")
 
     @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("ran",))
     async def count():
@@ -236,11 +244,12 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(shop):
     ledger.digests.of("x")
     with ledger.storage.write():
         task = asyncio.create_task(count())
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(asked.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+    assert await asyncio.to_thread(voided.wait, 30)
     assert ran == []
-    assert await kinds_at_last() == ["reserve", "void"]
+    assert kinds() == ["reserve", "void"]
     assert (spent(), held()) == ("0", "0")
-    assert await asyncio.wait_for(count(), 20) == 5
+    assert await count() == 5

@@ -65,24 +65,6 @@ def test_a_block_that_does_not_fit_draws_nothing(shop):
     assert (held(), spent()) == ("0", "0")
 
 
-def test_a_block_that_does_not_fit_replays_what_is_kept(shop):
-    """What was published once is there when the budget is gone."""
-
-    @guarded(dataset="shop", cost=TENTH, release_key="week/{week}")
-    def weekly(week: int) -> float:
-        return 100.0 * week
-
-    def report(week: int) -> list[float]:
-        with reserve_run(costs={"shop": [TENTH] * 6}):
-            return [weekly(10 * week + part) for part in range(6)]
-
-    published = report(1)
-    with pytest.raises(BudgetRefused, match="draws nothing"):
-        report(2)
-    assert report(1) == published
-    assert (held(), spent()) == ("0", "0.6")
-
-
 def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
     """Nothing is returned that the ledger did not commit."""
     with reserve_run(costs={"shop": [TENTH] * 2}):

@@ -62,6 +62,7 @@ def test_a_declaration_that_cannot_work_is_refused():
     for dataset in ("", (), ("shop", ""), ("shop", 5), None, {"shop": 1}):
         assert f"name of a dataset, got {dataset!r}" in refused(dataset=dataset)
     for words, reason in [
+        ({"name": "sum at 0x7f3a"}, "by its address"),
         ({"name": ""}, "name= takes a text that is not empty, got ''"),
         ({"dataset": ("shop", "shop")}, "names a dataset twice"),
         ({"private": ("frme",)}, "no parameter 'frme' to be private"),
@@ -104,14 +105,12 @@ def test_a_step_knows_where_its_body_was_written():
 # Arguments
 
 
-def test_bind_returns_the_public_arguments_by_name():
+def test_a_call_has_its_public_arguments_by_name():
     """Defaults are included, private arguments and instances are not."""
     declared = step(private=("frame",), data_version="1")
-    assert declared.bind(("x", 1), {}) == {"week": 1, "city": "Bonn"}
-    assert declared.bind((), {"frame": "x", "week": 1, "city": "Ulm"}) == {
-        "week": 1,
-        "city": "Ulm",
-    }
+    assert declared.ask(("x", 1), {}).public == {"week": 1, "city": "Bonn"}
+    given = {"frame": "x", "week": 1, "city": "Ulm"}
+    assert declared.ask((), given).public == {"week": 1, "city": "Ulm"}
 
 
 def test_the_instance_of_a_method_is_no_public_argument():
@@ -121,7 +120,7 @@ def test_the_instance_of_a_method_is_no_public_argument():
         """Stand for a method."""
 
     declared = step(method)
-    assert declared.public(declared.bind((object(), 1), {})) == {"week": 1}
+    assert declared.ask((object(), 1), {}).public == {"week": 1}
     with pytest.raises(ConfigurationError, match="speaks of 'self"):
         check_template(declared, "task_run_name", "{self.city}")
 
@@ -143,7 +142,7 @@ def test_the_instance_of_a_method_is_no_public_argument():
 def test_a_cost_function_that_fails_is_told(cost, told):
     """The error names the step and says that it did not run."""
     with pytest.raises(ConfigurationError) as error:
-        step(cost=cost).price({})
+        step(cost=cost).ask((None, 7), {})
     assert told in error.value.message
     assert "cost function of step 'body'" in error.value.message
     assert "The step did not run." in error.value.message
@@ -169,7 +168,7 @@ def test_a_release_key_is_a_template_over_public_parameters(template, key):
         """Stand for a body."""
 
     declared = step(count, release_key=template)
-    assert declared.key(declared.bind((7,), {})) == key
+    assert declared.ask((7,), {}).key == key
 
 
 def test_a_template_that_does_not_fit_an_argument_is_told():
@@ -182,7 +181,7 @@ def test_a_template_that_does_not_fit_an_argument_is_told():
         with pytest.raises(
             ConfigurationError, match=f"(?s){reason}.*did\\s+not\\s+run"
         ):
-            step(release_key=template).key({"week": week})
+            step(release_key=template).ask((None, week), {})
 
 
 @given(st.text(alphabet=string.printable, max_size=20))
@@ -190,7 +189,7 @@ def test_no_template_ever_reaches_private_data(template):
     """Whatever is written, a key is refused or made of public arguments."""
     try:
         declared = step(release_key=template, private=("frame",))
-        key = declared.key({"week": "w", "city": "c"})
+        key = declared.ask(("p", "w"), {"city": "c"}).key
     except ConfigurationError:
         return
     assert isinstance(key, str)

@@ -40,17 +40,6 @@ def test_a_block_in_a_generator_draws_its_own_noise(shop: Path) -> None:
     assert spent() == "0.2"
 
 
-def test_a_generators_caller_has_no_charge(shop: Path) -> None:
-    """Between two `next()`, the block of the generator is nobody's."""
-    waiting = block(1, "waiting")
-    next(waiting)
-    with pytest.raises(ReleaseError, match="outside the body of a DP step"):
-        release(1.0)
-
-    assert isinstance(waiting.send(1.0), float)
-    assert list(waiting) == []
-
-
 def test_a_generator_may_be_closed_in_another_context(shop: Path) -> None:
     """No error of Python's own carries the body's along."""
     canary = "canary-" + "271828"

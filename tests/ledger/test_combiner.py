@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,147 +16,132 @@ from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
-from dpflow.ledger.records import Granted
+from dpflow.locks import Turn
 from tests.ledger.processes import Child
 from tests.ledger.support import Place, audit, granted, request, sums
 
 
-def asks(ledger: Ledger) -> Reserve:
-    """Make a command of a step."""
-    return Reserve(request=request(ledger), at="now", writer="me")
-
-
-def id_of(command: Command) -> str:
-    """Return the id of a command's charge."""
-    if isinstance(command, Reserve):
-        return command.request.reservation
-    assert isinstance(command, End)
-    return command.charge
-
-
-class Slow:
-    """Decides batches when it is let, and remembers them."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[Command]] = []
-        self.started, self.go = threading.Event(), threading.Event()
-        self.fault: Callable[[Sequence[Command]], None] = lambda _: None
-
-    def decide(self, commands: Sequence[Command]) -> list[Any]:
-        """Grant everything, in its time."""
-        self.batches.append(list(commands))
-        self.started.set()
-        assert self.go.wait(10)
-        self.fault(commands)
-        return [Granted(reservation=id_of(each), accounts=()) for each in commands]
+@pytest.fixture
+def steps(ledger: Ledger) -> Callable[[int], list[Command]]:
+    """Return what makes commands of some steps."""
+    return lambda count: [
+        Reserve(request=request(ledger), at="now", writer="me") for _ in range(count)
+    ]
 
 
 class Asking:
-    """Threads that ask, and what each was told."""
+    """Threads that ask a combiner, whose decisions wait until all stand in line."""
 
-    def __init__(self, combiner: Combiner) -> None:
-        self._combiner = combiner
+    def __init__(self, fault: Callable[[Sequence[Command]], None]) -> None:
+        self.combiner = Combiner(self._decide)
+        self.batches: list[list[Command]] = []
+        self.go = threading.Event()
+        self.fault = fault
+        self._answers: dict[int, object] = {}
         self._threads: list[threading.Thread] = []
-        self.told: dict[str, object] = {}
+        self._joined, self._begun = threading.Event(), threading.Event()
+        self._join = self.combiner._line.join
+        self.combiner._line.join = self._stand  # type: ignore[method-assign]
 
-    def start(self, made: Command) -> None:
-        """Let a thread ask, and wait until it stands in line."""
-        thread = threading.Thread(target=self._ask, args=[made])
-        thread.start()
-        self._threads.append(thread)
-        time.sleep(0.005)
+    def _stand(self, turn: Turn) -> None:
+        self._join(turn)
+        self._joined.set()
 
-    def _ask(self, made: Command) -> None:
+    def _decide(self, commands: Sequence[Command]) -> list[Any]:
+        """Answer each command with itself."""
+        self.batches.append(list(commands))
+        self._begun.set()
+        assert self.go.wait(60)
+        self.fault(commands)
+        return list(commands)
+
+    def _ask(self, command: Command) -> None:
         try:
-            self.told[id_of(made)] = self._combiner.ask(made)
+            self._answers[id(command)] = self.combiner.ask(command)
         except BaseException as error:
-            self.told[id_of(made)] = error
+            self._answers[id(command)] = error
 
-    def end(self) -> None:
-        """Wait for all of them."""
+    def start(self, command: Command) -> None:
+        """Let a thread ask, and wait until it stands in line, the first one decided."""
+        self._joined.clear()
+        self._threads.append(threading.Thread(target=self._ask, args=[command]))
+        self._threads[-1].start()
+        assert self._joined.wait(60)
+        assert self._begun.wait(60)
+
+    def end(self, made: Sequence[Command]) -> list[Any]:
+        """Let the decisions happen; return the answers to some commands."""
+        self.go.set()
         for thread in self._threads:
-            thread.join(10)
-            assert not thread.is_alive()
+            thread.join(60)
+        return [self._answers[id(command)] for command in made]
+
+    def of(self, made: Sequence[Command]) -> list[Any]:
+        """Return the answers to commands of threads that ask one after another."""
+        for command in made:
+            self.start(command)
+        return self.end(made)
 
 
-def test_who_waits_is_decided_together_in_order(ledger: Ledger) -> None:
+def names(answers: list[Any]) -> list[str]:
+    """Return the names of the answers' types."""
+    return [type(answer).__name__ for answer in answers]
+
+
+def test_who_waits_is_decided_together_in_order(steps) -> None:
     """While the first is decided the others stand in line, at most 64 at once."""
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    made = [asks(ledger) for _ in range(MOST_AT_ONCE + 3)]
-    for each in made:
-        asking.start(each)
-    slow.go.set()
-    asking.end()
-    assert [len(batch) for batch in slow.batches] == [1, MOST_AT_ONCE, 2]
-    assert made == [each for batch in slow.batches for each in batch]
-    for each in made:
-        assert asking.told[id_of(each)] == Granted(reservation=id_of(each), accounts=())
+    asking = Asking(lambda _: None)
+    made = steps(MOST_AT_ONCE + 3)
+    assert all(map(lambda a, b: a is b, asking.of(made), made))
+    assert [len(batch) for batch in asking.batches] == [1, MOST_AT_ONCE, 2]
+    assert made == [command for batch in asking.batches for command in batch]
 
 
-def test_an_interrupt_is_for_the_thread_that_it_meets(ledger: Ledger) -> None:
+def test_an_interrupt_is_for_the_thread_that_it_meets(steps) -> None:
     """The others are decided all the same, by the next of them."""
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    made = [asks(ledger) for _ in range(4)]
-    asking.start(made[0])
-    for each in made[1:]:
-        asking.start(each)
+    made = steps(4)
 
-    def interrupt(requests: Sequence[Command]) -> None:
-        if requests[0] is made[1]:
+    def interrupt(commands: Sequence[Command]) -> None:
+        if commands[0] is made[1]:
             raise KeyboardInterrupt
 
-    slow.fault = interrupt
-    slow.go.set()
-    asking.end()
-    told = [type(asking.told[id_of(each)]).__name__ for each in made]
-    assert told == ["Granted", "KeyboardInterrupt", "Granted", "Granted"]
-    assert [len(batch) for batch in slow.batches] == [1, 3, 2]
+    asking = Asking(interrupt)
+    assert names(asking.of(made)) == ["Reserve", "KeyboardInterrupt", *["Reserve"] * 2]
+    assert [len(batch) for batch in asking.batches] == [1, 3, 2]
 
 
-def test_an_unavailable_ledger_is_told_to_each(ledger: Ledger) -> None:
+def test_an_unavailable_ledger_is_told_to_each(steps) -> None:
     """With errors of their own, and the next who asks is served."""
-    slow = Slow()
-    combiner = Combiner(slow.decide)
-    asking = Asking(combiner)
 
     def fail(_: Sequence[Command]) -> None:
         raise LedgerUnavailable("gone", ledger="x")
 
-    slow.fault = fail
-    made = [asks(ledger) for _ in range(3)]
-    for each in made:
-        asking.start(each)
-    slow.go.set()
-    asking.end()
-    errors = [asking.told[id_of(each)] for each in made]
-    assert [type(error) for error in errors] == [LedgerUnavailable] * 3
-    assert len({id(error) for error in errors}) == 3
-    slow.fault = lambda _: None
-    assert isinstance(combiner.ask(asks(ledger)), Granted)
+    asking = Asking(fail)
+    errors = asking.of(steps(3))
+    assert names(errors) == ["LedgerUnavailable"] * 3
+    assert len(set(map(id, errors))) == 3
+    asking.fault = lambda _: None
+    assert names([asking.combiner.ask(*steps(1))]) == ["Reserve"]
 
 
-def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
+def test_a_deadline_is_not_waited_for_twice(steps, monkeypatch) -> None:
     """Who waited beside the first is told with it; who came late has a turn."""
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    made = [asks(ledger) for _ in range(4)]
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("dpflow.ledger.combiner.time", clock)
+    made = steps(4)
 
-    def fail(requests: Sequence[Command]) -> None:
-        if requests[0] is made[0]:
+    def fail(commands: Sequence[Command]) -> None:
+        if commands[0] is made[0]:
             raise LedgerUnavailable("locked", ledger="x", waited=0.4)
 
-    slow.fault = fail
-    for each in made[:3]:
-        asking.start(each)
-    time.sleep(0.4)
+    asking = Asking(fail)
+    for command in made[:3]:
+        asking.start(command)
+    now[0] = 0.4
     asking.start(made[3])
-    slow.go.set()
-    asking.end()
-    told = [type(asking.told[id_of(each)]).__name__ for each in made]
-    assert told == ["LedgerUnavailable"] * 3 + ["Granted"]
-    assert [len(batch) for batch in slow.batches] == [1, 1]
+    assert names(asking.end(made)) == ["LedgerUnavailable"] * 3 + ["Reserve"]
+    assert [len(batch) for batch in asking.batches] == [1, 1]
 
 
 @pytest.mark.parametrize("whose", [0, 1, 2, 3])
@@ -164,65 +149,49 @@ def test_a_deadline_is_not_waited_for_twice(ledger: Ledger) -> None:
     "error", [LedgerCorrupt("damaged", ledger="x"), ZeroDivisionError()]
 )
 def test_damage_is_told_to_whom_it_concerns(
-    ledger: Ledger, error: Exception, whose: int
+    steps, error: Exception, whose: int
 ) -> None:
     """The rest of a batch is decided one by one, also after an error of any other kind.
 
     A cost of somebody's own may raise one, and must not fail the steps beside it.
     """
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    made = [asks(ledger) for _ in range(4)]
-
-    def fail(requests: Sequence[Command]) -> None:
-        if made[whose] in requests:
-            raise error
-
-    slow.fault = fail
-    for each in made:
-        asking.start(each)
-    slow.go.set()
-    asking.end()
-    told = [asking.told[id_of(each)] for each in made]
-    assert told.pop(whose) is error
-    assert [type(each) for each in told] == [Granted] * 3
-
-
-def test_a_settlement_does_not_share_the_witnesss_failure(ledger: Ledger) -> None:
-    """What keeps a step from being decided is no obstacle for one that ends."""
-    slow = Slow()
-    asking = Asking(Combiner(slow.decide))
-    ends = [End(charge=f"r{n}", kind="settle", at="now", writer="me") for n in range(2)]
-    made: list[Command] = [asks(ledger), ends[0], asks(ledger), ends[1]]
+    made = steps(4)
 
     def fail(commands: Sequence[Command]) -> None:
-        if any(each.guarded for each in commands):
+        if made[whose] in commands:
+            raise error
+
+    answers = Asking(fail).of(made)
+    assert answers.pop(whose) is error
+    assert names(answers) == ["Reserve"] * 3
+
+
+def test_a_settlement_does_not_share_the_witnesss_failure(steps) -> None:
+    """What keeps a step from being decided is no obstacle for one that ends."""
+    ends = [End(charge=f"r{n}", kind="settle", at="now", writer="me") for n in range(2)]
+    first, second = steps(2)
+
+    def fail(commands: Sequence[Command]) -> None:
+        if any(command.guarded for command in commands):
             raise LedgerUnavailable("no witness", witness="x")
 
-    slow.fault = fail
-    for each in made:
-        asking.start(each)
-    slow.go.set()
-    asking.end()
-    told = [type(asking.told[id_of(each)]).__name__ for each in made]
-    assert told == ["LedgerUnavailable", "Granted"] * 2
+    answers = Asking(fail).of([first, ends[0], second, ends[1]])
+    assert names(answers) == ["LedgerUnavailable", "End"] * 2
 
 
-def test_a_child_stands_in_no_line_of_its_parent(ledger: Ledger, path: Place) -> None:
+def test_a_child_stands_in_no_line_of_its_parent(steps, path: Place) -> None:
     """A fork while threads wait leaves the child nothing to wait for."""
-    slow = Slow()
-    combiner = Combiner(slow.decide)
-    asking = Asking(combiner)
-    asking.start(asks(ledger))
-    asking.start(asks(ledger))
+    asking = Asking(lambda _: None)
+    made = steps(3)
+    for command in made[:2]:
+        asking.start(command)
 
     def work(say: Callable[[str], None]) -> None:
-        slow.go.set()
-        say(type(combiner.ask(asks(ledger))).__name__)
+        asking.go.set()
+        say(type(asking.combiner.ask(made[2])).__name__)
 
-    assert Child(work).end() == (0, ["Granted"])
-    slow.go.set()
-    asking.end()
+    assert Child(work).end() == (0, ["Reserve"])
+    asking.end(made[:2])
 
 
 def test_each_thread_has_its_own_answer(ledger: Ledger, path: Place) -> None:

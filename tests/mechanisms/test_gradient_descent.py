@@ -21,7 +21,6 @@ from dpflow import (
 )
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import UnsupportedCost
 from dpflow.mechanisms import gradient_descent
 from dpflow.mechanisms import gradients as mechanism
 from dpflow.mechanisms.gradients import (
@@ -58,7 +57,7 @@ def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
     steps = clip.rows(np.array(rows))
     longest = Fraction(norm) ** 2
     assert all(squared_norm(row, clip.step) <= longest for row in steps)
-    total = clip.floats(steps.sum(axis=0))
+    total = clip.apply(np.array(rows)).total()
     exact = [sum(int(k) for k in column) * Fraction(clip.step) for column in steps.T]
     assert [Fraction(value) for value in total.tolist()] == exact
 
@@ -221,19 +220,3 @@ def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
         options = {"clip": NormClip.to(1), "sigma": 2, "sampling_rate": 0.5}
         seen.append(individual_sum(tally, rows, **options))
     assert np.allclose(seen, [[1, 0, 0.1], [1, 0, 0], [0, 0, 0.1]], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("bound", "rate", "words"),
-    [
-        (IndividualBound(measure="gdp", bound=1), 0.5, "not\\s+Gaussian DP"),
-        (IndividualBound(measure="rdp", order=600, bound=1), 0.5, "up to 512"),
-    ],
-)
-def test_a_sample_without_a_price_is_refused(bound, rate, words) -> None:
-    """No mu has it, and no order beyond the sums of the theorem."""
-    tally = PrivateTally(bound, people=1)
-    with pytest.raises(UnsupportedCost, match=words):
-        individual_sum(
-            tally, np.ones((1, 1)), clip=NormClip.to(1), sigma=2, sampling_rate=rate
-        )

@@ -231,14 +231,6 @@ def test_rows_are_scaled_and_bad_numbers_are_zeros() -> None:
     assert set(classes) == {-1.0, 1.0}
 
 
-def test_the_error_is_the_one_of_the_paper() -> None:
-    """The mean of |y - (2 / (1 + exp(-x.w)) - 1)|."""
-    rows, model = np.array([[0.5], [-1.0]]), np.array([2.0])
-    h = 2 / (1 + np.exp(-np.array([1.0, -2.0]))) - 1
-    expected = np.abs(np.array([1, 1]) - h).mean()
-    assert mean_error(model, rows, np.array([1.0, 1.0])) == pytest.approx(expected)
-
-
 # ---- in a step
 
 

@@ -25,8 +25,7 @@ EPSILON = Fraction(1)
 @cache
 def law(numbers, share, relation, *, max_rows=1, epsilon=EPSILON):
     """Return the exact probability of each cut, to 50 digits."""
-    price = {"epsilon": epsilon, "max_rows": max_rows, "relation": relation}
-    shunned = rates(np.array(numbers), CUTS, share, **price)
+    shunned = rates(np.array(numbers), CUTS, share, epsilon, max_rows, relation)
     with mpmath.workdps(50):
         weights = [
             mpmath.exp(-mpmath.mpf(r.numerator) / r.denominator) for r in shunned

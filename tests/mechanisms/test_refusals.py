@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -18,7 +17,6 @@ from dpflow import (
     Laplace,
     OutputDP,
     PureDP,
-    Refined,
     SparseVector,
     guarded,
     iterations,
@@ -79,36 +77,18 @@ CASES = [
     (NOISY, lambda: release({"a": [PEOPLE]}), "cannot noise"),
     (NOISY, lambda: [*iterations()], "EarlyStopping"),
     (NOISY, lambda: release([PEOPLE], until=len), "cost=Refined"),
-    (
-        Refined(Laplace(sensitivity="0.5", scale=9), coarsest=80),
-        lambda: release([PEOPLE], until=len),
-        "sensitivity below 1",
-    ),
-    (
-        Refined(NOISY, coarsest=80),
-        lambda: release([PEOPLE], until=len, within=PEOPLE),
-        "Give one of them",
-    ),
     (NOISY, lambda: sparse_vector([PEOPLE], [1.0]), "cost=SparseV"),
-    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "more or fewer thresholds"),
-    (SVT, lambda: sparse_vector([]), "there are none"),
+    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "as many thresholds"),
+    (SVT, lambda: sparse_vector([]), "one or more"),
     *(
         (SVT, lambda bad=bad: sparse_vector(*bad), "no finite number")
-        for value in (math.nan, math.inf, "7", None, True)
+        for value in (math.inf, "7", True)
         for bad in (([value],), ([1.0], value))
-    ),
-    (
-        SparseVector(positives=9999, epsilon="0.00001"),
-        lambda: sparse_vector([1.0]),
-        "larger epsilon or fewer answers",
     ),
     (NOISY, descend, "EarlyStopping"),
     (LOOP, lambda: descend(sigma=PEOPLE), "under IndividualBound"),
-    (LOOP, lambda: descend(sigma=1, steps=2), "under IndividualBound"),
     (LOOP, lambda: descend(sampling_rate="0.5"), "PoissonSampledGaussian"),
     (LOOP, lambda: descend(norm="1.5"), "at least the clip"),
-    (EarlyStopping(NOISY, stops=(1,)), descend, "at least the clip"),
-    (LOOP, lambda: descend(np.zeros(3)), "one row for each"),
     (LOOP, lambda: descend(np.zeros((0, 2))), "one row for each"),
     (NOISY, lambda: person_sum(range(PEOPLE), sigma=9), "PersonBudgets"),
     (NOISY, bounds, "ExponentialMechanism"),
@@ -117,18 +97,13 @@ CASES = [
     (EXPONENTIAL, lambda: bounds(np.array(["a"])), "numbers, not ndarray"),
     *(
         (EXPONENTIAL, lambda c=column: bounds(c([str(PEOPLE)])), "would count as zero")
-        for column in (pd.Series, pl.Series, pa.array, lambda c: np.array(c, object))
+        for column in (pd.Series, pa.array, lambda c: np.array(c, object))
     ),
     (EXPONENTIAL, lambda: bounds(candidates=[1]), "2 to 10000 candidates"),
     (EXPONENTIAL, lambda: bounds(quantiles=[0]), "between 0 and 1"),
     (NOISY, lambda: private_groups([1], ["a"]), "ApproxDP"),
     (GROUP, lambda: private_groups([1], ["a"], max_groups=-PEOPLE), "max_groups must"),
     (GROUP, lambda: private_groups([1], ["a"], max_groups=2), r"Repeated(ApproxDP"),
-    (
-        ApproxDP(epsilon="1e-6", delta="1e-9"),
-        lambda: private_groups([1], ["a"]),
-        "would not be enough",
-    ),
     (NOISY, lambda: top_k([1], ["a"]), "TopK"),
     (PICK, lambda: top_k(range(PEOPLE), ["a"]), "as many of one"),
     (PTR, lambda: median(VALUES, bound=1), "is private for the relation replace-one"),
@@ -142,8 +117,6 @@ REPLACED = [
         (PTR, lambda v=v, o=o: interquartile_range(v, **o), "need")
         for v, o in [
             (np.zeros(7), {}),
-            (np.zeros((PEOPLE, 2)), {}),
-            (np.zeros(PEOPLE), {"base": 1.0}),
             (np.zeros(PEOPLE), {"base": math.nan}),
             (np.zeros(PEOPLE), {"shift": 1.0}),
         ]
@@ -152,19 +125,16 @@ REPLACED = [
     (NOISY, lambda: median(VALUES, bound=1), "ProposeTestRelease"),
     (TWICE, lambda: median(VALUES, bound=1), "tries=1"),
     (PTR, lambda: median(np.zeros(2), bound=1), "one value for each"),
-    (PTR, lambda: median(ROWS, bound=1), "one value for each"),
     (PTR, lambda: trimmed_mean(np.zeros(9), bound=1, trim="0.1"), "at least 1 person"),
-    (PTR, lambda: trimmed_mean(np.zeros(10), bound=1, trim="0.5"), "at least 1 person"),
     *(
         (OutputDP(cells), fit, "cost=recoverable_model")
         for cells in ({"none": 1, "other": 2}, {"none": 2, "model": 1})
     ),
     *(
         (MODEL, lambda o=o: fit(**o), "people")
-        for o in [{"train": 0}, {"train": True}, {"train": 2**20}, {"train": PEOPLE}]
+        for o in [{"train": True}, {"train": PEOPLE}]
     ),
     (MODEL, lambda: fit(threshold=math.nan), "finite number"),
-    (MODEL, lambda: fit(ROWS[0]), "beyond those of train="),
     (MODEL, lambda: fit(labels=ROWS[:5, 0]), "beyond those of train="),
 ]
 

@@ -16,14 +16,12 @@ from typing import Any
 
 import pytest
 
-from dpflow import OutputDP, guarded
-from dpflow.accounting.rules.output_dp import OutputDpFilter
+from dpflow import guarded
 from dpflow.costs import TopK
 from dpflow.exceptions import BudgetRefused, ReleaseError
 from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.largest_groups import largest
-from tests.adversaries.test_output_dp import Finite, value
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread
 from tests.walks import Walk, law_of
@@ -167,23 +165,6 @@ def test_a_mistake_is_caught(mistake: str) -> None:
     pytest.fail("nothing was found")
 
 
-@pytest.mark.parametrize(("delta", "reached"), [("0.6", 0.487828), ("0.4", 0.359857)])
-def test_choices_one_after_the_other_keep_the_budget(delta, reached) -> None:
-    """An analyst asks again with what an early end left; forgetting delta is caught.
-
-    The tables differ in two groups of one person.
-    """
-    one, other = law(largest, PAIR, (1, 1)), law(largest, PAIR, (0, 0))
-    outputs = [(one.get(o, 0.0), other.get(o, 0.0), str(o[1])) for o in {*one, *other}]
-    rule = OutputDpFilter(epsilon="6.24", delta=delta)
-    priced = PAIR.output_dp()
-    kept = value(rule, [Finite(priced, tuple(outputs))], 4)
-    assert kept == pytest.approx(reached, abs=1e-6)
-    assert kept <= float(delta)
-    forgotten = Finite(OutputDP(dict(priced.cells)), tuple(outputs))
-    assert value(rule, [forgotten], 5) > 0.6
-
-
 draw = top_k.__wrapped__
 LOUD = TopK(epsilon=400, delta="1e-9", most=2, among=3)
 
@@ -213,17 +194,6 @@ def test_a_person_counts_once_in_a_group_and_equal_names_are_kept_apart() -> Non
     assert sorted(map(repr, found.output)) == ["1", "True"]
     with pytest.raises(ReleaseError, match="as many"):
         draw(LOUD, [1], [])
-
-
-def test_drawn_picks_have_their_frequencies() -> None:
-    """800 of them by the system's randomness, within Hoeffding's bound at 1e-9."""
-    cost = TopK(epsilon=1, delta="0.4", most=1, among=2)
-    runs = 800
-    table = rows(a=4, b=2)
-    hits = sum(draw(cost, *table).output == ["a"] for _ in range(runs))
-    a, b, end = (math.exp(n) for n in (4, 2, cost.margin))
-    wanted = a / (a + b + end)
-    assert abs(hits / runs - wanted) < math.sqrt(math.log(2e9) / (2 * runs))
 
 
 @guarded(dataset="shop", cost=TopK(epsilon="0.5", delta="1e-7", most=5))

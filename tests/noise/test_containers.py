@@ -19,10 +19,8 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.accounting.costs.refined import Refined
-from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise import refining
-from dpflow.noise.containers import LARGEST_INT
 from dpflow.noise.draws import draw
 
 QUIET = Laplace(sensitivity=1, scale="1e-6")
@@ -41,32 +39,15 @@ class Row(NamedTuple):
 class TestContainers:
     """What goes in comes out, with noise."""
 
-    @pytest.mark.parametrize("dtype", ["i1", "u2", "i8", "u8", ">i4"])
-    @pytest.mark.parametrize("shape", [(), (1,), (6,), (2, 3), (1, 2, 3)], ids=str)
-    def test_whole_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
-        """Arrays of ints keep their shape and order and become int64."""
+    @pytest.mark.parametrize("dtype", ["i1", "u8", ">i4", "f2", ">f8"])
+    @pytest.mark.parametrize("shape", [(), (6,), (1, 2, 3)], ids=str)
+    def test_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
+        """Arrays keep shape and order; ints become int64, floats keep their width."""
         array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
         noisy = draw(QUIET, array)
-        assert np.ndarray is type(noisy)
-        assert np.dtype("int64") == noisy.dtype
-        assert shape == noisy.shape
-        assert np.array_equal(array, noisy)
-
-    @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
-    @pytest.mark.parametrize("shape", [(), (6,), (2, 3)], ids=str)
-    def test_real_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
-        """Arrays of floats keep shape, order and width."""
-        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-        noisy = draw(QUIET, array)
-        assert np.ndarray is type(noisy)
-        assert array.dtype.newbyteorder("=") == noisy.dtype
+        kept = array.dtype.newbyteorder("=") if "f" in dtype else np.dtype("int64")
+        assert (type(noisy), noisy.dtype, noisy.shape) == (np.ndarray, kept, shape)
         assert np.allclose(array, noisy, atol=1e-3)
-
-    def test_ints_up_to_the_limit(self) -> None:
-        """2**53 is the last int accepted; noise may carry the result beyond it."""
-        cost = Laplace(sensitivity="1e15", scale="1e15")
-        assert int is type(draw(cost, LARGEST_INT))
-        assert int is type(draw(cost, -LARGEST_INT))
 
     def test_ints_that_leave_int64(self) -> None:
         """Noise beyond int64 is held at its ends and never wraps around."""
@@ -141,20 +122,6 @@ def test_arrow_numbers_come_back_as_arrow(kind, kept):
     assert noisy.column_names == ["n", "week", "m"]
     assert noisy["week"].equals(table["week"])
     assert [noisy[name].type for name in ("n", "m")] == [kept, kept]
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pa.array([SECRET, None]), pa.array([str(SECRET)]),
-        pa.table({"a": [SECRET], "b": [[SECRET]]}), pa.array([1.0], pa.float16()),
-    ],
-)  # fmt: skip
-def test_arrow_values_that_noise_does_not_hide_are_refused(value):
-    """Missing numbers, text alone, and columns of other types; by their types only."""
-    with pytest.raises(ReleaseError) as caught:
-        draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
-    assert str(SECRET) not in caught.value.message
 
 
 SERIES = pd.Series([3, 4], index=pd.Index(["a", "b"], name="key"), name="n")
@@ -263,27 +230,6 @@ def test_refining_begins_at_the_exact_decimal(cost, monkeypatch):
     refined = Refined(cost, coarsest=4)
     refining.refinement(refined, NEAR, within=1, until=None, confidence="95%")
     assert seen in ([Fraction(7, 10)], [[700_000]])
-
-
-FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])),
-        pl.DataFrame({"a": [1], "b": [{f"f{SECRET}": 1}]}),
-        pa.nulls(1, FIELD),
-        pa.table({"a": [1], "b": pa.nulls(1, FIELD)}),
-        pd.DataFrame({"a": [1], "b": pd.Series([None], dtype=pd.ArrowDtype(FIELD))}),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_refused_type_is_named_without_its_parts(value):
-    """Categories and fields may be made of data, and the text leaves the body."""
-    with pytest.raises(ReleaseError, match="cannot noise") as caught:
-        draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
-    assert str(SECRET) not in caught.value.message
 
 
 def test_metadata_does_not_pass():

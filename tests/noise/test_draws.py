@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,50 +158,43 @@ class TestPrice:
 
 
 SECRET = 731_954_286
+FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
 SECRETS: list[Any] = [
     *(True, np.True_, float("nan"), float("inf"), -np.float64("inf")),
     f"{SECRET}",
-    complex(SECRET),
     None,
     Fraction(SECRET),
     np.longdouble(SECRET),
-    np.timedelta64(SECRET, "s"),
     SECRET * LARGEST_INT,
-    -SECRET * LARGEST_INT,
     SECRET * 10**400,
     [],
     [SECRET, True],
-    [SECRET, float("nan")],
-    [SECRET * 10**400, 1.0],
     [[SECRET]],
     [(SECRET, f"{SECRET}")],
     Decimal(SECRET * LARGEST_INT),
     Decimal(f"1.5E{SECRET}"),
     Decimal("NaN"),
-    Decimal("sNaN"),
     Decimal(f"1E-{SECRET}"),
-    Decimal(f"0.{SECRET}1"),
     Decimal(f"{SECRET}0.00") * 2**33,
-    [Decimal(f"{SECRET}.5"), 1.5],
     {"a": [SECRET]},
-    {},
     {SECRET},
-    np.array([]),
     np.zeros((3, 0)),
     np.array([SECRET], dtype=object),
-    np.array([SECRET], dtype=complex),
-    np.array([SECRET], dtype=np.longdouble),
     np.array([f"{SECRET}"]),
     np.array([SECRET * 2**33], dtype="u8"),
     np.array([SECRET, np.nan]),
     np.ma.array([SECRET], mask=[True]),
     pd.Series([SECRET, None], dtype="Int64"),
     pd.Series([f"{SECRET}"]),
-    pd.Series([SECRET, None]),
     pd.DataFrame({"a": [SECRET], "b": pd.Series([{SECRET}], dtype=object)}),
-    pd.DataFrame({"a": ["x"]}),
     pl.Series([SECRET, None]),
-    pl.DataFrame({"a": [SECRET], "b": [[SECRET]]}),
+    pa.array([SECRET, None]),
+    pa.array([1.0], pa.float16()),
+    # Categories and fields may be made of data.
+    pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])),
+    pl.DataFrame({"a": [1], "b": [{f"f{SECRET}": 1}]}),
+    pa.table({"a": [1], "b": pa.nulls(1, FIELD)}),
+    pd.DataFrame({"a": [1], "b": pd.Series([None], dtype=pd.ArrowDtype(FIELD))}),
 ]
 
 

@@ -21,32 +21,13 @@ from tests.policy_examples import EXAMPLE, SHORT, edited
 # What is read
 
 
-def test_example_of_the_design_parses() -> None:
-    """The example of the design is read field by field."""
-    policy = parse_policy(EXAMPLE)
-    share = policy.flows["weekly-report"]
-    assert policy.dataset == "cdnow"
-    assert policy.unit == "customer"
-    assert policy.relation == "add-or-remove"
-    assert Decimal(3) == policy.budget.epsilon
-    assert Decimal("0.000001") == policy.budget.delta
-    assert policy.filter.theorem == "gdp"
-    assert policy.filter.options == {}
-    assert Decimal("0.0000005") == share.delta
-    assert policy.other_flows == "refuse"
-    assert (Decimal("0.5"), Decimal("0.8"), Decimal("0.95")) == policy.alerts
-    assert policy.errors == "redact"
-    assert policy.on_exhausted.schedule == "pause"
-    assert policy.data_version == "1"
-
-
 def test_defaults_of_a_short_policy() -> None:
     """What a short policy leaves out has the defaults that the schema tells."""
     policy = parse_policy(SHORT)
     assert policy.odometer is None
     assert policy.flows == {}
     assert policy.other_flows == "allow"
-    assert (Decimal("0.5"), Decimal("0.8"), Decimal("0.95")) == policy.alerts
+    assert policy.alerts == (Decimal("0.5"), Decimal("0.8"), Decimal("0.95"))
     assert policy.errors == "redact"
     assert policy.on_exhausted.flow == "halt"
     assert policy.on_exhausted.schedule == "keep"
@@ -60,12 +41,6 @@ def test_long_form_of_a_filter_passes_its_options_on() -> None:
     assert options == policy.filter.options
     expected = make_filter("zcdp", epsilon=3, delta="1e-6", **options)
     assert expected == policy.dataset_filter()
-
-
-def test_short_odometer_takes_the_delta_of_the_budget() -> None:
-    """An odometer by name alone fails as rarely as the budget says."""
-    short = parse_policy(edited("{theorem: rdp, delta: 1e-6}", "rdp"))
-    assert parse_policy(EXAMPLE).pinned() == short.pinned()
 
 
 def test_policies_from_python_read_floats_as_their_decimals() -> None:
@@ -163,11 +138,3 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
         load_policies(folder)
     assert (str(folder), None) == (caught.value.file, caught.value.line)
     assert "dpflow init" in caught.value.hint
-
-
-def test_one_broken_file_refuses_the_folder(tmp_path: Path) -> None:
-    """A policy that cannot be read might govern any dataset."""
-    write(tmp_path, "one.yaml", "cdnow")
-    (tmp_path / "two.yaml").write_text("dataset: [")
-    with pytest.raises(PolicyError, match=r"two\.yaml:1: not YAML"):
-        load_policies(tmp_path)

@@ -16,6 +16,7 @@ from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
 
 STEPS = {"revenue": 2, "active_customers": 1}
+COSTLY = {"cost": "PureDP(epsilon=2)"}
 
 
 def policy(theorem="gdp", *, share=None, flows=None, **fields):
@@ -143,6 +144,20 @@ def test_what_cannot_be_planned_is_refused_with_its_reason(theorem, more, told):
     """No plan is pinned that could not be relied on."""
     with pytest.raises(ValidationError, match=told):
         policy(theorem, **more)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "second", "place"),
+    [
+        ("rdp", {"reserved": True}, "second.reserved"),
+        ("gdp", {"plan": {"runs": 3, "steps": {"a": COSTLY}}}, "second.plan"),
+    ],
+)
+def test_a_problem_is_placed_at_its_own_flow(theorem, second, place):
+    """A flow with another plan or share is not blamed for it."""
+    share = {"epsilon": 1, "delta": "5e-7"}
+    with pytest.raises(ValidationError, match=f"flows.{place}"):
+        policy(theorem, share=share, flows={"second": share | second})
 
 
 def test_a_policy_without_a_plan_declares_what_it_did_before():

@@ -10,7 +10,6 @@ import pytest
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.accounting.rules.basic import BasicFilter
-from dpflow.accounting.rules.rdp import RdpOdometer
 from dpflow.policy import parse_policy
 from dpflow.rounding import Number, exact, number_text
 from tests.policy_examples import SHORT, edited, refused
@@ -41,16 +40,6 @@ class OrdersFilter(BasicFilter):
         return super().parameters() | {"orders": self.orders}
 
 
-class FixedOdometer(RdpOdometer):
-    """An odometer without constants to tune."""
-
-    theorem = "fixed"
-
-    def __init__(self, *, delta: Number) -> None:
-        """Take no halt to tune for."""
-        super().__init__(delta=delta, order=8)
-
-
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILTERS, "orders", f"{__name__}:OrdersFilter")
@@ -79,24 +68,9 @@ def test_wrong_values_of_options_point_at_the_option() -> None:
     assert "filter.orders must be a finite number, got 'two'" in str(error)
 
 
-def test_any_failure_of_a_theorem_is_a_policy_error() -> None:
-    """A theorem that divides by zero refuses the policy, with the line."""
-    text = edited("gdp", "{theorem: orders, orders: []}", SHORT)
-    error = refused(text)
-    assert error.line == 5
-    assert "filter: division by zero" in str(error)
-    assert error.hint == "Check the options of the filter."
-
-
 def test_theorems_that_cannot_be_loaded_are_refused() -> None:
     """A theorem whose package is missing says so."""
     error = refused(edited("gdp", "absent", SHORT))
     assert error.line == 5
     assert "'absent' cannot be loaded: No module named 'dpflow_absent'" in str(error)
     assert error.hint == "Install what it needs."
-
-
-def test_odometers_without_constants_are_not_tuned() -> None:
-    """Only what an odometer takes is passed to it."""
-    policy = parse_policy(edited("theorem: rdp", "theorem: fixed"))
-    assert policy.flow_odometer("weekly-report") == FixedOdometer(delta="1e-6")

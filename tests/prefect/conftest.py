@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -49,13 +50,13 @@ from prefect.testing import utilities
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.prefect import time_limit
+from dpflow.prefect import client_calls
 from tests import projects
 from tests.pages import forked_programs
 from tests.prefect.database import copy_database
 
 # As the timeout above.
-time_limit.PATIENCE_SECONDS = 240.0
+client_calls.PATIENCE_SECONDS = 240.0
 
 POLICY = f'{projects.POLICY}data_version: "1"\nflows: {{report: {{}}, parent: {{}}}}\n'
 
@@ -144,6 +145,7 @@ def examples(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
     found = settings()
-    pin_ledger(create_ledger(found.ledger_url), found.policies)
+    with contextlib.closing(create_ledger(found.ledger_url)) as ledger:
+        pin_ledger(ledger, found.policies)
     yield tmp_path
     forget_projects()

@@ -1,19 +1,47 @@
-"""`dp_flow` ends as BudgetExhausted by asking the ledger, and tells what is left."""
+"""`dp_flow` ends by asking the ledger, and the flow around a step pays for it."""
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from prefect import flow, task
-from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
 
-from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow import (
+    BudgetExhausted,
+    BudgetRefused,
+    Gaussian,
+    PureDP,
+    dp_flow,
+    dp_task,
+    guarded,
+    private_task,
+    release,
+    spend,
+)
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
+from dpflow.ledger.records import Request
 from dpflow.ledger.views import accounts
-from tests.prefect.support import charges
-from tests.projects import POLICY
+from tests.prefect.conftest import POLICY as NAMED
+from tests.prefect.matrix.support import in_flow
+from tests.projects import NOISY, POLICY, TENTH, held, kinds, rows, spent
 
 HALF = PureDP(epsilon="0.5")
+CANARY = "canary-" + "2718281828"
+
+#: The flow's share fits three charges of a tenth, the dataset's budget many more.
+SHARED = (
+    POLICY.replace("{epsilon: 1}", "{epsilon: 5}")
+    + 'flows: {report: {epsilon: "0.3"}, parent: {}}\nother_flows: allow\n'
+)
+RAN: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    RAN.clear()
 
 
 @dp_task(dataset="shop", cost=HALF)
@@ -25,68 +53,13 @@ def customers(week: int) -> int:
 @task
 def publish(values):
     """Stand for what must not run after a refusal."""
-    PUBLISHED.append(values)
+    RAN.append(values)
     return values
 
 
-PUBLISHED: list[object] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_published():
-    PUBLISHED.clear()
-
-
-def stored(run_id):
-    """Return the state of a flow run as Prefect's database has it."""
-    with get_client(sync_client=True) as client:
-        return client.read_flow_run(run_id)
-
-
-def test_a_called_refusal_ends_the_flow_as_budget_exhausted(project):
-    """Cancelled in the database, once, in spite of retries; nothing is published."""
-
-    @dp_flow(name="report", retries=2)
-    def report():
-        publish([customers(week) for week in range(3)])
-
-    state = report(return_state=True)
-    run = stored(state.state_details.flow_run_id)
-    assert (run.state.type.value, run.state.name) == ("CANCELLED", "BudgetExhausted")
-    assert run.run_count == 1
-    assert "It needs epsilon 0.5" in run.state.message
-    assert PUBLISHED == []
-    assert charges(project) == 2
-
-
-def test_a_subflow_is_charged_to_the_flow_the_policy_names(make_project):
-    """The nearest enclosing flow that the policy names pays, else the root flow."""
-    make_project(f"{POLICY}flows: {{parent: {{epsilon: 0.5}}}}\n")
-
-    @flow(name="unnamed-child")
-    def child():
-        return customers(1)
-
-    @dp_flow(name="parent")
-    def parent():
-        return child()
-
-    assert parent() == 1
-    views = accounts(current_project().ledger, "shop")
-    assert {v.name: v.spent["epsilon"] for v in views if v.kind == "flow"} == {
-        "parent": "0.5"
-    }
-
-
-def test_the_refusal_survives_a_second_process(project, tmp_path):
+def test_the_refusal_survives_a_second_process(project):
     """The flow's end is the ledger's word: a refusal of this run by another process."""
-    import uuid
 
-    from prefect.context import FlowRunContext
-
-    from dpflow.ledger.records import Request
-
-    @dp_flow(name="report")
     def report():
         run = str(FlowRunContext.get().flow_run.id)
         request = Request(
@@ -103,14 +76,14 @@ def test_the_refusal_survives_a_second_process(project, tmp_path):
             project.ledger.reserve(request)
         return "unaware"
 
-    assert report(return_state=True).name == "BudgetRefused"
+    state = in_flow(report, make_flow=dp_flow)(return_state=True)
+    assert state.name == "BudgetRefused"
 
 
 def test_skipping_takes_only_the_refused_steps_downstream_along(make_project):
     """The rest runs, and the flow ends with its value."""
     make_project(f"{POLICY}on_exhausted: {{flow: skip}}\n")
 
-    @dp_flow(name="report")
     def report():
         futures = [publish.submit(customers.submit(week)) for week in range(3)]
         publish("always")
@@ -118,9 +91,9 @@ def test_skipping_takes_only_the_refused_steps_downstream_along(make_project):
             future.wait()
         return "done"
 
-    assert report() == "done"
-    assert len(PUBLISHED) == 3
-    assert "always" in PUBLISHED
+    assert in_flow(report, make_flow=dp_flow)() == "done"
+    assert len(RAN) == 3
+    assert "always" in RAN
 
 
 def test_a_callback_hears_of_the_refusal(project):
@@ -137,42 +110,184 @@ def test_a_callback_hears_of_the_refusal(project):
 
     assert report(2) == [0, 1]
     assert heard == []
-    state = report(3, return_state=True)
-    assert state.name == "BudgetExhausted"
+    assert report(3, return_state=True).name == "BudgetExhausted"
     (refusal,) = heard
     assert refusal.details["left"] == {"epsilon": "0", "delta": "0"}
 
 
-def _streamed():
-    yield customers(1)
-
-
-async def _streamed_later():
-    yield customers(1)
-
-
-async def _later():
-    return customers(1)
-
-
-@pytest.mark.parametrize(
-    ("later", "preflight"),
-    [
-        (_streamed, None),
-        (_later, {"shop": [HALF] * 2}),
-        (_streamed_later, None),
-    ],
-)
-def test_a_flow_that_returns_what_is_yet_to_run_fails(project, later, preflight):
+def test_a_flow_that_returns_what_is_yet_to_run_fails(project):
     """Its steps would run behind the question whether one was refused."""
 
-    @dp_flow(name="report", reserve_run=preflight)
-    def report():
-        return later()
+    def streamed():
+        yield customers(1)
 
+    async def streamed_later():
+        yield customers(1)
+
+    async def later():
+        return customers(1)
+
+    for call, declared in (
+        (streamed, None),
+        (later, {"shop": [HALF] * 2}),
+        (streamed_later, None),
+    ):
+        report = in_flow(call, make_flow=dp_flow, reserve_run=declared)
+        with pytest.raises(ConfigurationError, match="has not run yet"):
+            report(return_state=True).result()
+    assert (spent(), held()) == ("0", "0")
+
+
+def test_a_join_charges_both_datasets_or_neither(make_project):
+    """The dataset with less left refuses; the other one keeps its budget."""
+    folder = make_project()
+    web = NAMED.replace("dataset: shop", "dataset: web")
+    (folder / "policies" / "web.yaml").write_text(web, "utf-8")
+    third = PureDP(epsilon="0.3")
+    joined = dp_task(dataset=("shop", "web"), cost=third, name="joined")(lambda n: n)
+    alone = dp_task(dataset="web", cost=third, name="alone")(lambda n: n)
+
+    def report():
+        alone(0)
+        publish(joined.map(range(4)))
+
+    state = in_flow(report, make_flow=dp_flow)(return_state=True)
+    assert state.name == "BudgetExhausted"
+    assert state.result(raise_on_failure=False).dataset == "web"
+    assert RAN == []
+    assert (spent("shop"), spent("web")) == ("0.6", "0.9")
+    assert kinds("web").count("refuse") == 2
+
+
+def test_the_flow_fails_and_the_inner_task_never_runs(project):
+    """The outer task is charged once; the state names it and says what to do."""
+    inner = dp_task(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
+    outer = dp_task(dataset="shop", cost=NOISY, name="outer")(lambda: inner() + 1)
+    state = in_flow(outer, make_flow=dp_flow)(return_state=True)
+    assert state.is_failed()
+    assert "the body of DP step 'outer'" in state.message
+    assert spent() == "0.1"
+
+
+def test_a_refused_step_inside_a_loader_stays_a_refusal(project):
+    """Its text may be made of what was loaded."""
+
+    @private_task(name="load")
+    def load():
+        with spend(dataset="shop", cost=PureDP(epsilon=50), step=CANARY):
+            pass
+
+    def report():
+        with pytest.raises(BudgetRefused) as error:
+            load()
+        RAN.append(error.value)
+
+    in_flow(report, make_flow=dp_flow)(return_state=True)
+    assert "inside private task 'load'" in RAN[0].message
+    assert CANARY not in str(RAN[0])
+
+
+@guarded(dataset="shop", cost=TENTH)
+def count(part: int) -> int:
+    """Count one part of the customers."""
+    RAN.append(part)
+    return part
+
+
+def block(part: int) -> int:
+    """Count one part of the customers in a block."""
+    with spend(dataset="shop", cost=TENTH, step="count"):
+        RAN.append(part)
+    return part
+
+
+#: Tasks that know nothing of the budget.
+plain, plain_block = task(count, name="plain"), task(block)
+
+
+def submitted(part: int) -> int:
+    """Count in a thread of the flow's task runner."""
+    return plain.submit(part).result()
+
+
+def mapped(part: int) -> int:
+    """Count in such a thread, by `map`."""
+    return plain_block.map([part]).result()[0]
+
+
+def in_subflow(part: int) -> int:
+    """Count within a flow that no policy names."""
+    return flow(name="helper")(lambda: count(part))()
+
+
+WAYS = [(dp_flow, way) for way in (count, block, plain, mapped, in_subflow)]
+WAYS += [(flow, count), (flow, submitted)]
+
+
+@pytest.mark.parametrize(("decorator", "how"), WAYS)
+def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
+    make_project, decorator, how
+):
+    """The fourth tenth does not run, though the dataset has room for it."""
+    make_project(SHARED)
+    report = in_flow(lambda: [how(part) for part in range(5)], make_flow=decorator)
     state = report(return_state=True)
-    with pytest.raises(ConfigurationError, match="has not run yet"):
+    views = accounts(current_project().ledger, "shop")
+    shares = {v.name: v.spent["epsilon"] for v in views if v.kind == "flow"}
+    assert shares == {"report": "0.3"}
+    assert len(RAN) == 3
+    ended = ("CANCELLED", "BudgetExhausted")
+    if decorator is flow:
+        ended = ("FAILED", "Failed")
+    assert (state.type.value, state.name) == ended
+    with pytest.raises(BudgetExhausted, match="report"):
         state.result()
-    found = [v for v in accounts(project.ledger, "shop") if v.kind == "dataset"]
-    assert {v.spent["epsilon"] for v in found} <= {"0"}
-    assert {v.reserved["epsilon"] for v in found} <= {"0"}
+
+
+def test_the_halt_of_the_flow_around_a_step_holds(make_project):
+    """The odometer of the flow refuses the step, and the rest of its run."""
+    make_project("""
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 50, delta: 1e-6}
+filter: zcdp
+odometer: {theorem: rdp, delta: 1e-6}
+flows: {report: {halt_at_epsilon: 3}}
+other_flows: allow
+""")
+    cost = Gaussian(sensitivity=1, sigma=4)
+    step = guarded(dataset="shop", cost=cost, name="s", noise="own")
+    report = in_flow(lambda: [step(lambda: 1)() for _ in range(100)], make_flow=dp_flow)
+    state = report(return_state=True)
+    assert state.name == "BudgetExhausted"
+    with pytest.raises(BudgetExhausted) as caught:
+        state.result()
+    assert caught.value.gate == "odometer"
+    assert 0 < kinds().count("reserve") < 100
+
+
+def test_a_flow_that_is_named_has_to_be_the_one_around_the_step(make_project):
+    """Another one's share would be charged in place of this one's."""
+    folder = make_project(SHARED)
+    step = guarded(dataset="shop", cost=TENTH, flow="parent", name="s")(lambda: 1)
+    told = []
+
+    def report():
+        before = rows(folder)
+        with pytest.raises(ConfigurationError) as error:
+            step()
+        told.append(error.value.message)
+        with (
+            pytest.raises(ConfigurationError) as error,
+            spend(dataset="shop", cost=TENTH, step="s", flow="parent"),
+        ):
+            pytest.fail("the block ran")
+        told.append(error.value.message)
+        assert before == rows(folder)
+
+    in_flow(report, make_flow=dp_flow)()
+    for text in told:
+        assert "flow='parent'" in text
+        assert "runs in flow 'report'" in text
+        assert "Leave flow= away" in text

@@ -16,20 +16,32 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.views import accounts, open_reservations
+from dpflow.ledger.views import open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context
 from tests.prefect.conftest import POLICY
-from tests.prefect.matrix.support import execute, run_again, task_runs
-from tests.prefect.support import kinds, spent
+from tests.prefect.matrix.support import (
+    execute,
+    flow_run,
+    in_flow,
+    run_again,
+    task_runs,
+)
+from tests.projects import TENTH, account, held, kinds, spent
 
-TENTH = PureDP(epsilon="0.1")
 RAN: list[object] = []
 
 
 @dp_task(dataset="shop", cost=TENTH)
 def count(part: int) -> int:
     """Stand for one step of the report."""
+    RAN.append(part)
+    return part
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="part/{part}")
+def kept(part: int) -> int:
+    """Stand for one step of a recurring report."""
     RAN.append(part)
     return part
 
@@ -46,80 +58,32 @@ def _nothing_ran():
     RAN.clear()
 
 
-def held(project):
-    """Return the epsilon that is reserved on the dataset."""
-    views = [v for v in accounts(project.ledger, "shop") if v.kind == "dataset"]
-    return views[0].reserved["epsilon"] if views else "0"
-
-
 @pytest.fixture
 def project(project):
     """Give the project; whatever a test left in its ledger must verify."""
     yield project
     assert verify(project.ledger).bad == []
+    assert open_reservations(project.ledger) == []
+
+
+def holding(call, times=4):
+    """Return a flow that holds so many tenths for a function."""
+    costs = {"shop": [TENTH] * times}
+    return in_flow(call, make_flow=dp_flow, reserve_run=costs)
 
 
 def test_a_flow_holds_all_and_returns_the_rest(project):
     """Four are held before the first step; two run; the end returns two."""
 
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
     def report():
-        seen = [held(project)]
+        seen = [account().reserved["epsilon"]]
         values = [count(1), count(2)]
-        seen.append(held(project))
         publish(values)
-        return seen
+        return [*seen, held()]
 
-    assert report() == ["0.4", "0.2"]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-    assert kinds(project)[1:] == [
-        "reserve",
-        *(["reserve", "settle"] * 2),
-        "seal",
-    ]
-
-
-def test_a_run_that_does_not_fit_ends_before_its_first_step(project):
-    """Exhausted, with asked, left and what would fit; nothing was charged for it."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})
-    def report():
-        return publish([count(part) for part in range(4)])
-
-    assert report() == report() == [0, 1, 2, 3]
-    RAN.clear()
-    state = report(return_state=True)
-    assert (state.name, state.type.value) == ("BudgetExhausted", "CANCELLED")
-    assert RAN == []
-    with pytest.raises(BudgetExhausted) as caught:
-        state.result()
-    assert caught.value.asked["epsilon"] == "0.4"
-    assert caught.value.left["epsilon"] == "0.2"
-    assert "times its noise it would still fit" in caught.value.fits
-    assert spent(project)["epsilon"] == "0.8"
-
-
-@dp_task(dataset="shop", cost=TENTH, release_key="part/{part}")
-def kept(part: int) -> int:
-    """Stand for one step of a recurring report."""
-    RAN.append(part)
-    return part
-
-
-@pytest.fixture
-def pauses(monkeypatch):
-    """Collect the schedules that would be paused."""
-    found = []
-    monkeypatch.setattr(flow_module, "_pause_schedule", lambda: found.append(1))
-    return found
-
-
-@pytest.fixture
-def events(monkeypatch):
-    """Collect the kinds of what is told of steps."""
-    found = []
-    monkeypatch.setattr(run_context, "send", lambda notice: found.append(notice.kind))
-    return found
+    assert holding(report)() == ["0.4", "0.2"]
+    assert spent() == "0.2"
+    assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
 
 
 def weekly(week: int) -> list[int]:
@@ -142,32 +106,38 @@ def report_of(how):
 
 @pytest.mark.parametrize("how", ["async", "last"])
 def test_what_was_published_is_replayed_when_the_budget_is_gone(
-    make_project, pauses, events, how
+    make_project, monkeypatch, how
 ):
     """A late duplicate costs nothing and pauses nothing; a new week ends refused."""
     make_project(POLICY + "on_exhausted: {schedule: pause}\n")
-    project = current_project()
+    pauses, events = [], []
+    monkeypatch.setattr(flow_module, "_pause_schedule", lambda: pauses.append(1))
+    monkeypatch.setattr(run_context, "send", lambda notice: events.append(notice.kind))
     report = report_of(how)
     assert report(0) == [0, 1, 2, 3]
     assert report(1) == [4, 5, 6, 7]
+    del RAN[:]
     for _ in range(2):
         state = report(2, return_state=True)
-        assert state.name == "BudgetExhausted"
-    assert pauses == [1, 1]
-    assert events.count("exhausted") == 2
-    del RAN[:], pauses[:], events[:]
+        assert (state.name, state.type.value) == ("BudgetExhausted", "CANCELLED")
+        with pytest.raises(BudgetExhausted) as caught:
+            state.result()
+        assert caught.value.asked["epsilon"] == "0.4"
+        assert caught.value.left["epsilon"] == "0.2"
+        assert "times its noise it would still fit" in caught.value.fits
+    assert (RAN, pauses, events.count("exhausted")) == ([], [1, 1], 2)
+    del pauses[:], events[:]
     assert report(0) == [0, 1, 2, 3]
     assert report(1, return_state=True).is_completed()
     assert RAN == ["published"] * 2
     assert (pauses, events.count("exhausted"), events.count("refused")) == ([], 0, 0)
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.8")
+    assert (held(), spent()) == ("0", "0.8")
 
 
 def test_a_refused_run_publishes_no_half(project):
     """A cheap step that would fit is refused with the rest, however it is caught."""
     cheap = dp_task(dataset="shop", cost=PureDP(epsilon="0.01"))(lambda: RAN.append(1))
 
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 11})
     def report():
         futures = [cheap.submit(), count.submit(1)]
         for future in futures:
@@ -178,10 +148,10 @@ def test_a_refused_run_publishes_no_half(project):
             RAN.append(refusal.refused_with is not None)
         publish(futures)
 
-    state = report(return_state=True)
+    state = holding(report, times=11)(return_state=True)
     assert (state.name, state.type.value) == ("BudgetRefused", "CANCELLED")
     assert RAN == [True]
-    assert kinds(project).count("reserve") == 0
+    assert kinds().count("reserve") == 0
 
 
 def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
@@ -195,17 +165,13 @@ def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
     state = report(1, return_state=True)
     assert state.name == "BudgetExhausted"
     policy = project.policies["shop"]
-    wide = policy.model_copy(
-        update={"lifetime": policy.budget.model_copy(update={"epsilon": 9})}
-    )
+    lifetime = policy.budget.model_copy(update={"epsilon": 9})
     path = project.policies.source("shop")
     path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
-    wish = {"reason": "a new year", "new_term": True}
-    apply_policy(project.ledger, wide, **wish)
-    again = run_again(report, state.state_details.flow_run_id)
-    assert again.is_completed()
+    wide = policy.model_copy(update={"lifetime": lifetime})
+    apply_policy(project.ledger, wide, reason="a new year", new_term=True)
+    assert run_again(report, state.state_details.flow_run_id).is_completed()
     assert sorted(RAN) == list(range(12))
-    assert open_reservations(project.ledger) == []
 
 
 def test_a_retry_goes_on_with_what_is_held(project):
@@ -214,7 +180,7 @@ def test_a_retry_goes_on_with_what_is_held(project):
 
     @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 4})
     def report():
-        seen.append((held(project), spent(project)["epsilon"]))
+        seen.append((held(), spent()))
         count(1)
         if len(seen) == 1:
             raise ValueError("once")
@@ -223,8 +189,7 @@ def test_a_retry_goes_on_with_what_is_held(project):
     assert report() == 2
     assert seen == [("0.4", "0"), ("0.3", "0.1")]
     assert RAN == [1, 2]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-    assert kinds(project).count("seal") == 1
+    assert (spent(), kinds().count("seal")) == ("0.2", 1)
 
 
 @dp_flow(name="report", reserve_run={"shop": [TENTH] * 2})
@@ -237,20 +202,21 @@ def suspending() -> int:
     return count(2)
 
 
-def test_a_suspended_flow_keeps_what_it_holds(project):
-    """It is not at its end; the resumed run draws from it and seals."""
+def test_a_suspended_flow_keeps_what_it_holds_and_replays(project):
+    """It runs again from the top, under the same run count, draws and seals."""
     with get_client(sync_client=True) as client:
         made = suspending.to_deployment("nightly").apply()
         run = client.create_flow_run_from_deployment(made).id
+    # A worker's process ends here: Pause is no Exception.
     with pytest.raises(Pause):
         execute(suspending, run)
-    assert held(project) == "0.1"
+    assert (flow_run(run).state.name, held()) == ("Suspended", "0.1")
     task_runs(run, 1)  # A resumed run skips the steps that the server knows as ended.
     resume_flow_run(run)
     assert execute(suspending, run).is_completed()
     assert RAN == [1, "suspended", 2]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.2")
-    assert kinds(project).count("seal") == 1
+    assert (spent(), kinds().count("seal")) == ("0.2", 1)
+    assert flow_run(run).run_count == 1
 
 
 def test_a_subflow_draws_from_the_flow_around_it(project):
@@ -259,18 +225,15 @@ def test_a_subflow_draws_from_the_flow_around_it(project):
     @dp_flow(name="part", reserve_run={"shop": [TENTH] * 2})
     def part():
         count(1)
-        return held(project)
+        return held()
 
-    @flow(name="plain")
-    def plain():
-        return count(3)
+    plain = flow(name="plain")(lambda: count(3))
 
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 9})
     def report():
-        return [part(), count(2), held(project), plain(), held(project)]
+        return [part(), count(2), held(), plain(), held()]
 
-    assert report() == ["0.8", 2, "0.6", 3, "0.5"]
-    assert (held(project), spent(project)["epsilon"]) == ("0", "0.3")
+    assert holding(report, times=9)() == ["0.8", 2, "0.6", 3, "0.5"]
+    assert spent() == "0.3"
 
 
 def test_a_function_of_the_parameters_declares_it(make_project):
@@ -289,8 +252,7 @@ def test_a_function_of_the_parameters_declares_it(make_project):
         return weekly(week)
 
     assert report("w1") == "w1"
-    project = current_project()
-    (part,) = [v for v in accounts(project.ledger) if v.kind == "partition"]
+    part = account(kind="partition")
     assert (part.spent["epsilon"], part.reserved["epsilon"]) == ("0.1", "0")
 
     def monthly(month: str) -> dict[str, list[PureDP]]:
@@ -306,24 +268,21 @@ def test_a_function_of_the_parameters_declares_it(make_project):
 
 def test_the_last_completed_run_tells_what_to_hold(project, caplog):
     """The first run holds nothing in advance; a run that failed teaches nothing."""
-    fail = [False]
-    seen = []
+    seen, fail = [], []
 
     @dp_flow(name="report", reserve_run="last")
     def report(week: int):
-        seen.append(held(project))
+        seen.append(open_reservations(current_project().ledger) != [])
         values = [count(10 * week + part) for part in range(3)]
-        if fail[0]:
+        if fail:
             raise ValueError
         return values
 
     report(1)
     assert "no completed run of flow 'report'" in caplog.text
     report(2)
-    assert seen == ["0", "0.3"]
-    fail[0] = True
+    fail.append(True)
     assert report(3, return_state=True).is_failed()
     assert report(4, return_state=True).name == "BudgetExhausted"
-    assert seen == ["0", "0.3", "0.3", "0"]
-    assert spent(project)["epsilon"] == "0.9"
-    assert open_reservations(project.ledger) == []
+    assert seen == [False, True, True, False]
+    assert spent() == "0.9"

@@ -1,86 +1,134 @@
-"""Events, assets and blocks: what Prefect is told, and that it decides nothing."""
+"""Events, artifacts, assets, blocks, spans and gauges: what Prefect is told."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import traceback
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
-from prefect import flow
+from opentelemetry import trace
+from prefect.artifacts import Artifact
 from prefect.assets import Asset
 from prefect.context import AssetContext
+from prefect.settings import (
+    PREFECT_CLIENT_METRICS_ENABLED,
+    PREFECT_CLIENT_METRICS_PORT,
+    temporary_settings,
+)
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
+from prefect.utilities import services
+from typer.testing import CliRunner
 
+import dpflow
 import dpflow.prefect.events
-from dpflow import dp_task
+from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow.cli import app
 from dpflow.config import settings
-from dpflow.prefect import DpflowLedger
+from dpflow.prefect import DpflowLedger, artifacts
 from dpflow.prefect.delivery import flush
-from tests.prefect.support import charges
-from tests.projects import TENTH
+from tests.prefect.matrix.support import in_flow
+from tests.projects import TENTH, kinds
+from tests.snapshots import differences
+from tests.snapshots import settled as without_ids
 
 CANARY = "canary-2718281828"
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """Collect the events instead of sending them."""
-    found: list[dict] = []
-    assert flush()  # what another test's steps have sent
+@dp_task(dataset="shop", cost=PureDP(epsilon="0.5"))
+def half(week: int) -> int:
+    """Stand for a step that fits twice."""
+    return week
+
+
+@dp_task(dataset="shop", cost=TENTH, private=("rows",), release_key="sum/{day}")
+def total(rows: list[str], day: str) -> str:
+    """Return, or fail with, what is private."""
+    if day == "bad":
+        raise ValueError(*rows)
+    return rows[0]
+
+
+too_much = dp_task(dataset="shop", cost=PureDP(epsilon=5), name="much")(lambda: CANARY)
+
+
+def test_what_prefect_shows(make_project, monkeypatch) -> None:
+    """States, the budget artifact and the events, in tests/snapshots/prefect.txt."""
+    sent: list[dict] = []
+    assert flush()  # What another test's steps have sent.
     monkeypatch.setattr(
-        dpflow.prefect.events, "emit_event", lambda **event: found.append(event)
+        dpflow.prefect.events, "emit_event", lambda **event: sent.append(event)
     )
-    return found
+    make_project()
+    told: list[str] = []
 
+    def show(title: str, state: Any) -> None:
+        told.append(f"{title}: {state.type.value} {state.name}\n{state.message}")
 
-def test_a_step_sends_reserved_then_settled(project, sent) -> None:
-    """With cost and key, and never its output or private arguments; the term, once."""
+    def of_tasks() -> None:
+        for title, day in (("release", "w1"), ("replay", "w1"), ("error", "bad")):
+            show(title, total([CANARY], day, return_state=True))
 
-    @dp_task(dataset="shop", cost=TENTH, release_key="count/{week}", private=("frame",))
-    def count(frame: str, week: str) -> str:
-        return frame + week
-
-    @flow(name="report")
-    def report():
-        count(CANARY, "w1")
-        return count(CANARY, "w1")
-
-    report()
+    in_flow(of_tasks)()
+    for title, call, options in (
+        ("refused", too_much, {}),
+        ("a run refused", lambda: half(1), {"reserve_run": {"shop": [TENTH] * 9}}),
+        ("exhausted", lambda: [half(week) for week in range(3)], {}),
+    ):
+        report = in_flow(call, make_flow=dp_flow, **options)
+        show(title, report(return_state=True))
+    artifact = Artifact.get("dpflow-budget-shop").data
+    assert "dpflow policy apply shop --new-term --reason TEXT" in artifact
+    assert "| spent | epsilon 0.7 |" in artifact
+    assert float(Artifact.get("dpflow-budget-shop-used").data) == 70
     assert flush()
-    assert [event["event"] for event in sent] == [
-        "dpflow.budget.reserved",
-        "dpflow.budget.term-opened",
-        "dpflow.budget.settled",
-        "dpflow.budget.replayed",
-    ]
-    settled = sent[2]
-    assert settled["resource"]["prefect.resource.id"] == "dpflow.dataset.shop"
-    payload = settled["payload"]
-    assert (payload["step"], payload["flow"]) == ("count", "report")
-    assert payload["release_key"] == "count/w1"
-    assert payload["cost"] == TENTH.describe()
-    assert payload["outcome"] == "completed"
-    assert payload["digest"] == sent[3]["payload"]["digest"]
-    assert CANARY not in str(sent)
+    told += [artifact, *(shown(event) for event in sent)]
+    assert CANARY not in "".join(told)
+    text = re.sub(r"\.py:\d+|since [\d: -]+", "...", "\n\n".join(told))
+    text = without_ids(text, Path(__file__).parent)
+    assert differences({"prefect": text}) == []
+
+
+def shown(event: dict) -> str:
+    """Return what an event says, without what differs from run to run."""
+    lines = [f"  {name}: {json.dumps(v)}" for name, v in event["payload"].items()]
+    return "\n".join([event["event"], *lines])
+
+
+def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
+    """It is one line of the artifact, without a picture, a link or a tag."""
+    told = []
+    in_flow(lambda: half(1), make_flow=dp_flow)()
+    monkeypatch.setattr(
+        artifacts, "create_markdown_artifact", lambda **facts: told.append(facts)
+    )
+    name = "x\n# Spent: 0\x1b ![x](http://e.example/x.png)<img src=x>"
+    message = f"the step {name!s} was refused"
+    artifacts.publish_budget(project, BudgetRefused(message, dataset="shop"))
+    (text,) = [each["markdown"] for each in told]
+    assert "the step x # Spent: 0" in text
+    assert not set("<[\x1b") & set(re.sub(r"\\.", "", text))
+    assert not any(line.startswith("# Spent") for line in text.splitlines())
 
 
 def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) -> None:
-    """The step runs, is settled, and the failure is logged."""
+    """Nor does an artifact: the step is settled, and the failures are logged."""
 
-    def broken(**_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ConnectionError
 
     monkeypatch.setattr(dpflow.prefect.events, "emit_event", broken)
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def count() -> int:
-        return 1
-
-    @flow(name="report")
-    def report():
-        return count()
-
-    assert report() == 1
-    assert charges(project) == 1
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", broken)
+    assert in_flow(lambda: half(1), make_flow=dp_flow)() == 1
+    assert kinds() == ["reserve", "settle"]
     assert flush()
-    assert "a notice of step 'count' was not delivered" in caplog.text
+    assert "a notice of step 'half' was not delivered" in caplog.text
+    assert "could not be published" in caplog.text
 
 
 def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) -> None:
@@ -95,25 +143,21 @@ def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) ->
 
     monkeypatch.setattr(AssetContext, "emit_events", spy)
     key = "dpflow://shop/count"
-
-    @dp_task(dataset="shop", cost=TENTH, release_key="count", assets=[Asset(key=key)])
-    def count() -> int:
-        return 1
-
+    count = dp_task(
+        dataset="shop", cost=TENTH, release_key="count", assets=[Asset(key=key)]
+    )(kept)
     renamed = count.with_options(name="renamed")
-
-    @flow(name="report")
-    def report():
-        count()
-        count()
-        renamed.with_options(name="count")()
-
-    report()
+    in_flow(lambda: (count(), count(), renamed.with_options(name="kept")()))()
     assert [asset.key for asset in renamed.assets] == [key]
     assert [keys for keys, _ in seen] == [{key}, set(), set()]
     facts = seen[0][1][key]
     assert (facts["epsilon"], facts["delta"], facts["unit"]) == ("1", "0", "customer")
     assert facts["cost"] == TENTH.describe()
+
+
+def kept() -> int:
+    """Stand for a release."""
+    return 1
 
 
 class TestBlock(BlockStandardTestSuite):
@@ -137,14 +181,80 @@ def test_a_block_holds_the_ledgers_url_as_a_secret(project, monkeypatch) -> None
     block.save("test-ledger", overwrite=True, _sync=True)
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "prefect-block:test-ledger")
     assert settings().ledger_url == url
+    assert in_flow(lambda: half(1))() == 1
+    assert kinds() == ["reserve", "settle"]
 
-    @dp_task(dataset="shop", cost=TENTH)
-    def count() -> int:
-        return 1
 
-    @flow(name="report")
-    def report():
-        return count()
+class Recorded(trace.NonRecordingSpan):
+    """A span that keeps what it is told."""
 
-    assert report() == 1
-    assert charges(project) == 1
+    def __init__(self) -> None:
+        super().__init__(trace.INVALID_SPAN_CONTEXT)
+        self.told: dict[str, Any] = {}
+
+    def set_attributes(self, attributes: Any) -> None:
+        """Keep them."""
+        self.told.update(attributes)
+
+    def record_exception(self, exception: BaseException, *_: Any, **__: Any) -> None:
+        """Keep the text that a recorder writes of it."""
+        self.told["exception"] = "".join(traceback.format_exception(exception))
+
+    def set_status(self, *status: Any, **more: Any) -> None:
+        """Keep it."""
+        self.told["status"] = f"{status} {more}"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Any]:
+    """Turn Prefect's metrics on; return what reads them."""
+
+    def read() -> str:
+        assert services._metrics_server is not None
+        port = services._metrics_server[0].server_port
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            return str(reply.read().decode())
+
+    on = {PREFECT_CLIENT_METRICS_ENABLED: True, PREFECT_CLIENT_METRICS_PORT: 0}
+    with temporary_settings(on):
+        yield read
+        services.stop_client_metrics_server()
+
+
+def spans_of(call: Any) -> dict[str, Any]:
+    """Return the attributes that the task's span has after a call in a flow."""
+    span = Recorded()
+
+    def spanned() -> None:
+        with contextlib.suppress(Exception), trace.use_span(span):
+            call()
+
+    in_flow(spanned)()
+    return span.told
+
+
+def test_spans_and_gauges_tell_names_and_numbers_and_no_data(
+    project: Any, endpoint: Any
+) -> None:
+    """Granted, replayed, failed and refused; neither values nor texts of errors."""
+    days = ("good", "good", "bad")
+    told = [spans_of(lambda day=day: total([CANARY], day)) for day in days]
+    told.append(spans_of(too_much))
+    decisions = [each["dpflow.decision"] for each in told]
+    assert decisions == ["reserved", "replayed", "reserved", "refused"]
+    assert told[0]["dpflow.dataset"] == ["shop"]
+    assert told[0]["dpflow.asked"] == "PureDP(epsilon=0.1)"
+    assert told[3]["dpflow.gate"] == "dataset"
+    page = endpoint()
+    left = 'dpflow_budget_left_fraction{account="dataset",dataset="shop",name="'
+    (line,) = [each for each in page.splitlines() if each.startswith(left)]
+    assert float(line.split()[-1]) == pytest.approx(0.8)
+    assert 'dpflow_refusals{dataset="shop"} 1.0' in page
+    # The span that the body's error ended has what a recorder would write of it.
+    assert "DPStepFailed" in told[2]["exception"]
+    shown = [str(told), page, str(dpflow.history().as_json())]
+    for name in ("why", "status"):
+        printed = CliRunner().invoke(app, [name, "shop"])
+        assert printed.exit_code == 0
+        shown.append(printed.stdout)
+    assert all(CANARY not in text for text in shown)

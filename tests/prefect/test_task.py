@@ -3,62 +3,59 @@
 from __future__ import annotations
 
 import inspect
+import json
+import logging
+import multiprocessing
+import os
 from typing import get_type_hints
 
 import pytest
-from prefect import Task, flow, task
+from prefect import Task, allow_failure, flow, get_run_logger, task
+from prefect.artifacts import Artifact
 from prefect.cache_policies import INPUTS
+from prefect.futures import as_completed
+from prefect.logging import handlers
+from prefect.settings import (
+    PREFECT_LOGGING_LOG_PRINTS,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    PREFECT_TASK_DEFAULT_RETRIES,
+    temporary_settings,
+)
 
 from dpflow import (
     BudgetExhausted,
+    EarlyStopping,
     Laplace,
     PureDP,
+    dp_flow,
     dp_task,
+    iterations,
     release,
 )
-from dpflow.exceptions import ConfigurationError
-from tests.prefect.support import charges, kinds, spent
+from dpflow.exceptions import ConfigurationError, ReleaseError
+from tests.pages import run_forked
+from tests.prefect.matrix.support import (
+    books,
+    in_flow,
+    mark,
+    settled,
+    task_runs,
+    wait_until,
+)
+from tests.projects import NOISY, POLICY, TENTH, caught, kinds, spent
 
-TENTH = PureDP(epsilon="0.1")
-
-
-def test_a_step_that_is_called_is_charged_once_and_returns_its_value(project):
-    """A sync step in a flow runs its body once and settles one charge."""
-    ran = []
-
-    @dp_task(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"))
-    def customers(week: int) -> int:
-        ran.append(week)
-        return release(1_000_000)
-
-    @flow(name="report")
-    def report():
-        return customers(7)
-
-    value = report()
-    assert type(value) is int
-    assert abs(value - 1_000_000) < 10_000
-    assert ran == [7]
-    assert kinds(project) == ["open", "reserve", "settle"]
-    assert spent(project) == {"epsilon": "0.1", "delta": "0"}
+FORK = multiprocessing.get_context("fork")
 
 
 def test_a_step_keeps_what_makes_it_a_task():
-    """Name, tags, timeout, hooks, hints, signature, docstring and source survive."""
+    """Options, hints, signature, docstring and source survive; retries are 0."""
 
     def hook(task, task_run, state):
         pass
 
-    @dp_task(
-        dataset="shop",
-        cost=TENTH,
-        name="count",
-        tags=["dp"],
-        timeout_seconds=9,
-        retries=2,
-        on_completion=[hook],
-        task_run_name="count-{week}",
-    )
+    options = {"name": "count", "tags": ["dp"], "timeout_seconds": 9, "retries": 2}
+
+    @dp_task(dataset="shop", cost=TENTH, on_completion=[hook], **options)
     def customers(week: int) -> float:
         """Count them."""
         return 1.0
@@ -71,97 +68,64 @@ def test_a_step_keeps_what_makes_it_a_task():
     assert get_type_hints(customers.fn) == {"week": int, "return": float}
     assert list(inspect.signature(customers.fn).parameters) == ["week"]
     assert "Count them." in inspect.getsource(customers.fn)
-
-
-def test_retries_default_to_none_even_where_prefect_is_told_otherwise(monkeypatch):
-    """Every attempt is a charge of its own, so a retry must be asked for."""
-    from prefect.settings import PREFECT_TASK_DEFAULT_RETRIES, temporary_settings
-
+    # Every attempt is a charge of its own, so a retry must be asked for.
     with temporary_settings({PREFECT_TASK_DEFAULT_RETRIES: 3}):
-
-        @dp_task(dataset="shop", cost=TENTH)
-        def customers() -> int:
-            return 1
-
-        @task
-        def plain() -> int:
-            return 1
-
-    assert (customers.retries, plain.retries) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+        made = dp_task(dataset="shop", cost=TENTH, name="n")(lambda: 1)
+        assert (made.retries, task(lambda: 1).retries) == (0, 3)
+    # What a step declares is fixed, and a misspelt option is told.
+    for given in (
         {"cost": PureDP(epsilon=1)},
         {"dataset": "other"},
         {"private": ("week",)},
         {"release_key": "x"},
         {"retires": 3},
         {"materialized_by": "other"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_with_options_takes_no_option_that_it_would_ignore(options):
-    """What a step declares is fixed, and a misspelt option is told."""
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers(week: int) -> int:
-        return week
-
-    (name,) = options
-    with pytest.raises(ConfigurationError, match=f"got {name}=") as caught:
-        customers.with_options(**options)
-    assert "another step" in caught.value.message
+    ):
+        (name,) = given
+        with pytest.raises(ConfigurationError, match=f"got {name}=") as error:
+            customers.with_options(**given)
+        assert "another step" in error.value.message
     assert customers.with_options(["dpflow://shop/n"]).assets[0].key.endswith("/n")
-
-
-def test_fn_cannot_be_called_around_the_guard(project):
-    """The usual unit-test bypass is charged, inside a task and outside any flow."""
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def customers() -> int:
-        return 1
-
-    @task
-    def plain() -> int:
-        return customers.fn()
-
-    @flow(name="report")
-    def report():
-        return plain()
-
-    assert report() == 1
-    assert charges(project) == 1
-
-
-def exhausting(cost=TENTH, **options):
-    """Make a step that the budget admits ten times, and a record of its bodies."""
-    ran = []
-
-    @dp_task(dataset="shop", cost=cost, **options)
-    def customers(week: int) -> int:
-        ran.append(week)
-        return week
-
-    return customers, ran
 
 
 def test_ten_tenths_fit_and_the_eleventh_is_refused(project):
     """Ten charges of 0.1 fit a budget of 1 exactly; the body does not run again."""
-    customers, ran = exhausting()
+    ran = []
+
+    @dp_task(dataset="shop", cost=NOISY)
+    def customers(week: int) -> int:
+        ran.append(week)
+        return release(1_000_000)
+
+    values = []
+    report = in_flow(lambda: values.extend(customers(week) for week in range(11)))
+    with pytest.raises(BudgetExhausted) as error:
+        report()
+    assert ran == list(range(10))
+    assert {type(value) for value in values} == {int}
+    assert all(abs(value - 1_000_000) < 10_000 for value in values)
+    assert kinds() == ["reserve", "settle"] * 10 + ["refuse"]
+    assert spent() == "1"
+    assert error.value.asked == {"epsilon": "0.1", "delta": "0"}
+    assert error.value.left == {"epsilon": "0", "delta": "0"}
+
+
+def test_a_body_is_charged_around_every_other_way_to_call_it(project):
+    """`fn` in a task; a task over the step is refused, for Prefect keeps arguments."""
+    step = dp_task(dataset="shop", cost=TENTH, name="customers")(lambda week: week)
+    over, inside = task(step), task(lambda: step.fn(8))
+    ways = (over, lambda _: over.submit(1).result(), lambda _: over.map([1]).result())
 
     @flow(name="report")
     def report():
-        for week in range(11):
-            customers(week)
+        for way in ways:
+            with pytest.raises(ConfigurationError, match="@task stands over the DP"):
+                way(1)
+        assert kinds() == []
+        return inside(), task(lambda: step(7))()
 
-    with pytest.raises(BudgetExhausted) as caught:
-        report()
-    assert ran == list(range(10))
-    assert spent(project)["epsilon"] == "1"
-    assert caught.value.asked == {"epsilon": "0.1", "delta": "0"}
-    assert caught.value.left == {"epsilon": "0", "delta": "0"}
+    assert report() == (8, 7)
+    assert kinds() == ["reserve", "settle"] * 2
 
 
 def test_a_refusal_is_not_served_from_the_cache(project):
@@ -177,33 +141,221 @@ def test_a_refusal_is_not_served_from_the_cache(project):
     def customers(week: str) -> int:
         return 42
 
-    @flow(name="report")
-    def report():
-        # An argument of this test alone: INPUTS keys are shared by all tasks.
-        return customers("cache-of-a-refusal", return_state=True)
-
+    # An argument of this test alone: INPUTS keys are shared by all tasks.
+    report = in_flow(lambda: customers("cache-of-a-refusal", return_state=True))
     first = report(return_state=True).result(raise_on_failure=False)
     assert first.name == "BudgetRefused"
     costs.pop(0)
     assert report().result() == 42
 
 
-def test_a_task_made_of_a_step_is_refused_when_it_runs(project):
-    """Prefect would keep its arguments. A step that a task calls may run."""
-    step = dp_task(dataset="shop", cost=TENTH, name="customers")(lambda week: week)
-    over = task(step)
-    ways = (over, lambda _: over.submit(1).result(), lambda _: over.map([1]).result())
+def test_every_way_to_ask_gets_the_value_of_a_replay(project):
+    """It is a completed state of its own name, in Prefect's database too."""
+    ran = []
+
+    @dp_task(dataset="shop", cost=TENTH, release_key="count/{week}", ignore=("ran",))
+    def count(week: str) -> int:
+        ran.append(week)
+        return len(ran)
 
     @task
-    def around(week: int) -> int:
-        return step(week)
+    def add_one(value: int) -> int:
+        assert isinstance(value, int)
+        return value + 1
 
     @flow(name="report")
     def report():
-        for way in ways:
-            with pytest.raises(ConfigurationError, match="@task stands over the DP"):
-                way(1)
-        assert charges(project) == 0
-        return around(8)
+        states = [count("a", return_state=True) for _ in range(2)]
+        values = [state.result() for state in states]
+        future = count.submit("a")
+        values += [future.result(), add_one(future) - 1, add_one(count("a")) - 1]
+        values += [add_one.submit(allow_failure(future)).result() - 1]
+        values += [add_one.submit(0, wait_for=[future]).result()]
+        values += count.map(["a", "a"]).result()
+        values += [each.result() for each in as_completed(count.map(["a", "a"]))]
+        values += [add_one(count("a", return_state=True)) - 1]
+        return values, [*states, future.state]
 
-    assert report() == 8
+    run = report(return_state=True)
+    values, states = run.result()
+    assert values == [1] * len(values)
+    assert {type(value) for value in values} == {int}
+    names = ["Completed", "Replayed", "Replayed"]
+    assert [(each.type.value, each.name) for each in states] == [
+        ("COMPLETED", name) for name in names
+    ]
+    assert "cost nothing" in states[1].message
+    stored = task_runs(run.state_details.flow_run_id, 2)
+    assert [each.state.name for each in stored if "count" in each.name][:2] == names[:2]
+    assert (ran, kinds()) == (["a"], ["reserve", "settle"])
+
+
+COLD = """
+import json, sys
+from dpflow import Laplace, dp_flow, dp_task, release
+COST = Laplace(sensitivity=1, epsilon="0.01")
+@dp_task(dataset="shop", cost=COST, release_key="{name}")
+def count(name):
+    return release(4000)
+@dp_flow(name="report")
+def report():
+    futures = [*count.map([f"m{i}" for i in range(12)])]
+    futures += [count.submit(f"s{i}") for i in range(12)]
+    return [future.result(raise_on_failure=False) for future in futures]
+assert not {"numpy", "polars", "opendp"} & set(sys.modules)
+print(json.dumps([str(each) for each in report() if not isinstance(each, int)]))
+"""
+
+
+def test_the_first_tasks_of_a_process_can_draw(project, tmp_path, forked):
+    """Mapped and submitted ones, in a program that has loaded no library of numbers."""
+    done = run_forked(forked, tmp_path, "-c", COLD)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [], done.stderr
+    assert kinds().count("reserve") == kinds().count("settle") == 24
+
+
+def test_a_task_that_forgets_to_release_publishes_nothing(project):
+    """Its run is Failed, nothing downstream runs, and it is charged in full."""
+    ran = []
+
+    @dp_task(dataset="shop", cost=NOISY, release_key="count", ignore=("ran",))
+    def count():
+        ran.append(1)
+        return 4000
+
+    def submitted():
+        future = count.submit()
+        task(lambda value: ran.append(str(value))).submit(future).wait()
+        return future.wait() or future.state
+
+    error = caught(in_flow(submitted, make_flow=dp_flow))
+    assert isinstance(error, ReleaseError)
+    assert 'noise="own"' in error.message
+    assert "charged in full" in error.message
+    state = in_flow(lambda: count(return_state=True))(return_state=True)
+    assert state.is_failed()
+    assert "4000" not in str(state.message)
+    assert (ran, spent()) == ([1, 1], "0.2")
+
+
+def test_an_artifact_says_how_far_a_loop_came(make_project):
+    """Under the step's name, with the sub-steps in words."""
+    for stop, shown in ((3, 37.5), (8, 100.0)):
+
+        @dp_task(
+            dataset="shop",
+            cost=EarlyStopping(TENTH, stops=(2, 4, 8)),
+            name=f"Fit model {stop}",
+        )
+        def fit(stop=stop):
+            for step in iterations():
+                if step.number == stop:
+                    break
+            return stop
+
+        if stop == 3:
+            make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 2}"))
+        assert in_flow(fit, make_flow=dp_flow)() == stop
+        artifact = Artifact.get(f"dpflow-step-fit-model-{stop}")
+        assert artifact.type == "progress"
+        assert float(artifact.data) == pytest.approx(shown)
+        assert artifact.description == f"{stop} of at most 8 sub-steps"
+    assert spent() == "1.1"
+
+
+def told_by_a_child(act):
+    """Return what an act does in a forked child: its value, or the error's text."""
+    told = FORK.Queue()
+
+    def child():
+        try:
+            told.put(("value", act()))
+        except BaseException as error:
+            told.put((type(error).__name__, str(error)))
+
+    process = FORK.Process(target=child)
+    process.start()
+    found = told.get(timeout=600)
+    process.join()
+    return found
+
+
+def test_a_forked_child_of_a_body_draws_nothing(project):
+    """The charge pays for one draw, and each child would have a copy of it."""
+
+    @dp_task(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"))
+    def count() -> list[str]:
+        drawn = [told_by_a_child(lambda: release(5)) for _ in range(2)]
+        release(5)
+        return [f"{kind}: {text}" for kind, text in drawn]
+
+    for said in in_flow(count, make_flow=dp_flow)():
+        assert said.startswith("PublicError: release() was called in a process that")
+    assert books() == settled(1, "0.1")
+
+
+def test_a_forked_child_does_not_settle_for_its_parent(make_project):
+    """It would post what it has seen itself, and the parent draws on."""
+    make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 9}"))
+
+    @dp_task(dataset="shop", cost=EarlyStopping(TENTH, stops=(1, 2, 3)))
+    def fit() -> int:
+        for step in iterations():
+            if step.number == 1:
+                child = os.fork()
+                if child == 0:
+                    return 1
+                os.waitpid(child, 0)
+        return 3
+
+    def report():
+        here = os.getpid()
+        try:
+            return fit()
+        finally:
+            if os.getpid() != here:
+                os._exit(0)
+
+    assert in_flow(report, make_flow=dp_flow)() == 3
+    assert books() == settled(1, "0.3")
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_neither_logs_nor_prints_of_a_body_reach_prefect(
+    project, monkeypatch, caplog, setting
+):
+    """Tasks and flows would inherit `log_prints`; what they say themselves counts."""
+    sent = []
+    monkeypatch.setattr(handlers, "emit_api_log", lambda log: sent.append(str(log)))
+    library = logging.getLogger("library")
+    monkeypatch.setattr(library, "handlers", [handlers.APILogHandler()])
+    inside = task(lambda: print("canary-7715"))
+    chatty = task(lambda: print("told by a task"), log_prints=True)
+
+    @dp_task(dataset="shop", cost=TENTH)
+    def count() -> int:
+        inside()
+        inside.submit().wait()
+        flow(lambda: print("canary-7715"), name="inside")()
+        print("canary-7715")
+        chatty()
+        get_run_logger().warning("canary-27182")
+        library.warning("canary-27182")
+        return mark("count")
+
+    @dp_flow(name="report", log_prints=None if setting else True)
+    def report():
+        print("told by the flow")
+        library.warning("of the flow")
+        return count(), count.fn()
+
+    on = {PREFECT_LOGGING_LOG_PRINTS: setting, PREFECT_LOGGING_TO_API_ENABLED: True}
+    with temporary_settings(on):
+        assert report() == (1, 2)
+    wait_until(lambda: "told by a task" in caplog.text, "the log")
+    assert "told by the flow" in caplog.text
+    assert "of the flow" in "".join(sent)
+    for canary in ("canary-7715", "canary-27182"):
+        assert canary not in "".join(sent)
+    assert "canary-7715" not in caplog.text

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dpflow.rounding import (
-    exact,
-    number_from_text,
-    number_text,
-    short_down,
-    short_up,
-)
+from dpflow.rounding import exact, number_from_text, number_text, short_down, short_up
 from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
 # -- text --------------------------------------------------------------------------

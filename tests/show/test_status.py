@@ -1,69 +1,17 @@
-"""`dpflow.status`: the record behind the command, with a table and gauges."""
+"""`dpflow.status` of one part of a divided dataset."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import dpflow
 from dpflow import PureDP, guarded
-from dpflow.cli import app
-from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.show.status import Status
-from tests.projects import POLICY, TENTH, make_project, rows
+from dpflow.exceptions import ConfigurationError
+from tests.projects import POLICY, make_project
 
-NAMED = POLICY.replace("dataset: shop", "dataset: a:b@c")
 SECRET = 731_954_286
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project that has spent a quarter of one budget, and one untouched."""
-    make_project(tmp_path, monkeypatch, POLICY, NAMED)
-
-    @guarded(dataset="shop", cost=TENTH)
-    def step() -> int:
-        return SECRET
-
-    step()
-    return tmp_path
-
-
-def found(name: str | None = None) -> Status:
-    """Return the record."""
-    return dpflow.status(name)
-
-
-def test_it_is_the_record_behind_the_command(shop: Path) -> None:
-    """`--json` prints it; to look writes nothing; nobody can change it."""
-    before = rows(shop)
-    record = found()
-    printed = CliRunner().invoke(app, ["status", "--json"])
-    assert json.loads(printed.stdout) == record.as_json()
-    assert rows(shop) == before
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        record.ledger = ""  # type: ignore[misc]
-    (one,) = found("shop").datasets
-    assert one.standing.accounts[0].spent == {"epsilon": "0.1", "delta": "0"}
-    assert one.used == pytest.approx(0.1)
-    with pytest.raises(UnknownDataset):
-        found("other")
-
-
-def test_a_notebook_shows_a_table(shop: Path) -> None:
-    """It is well-formed, with a row for each dataset."""
-    table = ET.fromstring(found()._repr_html_())
-    cells = [[cell.text for cell in row] for row in table.iter("tr")]
-    assert [row[:3] for row in cells[1:]] == [
-        ["a:b@c", "not started", "0.0%"],
-        ["shop", "running", "10.0%"],
-    ]
-    assert str(SECRET) not in found()._repr_html_()
 
 
 def test_one_part_tells_what_was_lost_in_it(

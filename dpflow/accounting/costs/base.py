@@ -18,13 +18,7 @@ from inspect import Signature, signature
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    exact,
-    number_from_text,
-    number_text,
-    short_down,
-    short_up,
-)
+from dpflow.rounding import exact, number_text, short_down, short_up
 
 #: The neighbouring relations of policies.
 RELATIONS = ("add-or-remove", "replace-one")
@@ -132,13 +126,13 @@ class Cost(metaclass=_CostType):
 
     def describe(self) -> dict[str, Any]:
         """Return the cost as JSON-able data; `cost_from_description` reads it."""
-        numbers = {name: number_text(value) for name, value in self._numbers()}
+        numbers = {n: _described(v) for n, v in self._numbers() if v is not None}
         return {"mechanism": self.mechanism, **numbers}
 
     @classmethod
     def from_description(cls, numbers: Mapping[str, Any]) -> Cost:
         """Build the cost from what `describe` wrote, without `mechanism`."""
-        return cls(**{name: number_from_text(text) for name, text in numbers.items()})
+        return cls(**{name: _read(value) for name, value in numbers.items()})
 
     @_never_quieter
     def noisier(self, factor: Fraction) -> Cost:
@@ -184,6 +178,23 @@ class Cost(metaclass=_CostType):
         return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
 
 
+def _described(value: Any) -> Any:
+    """Return a value of a cost as JSON-able data."""
+    if isinstance(value, Cost):
+        return value.describe()
+    if isinstance(value, Mapping):
+        return {name: _described(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return [_described(part) for part in value]
+    return value if isinstance(value, bool | str) else number_text(value)
+
+
+def _read(value: Any) -> Any:
+    """Return what a constructor takes: numbers may be texts, and costs may not."""
+    is_cost = isinstance(value, Mapping) and "mechanism" in value
+    return cost_from_description(value) if is_cost else value
+
+
 def cost_kind(name: str) -> type[Cost]:
     """Return the class of a mechanism.
 
@@ -209,10 +220,14 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
     kind = cost_kind(str(name))
     numbers = {key: value for key, value in description.items() if key != "mechanism"}
     try:
-        return kind.from_description(numbers)
+        cost = kind.from_description(numbers)
     except (TypeError, ValueError, ArithmeticError) as error:
         msg = f"cannot read the cost {dict(description)!r}: {error}"
         raise InvalidCost(msg, name="mechanism", value=name) from error
+    if not isinstance(cost, Cost):  # its noise is planned
+        msg = f"the cost {dict(description)!r} has no noise"
+        raise InvalidCost(msg, name="noise", value=name)
+    return cost
 
 
 def whole_number(value: object, *, name: str, low: int, high: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,14 +15,31 @@ from dpflow.accounting.costs.base import (
     whole_number,
 )
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import Number, number_text
+from dpflow.rounding import Number
 
 #: More of one step would be a typing error.
 MOST_TIMES = 10**12
 
 
+class OfSteps(Cost, named=False):
+    """A cost made of the costs of other steps."""
+
+    def with_steps(self, change: Callable[[Cost], Cost]) -> Cost:
+        """Return the cost with each step changed."""
+        steps = {n: change(v) for n, v in self._numbers() if isinstance(v, Cost)}
+        return self.but(**steps)
+
+    def noisier(self, factor: Fraction) -> Cost:
+        """Return the cost with the noise of each step made `factor` times larger."""
+        return self.with_steps(lambda step: step.noisier(factor))
+
+    def rounded(self) -> Cost:
+        """Return the cost with the noise of each step rounded up."""
+        return self.with_steps(lambda step: step.rounded())
+
+
 @dataclass(frozen=True, init=False, repr=False)
-class Composed(Cost):
+class Composed(OfSteps):
     """Several mechanisms run in one step, each on the same data.
 
     Each may use the outputs of those before it, but their costs are fixed before the
@@ -56,24 +73,17 @@ class Composed(Cost):
         allowed = [set(relations_of(cost)) for cost in self.costs]
         return tuple(r for r in RELATIONS if all(r in part for part in allowed))
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data, its parts nested."""
-        parts = [cost.describe() for cost in self.costs]
-        return {"mechanism": self.mechanism, "costs": parts}
-
     @classmethod
     def from_description(cls, numbers: Mapping[str, Any]) -> Composed:
         """Build the cost from what `describe` wrote, without `mechanism`."""
-        _checked_keys(numbers, {"costs"}, cls.__name__)
-        return cls(*(cost_from_description(part) for part in numbers["costs"]))
+        if set(numbers) != {"costs"}:
+            msg = f"Composed is described by 'costs', got {sorted(numbers)}"
+            raise InvalidCost(msg, name="mechanism", value="Composed")
+        return cls(*map(cost_from_description, numbers["costs"]))
 
-    def noisier(self, factor: Fraction) -> Composed:
-        """Return the step with every part's noise made `factor` times larger."""
-        return Composed(*(cost.noisier(factor) for cost in self.costs))
-
-    def rounded(self) -> Composed:
-        """Return the step with the noise of every part rounded up."""
-        return Composed(*(cost.rounded() for cost in self.costs))
+    def with_steps(self, change: Callable[[Cost], Cost]) -> Composed:
+        """Return the cost with each part changed."""
+        return Composed(*map(change, self.costs))
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
@@ -81,7 +91,7 @@ class Composed(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Repeated(Cost):
+class Repeated(OfSteps):
     """The same mechanism run several times in one step.
 
     Args:
@@ -116,28 +126,6 @@ class Repeated(Cost):
         """The neighbouring relations that the repeated cost allows."""
         return relations_of(self.cost)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data, the repeated one nested."""
-        return {
-            "mechanism": self.mechanism,
-            "cost": self.cost.describe(),
-            "times": number_text(Fraction(self.times)),
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> Repeated:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        _checked_keys(numbers, {"cost", "times"}, cls.__name__)
-        return cls(cost_from_description(numbers["cost"]), numbers["times"])
-
-    def noisier(self, factor: Fraction) -> Repeated:
-        """Return the step with the noise of every run made `factor` times larger."""
-        return Repeated(self.cost.noisier(factor), self.times)
-
-    def rounded(self) -> Repeated:
-        """Return the step with the noise of every run rounded up."""
-        return Repeated(self.cost.rounded(), self.times)
-
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
         return f"Repeated({self.cost!r}, {self.times})"
@@ -159,9 +147,3 @@ def check_one_step(cost: Cost) -> None:
     if cost.paid_by_people:
         msg = f"{cost!r} cannot be a part of another cost; declare it as the whole step"
         raise InvalidCost(msg, name="cost", value=repr(cost))
-
-
-def _checked_keys(numbers: Mapping[str, Any], known: set[str], name: str) -> None:
-    if set(numbers) != known:
-        msg = f"{name} is described by {sorted(known)}, got {sorted(numbers)}"
-        raise InvalidCost(msg, name="mechanism", value=name)

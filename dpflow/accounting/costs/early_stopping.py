@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import bisect
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import (
-    Cost,
-    Outcome,
-    cost_from_description,
-    relations_of,
-    whole_number,
-)
-from dpflow.accounting.costs.composed import check_one_step
-from dpflow.accounting.costs.outcomes import (
-    MOST_CELLS,
-    OutputDP,
-    read_number,
-)
+from dpflow.accounting.costs.base import Cost, Outcome, relations_of, whole_number
+from dpflow.accounting.costs.composed import OfSteps, check_one_step
+from dpflow.accounting.costs.outcomes import MOST_CELLS, OutputDP
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    number_text,
-)
+from dpflow.rounding import Number, exact_delta, number_text
 
 #: How `EarlyStopping` composes its sub-steps under the filter `output-dp`.
 ACCOUNTANTS = ("basic", "kov", "pld", "rdp", "gdp", "optimal")
@@ -37,7 +22,7 @@ _MOST_SUBSTEPS = 10**6
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class EarlyStopping(Cost):
+class EarlyStopping(OfSteps):
     """An iterative step that may end early: after some number of equal sub-steps.
 
     Every fully adaptive theorem prices it as its sub-steps, reserves all of them and
@@ -95,7 +80,7 @@ class EarlyStopping(Cost):
             known = ", ".join(ACCOUNTANTS)
             msg = f"accountant must be one of {known}, got {accountant!r}"
             raise InvalidCost(msg, name="accountant", value=str(accountant))
-        checked = _checked_stops(stops)
+        checked = rising_stops(stops, high=_MOST_SUBSTEPS, most=MOST_CELLS)
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "stops", checked)
         object.__setattr__(self, "accountant", accountant)
@@ -154,37 +139,11 @@ class EarlyStopping(Cost):
         ran = self._count(outcome)
         return str(self.stops[bisect.bisect_left(self.stops, ran)])
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "EarlyStopping",
-            "step": self.step.describe(),
-            "stops": list(self.stops),
-            "accountant": self.accountant,
-            "delta": [number_text(delta) for delta in self.deltas],
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> EarlyStopping:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        rest = dict(numbers)
-        step = cost_from_description(rest.pop("step"))
-        delta = rest.pop("delta", None)
-        shares = (
-            [read_number(share) for share in delta]
-            if isinstance(delta, list | tuple)
-            else read_number(delta)
-        )
-        return cls(step, delta=shares or None, **rest)
-
-    def noisier(self, factor: Fraction) -> EarlyStopping:
-        """Return the step with noisier sub-steps."""
-        return EarlyStopping(
-            self.step.noisier(factor),
-            stops=self.stops,
-            accountant=self.accountant,
-            delta=self.deltas or None,
-        )
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield "step", self.step
+        yield "stops", self.stops
+        yield "accountant", self.accountant
+        yield "delta", self.deltas or None
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
@@ -195,18 +154,20 @@ class EarlyStopping(Cost):
         return f"EarlyStopping({self.step!r}, stops={self.stops}{more})"
 
 
-def _checked_stops(stops: object) -> tuple[int, ...]:
+def rising_stops(stops: object, *, high: int, most: int) -> tuple[int, ...]:
+    """Read numbers of steps after which something may end.
+
+    Raises:
+        InvalidCost: If they do not rise, or are too large or too many.
+    """
     if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
         msg = f"stops must be a list of whole numbers, got {stops!r}"
-        raise InvalidCost(msg, name="stops", value=str(stops))
-    numbers = tuple(
-        whole_number(stop, name="a stop", low=1, high=_MOST_SUBSTEPS) for stop in stops
-    )
-    rising = all(a < b for a, b in itertools.pairwise(numbers))
-    if not 1 <= len(numbers) <= MOST_CELLS or not rising:
-        msg = f"stops must be 1 or more rising numbers, got {str(stops)[:60]}"
         raise InvalidCost(msg, name="stops", value=str(stops)[:60])
-    return numbers
+    numbers = [whole_number(stop, name="a stop", low=1, high=high) for stop in stops]
+    if not 1 <= len(numbers) <= most or sorted(set(numbers)) != numbers:
+        msg = f"stops must be 1 to {most} rising numbers, got {str(stops)[:60]}"
+        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
+    return tuple(numbers)
 
 
 def _shares(delta: object, accountant: str, stops: int) -> tuple[Fraction, ...]:

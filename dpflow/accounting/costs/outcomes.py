@@ -12,7 +12,7 @@ that output counts as released.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -27,7 +27,6 @@ from dpflow.rounding import (
     exact,
     exact_delta,
     exact_epsilon,
-    number_from_text,
     number_text,
     short_down,
 )
@@ -147,28 +146,20 @@ class OutputDP(OutcomeCost):
         narrowed._fill(((cell, dict(self.cells)[cell]),), self.delta)
         return narrowed
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        cells = {name: number_text(epsilon) for name, epsilon in self.cells}
-        delta = number_text(self.delta)
-        return {"mechanism": "OutputDP", "cells": cells, "delta": delta}
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield "cells", dict(self.cells)
+        yield "delta", self.delta
 
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> OutputDP:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        rest = {name: value for name, value in numbers.items() if name != "cells"}
-        cells = {name: read_number(value) for name, value in numbers["cells"].items()}
-        return cls(cells, **{name: read_number(value) for name, value in rest.items()})
+    def _with(self, change: Callable[[Fraction], Number]) -> OutputDP:
+        return self.but(cells={name: change(epsilon) for name, epsilon in self.cells})
 
     def noisier(self, factor: Fraction) -> OutputDP:
         """Return the step with all epsilons divided by `factor` at the same delta."""
-        cells = {name: epsilon / factor for name, epsilon in self.cells}
-        return OutputDP(cells, delta=self.delta)
+        return self._with(lambda epsilon: epsilon / factor)
 
     def rounded(self) -> OutputDP:
         """Return the step with all epsilons rounded down to four digits."""
-        cells = {name: short_down(epsilon) for name, epsilon in self.cells}
-        return OutputDP(cells, delta=self.delta)
+        return self._with(short_down)
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
@@ -187,11 +178,6 @@ def _cell_epsilon(name: object, epsilon: object) -> Fraction:
     label = f"epsilon of cell {name!r}"
     number = exact(epsilon, name=label, low=Fraction(0), high=EPSILON_HIGH)
     return exact_epsilon(number, name=label) if number else number
-
-
-def read_number(value: Any) -> Any:
-    """Read a number that a description holds as text."""
-    return number_from_text(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -248,12 +234,3 @@ class ProposeTestRelease(OutcomeCost):
     def cell(self, outcome: Outcome) -> str:
         """Return the cell of an outcome: "none", "answer" or "first answer"."""
         return self.output_dp().cell(outcome)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "ProposeTestRelease",
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "tries": str(self.tries),
-        }

@@ -6,19 +6,14 @@ code that made them: a journal says it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import (
-    Cost,
-    Outcome,
-    cost_from_description,
-    whole_number,
-)
+from dpflow.accounting.costs.base import Cost, Outcome, whole_number
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutcomeCost, OutputDP
 from dpflow.exceptions import InvalidCost
@@ -28,7 +23,6 @@ from dpflow.rounding import (
     Number,
     bound_above,
     exact,
-    number_from_text,
     number_text,
     short_up,
     to_real,
@@ -135,26 +129,14 @@ class Refined(Cost):
         most = len(self.spreads)
         return self.spreads[whole_number(outcome, name="draws", low=1, high=most) - 1]
 
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": self.mechanism,
-            "finest": self.finest.describe(),
-            "spreads": [number_text(spread) for spread in self.spreads[:-1]],
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> Refined:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        rest = dict(numbers)
-        finest = cost_from_description(rest.pop("finest"))
-        spreads = [number_from_text(text) for text in rest.pop("spreads")]
-        return cls(finest, spreads=spreads, **rest)
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield "finest", self.finest
+        yield "spreads", self.spreads[:-1]
 
     def noisier(self, factor: Fraction) -> Refined:
         """Return the step with `factor` times the noise of each draw."""
         spreads = [spread * factor for spread in self.spreads[:-1]]
-        return Refined(self.finest.noisier(factor), spreads=spreads)
+        return self.but(finest=self.finest.noisier(factor), spreads=spreads)
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""

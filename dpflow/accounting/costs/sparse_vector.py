@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dpflow.accounting.costs.base import (
-    RELATIONS,
-    Outcome,
-    whole_number,
-)
-from dpflow.accounting.costs.outcomes import (
-    MOST_CELLS,
-    OutcomeCost,
-    OutputDP,
-    read_number,
-)
+from dpflow.accounting.costs.base import RELATIONS, Outcome, whole_number
+from dpflow.accounting.costs.outcomes import MOST_CELLS, OutcomeCost, OutputDP
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    Number,
-    bound_above,
-    exact_epsilon,
-    exact_scale,
-    number_text,
-    to_real,
-)
+from dpflow.rounding import Number, bound_above, exact_epsilon, exact_scale, to_real
 
 _SPLIT_DIGITS = 12
 
@@ -138,22 +121,6 @@ class SparseVector(OutcomeCost):
         return str(
             whole_number(outcome, name="positive answers", low=0, high=self.positives)
         )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "SparseVector",
-            "epsilon_threshold": number_text(self.epsilon_threshold),
-            "epsilon_answers": number_text(self.epsilon_answers),
-            "positives": str(self.positives),
-            "sensitivity": number_text(self.sensitivity),
-            "monotone": self.monotone,
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> SparseVector:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
-        return cls(**{name: read_number(value) for name, value in numbers.items()})
 
 
 def _best_threshold(total: Fraction, factor: int) -> Fraction:

@@ -9,14 +9,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, whole_number
 from dpflow.accounting.costs.outcomes import MOST_CELLS, OutcomeCost, OutputDP
-from dpflow.rounding import (
-    Number,
-    bound_above,
-    exact_delta,
-    exact_epsilon,
-    number_text,
-    to_real,
-)
+from dpflow.rounding import Number, bound_above, exact_delta, exact_epsilon, to_real
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -94,13 +87,3 @@ class TopK(OutcomeCost):
     def cell(self, outcome: Outcome) -> str:
         """Return the cell of a number of picks."""
         return str(whole_number(outcome, name="picks", low=1, high=self.most))
-
-    def describe(self) -> dict[str, Any]:
-        """Return the cost as JSON-able data."""
-        return {
-            "mechanism": "TopK",
-            "epsilon": number_text(self.epsilon),
-            "delta": number_text(self.delta),
-            "most": str(self.most),
-            "among": str(self.among),
-        }

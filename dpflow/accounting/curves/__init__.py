@@ -5,5 +5,4 @@ all. It may import `costs`, and no rule.
 """
 
 import dpflow.accounting.curves.composed
-import dpflow.accounting.curves.noise
-import dpflow.accounting.curves.notions  # noqa: F401
+import dpflow.accounting.curves.noise  # noqa: F401

@@ -14,7 +14,6 @@ from dpflow.accounting.costs.noise import (
     RandomizedResponse,
 )
 from dpflow.accounting.curves.prices import (
-    approx_dp,
     approx_zcdp,
     gdp_mu_squared,
     pure_mu_squared,
@@ -36,24 +35,6 @@ _SAMPLED_HINT = (
 )
 
 
-@approx_dp.register
-def _(cost: DiscreteLaplace) -> tuple[Fraction, Fraction]:
-    """Ghosh, Roughgarden, Sundararajan 2012 (arXiv 0811.2841): ratios of the pmf."""
-    return cost.sensitivity / cost.scale, Fraction(0)
-
-
-@approx_dp.register
-def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
-    """By definition."""
-    return cost.epsilon, Fraction(0)
-
-
-@approx_dp.register
-def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
-    """McSherry, Talwar 2007, Thm 6."""
-    return cost.epsilon, Fraction(0)
-
-
 @approx_zcdp.register
 def _(cost: DiscreteLaplace) -> tuple[Fraction, Fraction]:
     """Its mean loss: derivations/notions.md#discrete-laplace-to-zcdp."""
@@ -70,12 +51,6 @@ def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
 def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
     """Cesar, Rogers 2021 (arXiv 2004.07223v3) Cor. 9: a loss of range epsilon."""
     return cost.epsilon**2 / 8, Fraction(0)
-
-
-@approx_zcdp.register
-def _(cost: DiscreteGaussian) -> tuple[Fraction, Fraction]:
-    """Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Thm 4."""
-    return (cost.sensitivity / cost.sigma) ** 2 / 2, Fraction(0)
 
 
 @approx_zcdp.register
@@ -121,12 +96,6 @@ def _(cost: DiscreteGaussian) -> Fraction:
 def _(cost: PoissonSampledGaussian) -> Fraction:
     """Refused: the CLT is optimistic (docs/derivations/notions.md#sampled-gaussian)."""
     raise refuse(cost, "Gaussian DP", _SAMPLED_HINT)
-
-
-@renyi_divergence.register
-def _(cost: DiscreteGaussian, order: Fraction) -> Fraction:
-    """Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2) Prop. 5."""
-    return order * (cost.sensitivity / cost.sigma) ** 2 / 2
 
 
 @renyi_divergence.register

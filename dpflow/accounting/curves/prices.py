@@ -11,8 +11,23 @@ from functools import lru_cache, singledispatch
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import Gaussian, Laplace
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    GaussianDP,
+    ProbabilisticDP,
+    PureDP,
+    RenyiDP,
+)
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UnsettledBound, bound_above, to_real
 
@@ -56,17 +71,22 @@ def approx_dp(cost: Cost) -> tuple[Fraction, Fraction]:
 
 
 @approx_dp.register
-def _(cost: PureDP) -> tuple[Fraction, Fraction]:
+def _(
+    cost: PureDP | RandomizedResponse | ExponentialMechanism,
+) -> tuple[Fraction, Fraction]:
+    """By definition; the exponential mechanism: McSherry, Talwar 2007, Thm 6."""
     return cost.epsilon, Fraction(0)
 
 
 @approx_dp.register
-def _(cost: ApproxDP) -> tuple[Fraction, Fraction]:
+def _(cost: ApproxDP | ProbabilisticDP) -> tuple[Fraction, Fraction]:
+    """By definition, or its true half: derivations/notions.md#probabilistic-dp."""
     return cost.epsilon, cost.delta
 
 
 @approx_dp.register
-def _(cost: Laplace) -> tuple[Fraction, Fraction]:
+def _(cost: Laplace | DiscreteLaplace) -> tuple[Fraction, Fraction]:
+    """Dwork, McSherry, Nissim, Smith 2006; discrete: Ghosh et al. (arXiv 0811.2841)."""
     return cost.sensitivity / cost.scale, Fraction(0)
 
 
@@ -107,7 +127,7 @@ def _(cost: PureDP) -> tuple[Fraction, Fraction]:
 
 
 @approx_zcdp.register
-def _(cost: ApproxDP) -> tuple[Fraction, Fraction]:
+def _(cost: ApproxDP | ProbabilisticDP) -> tuple[Fraction, Fraction]:
     return pure_rho(cost.epsilon), cost.delta
 
 
@@ -126,13 +146,25 @@ def _laplace_rho(epsilon: Fraction) -> Fraction:
 
 
 @approx_zcdp.register
-def _(cost: Gaussian) -> tuple[Fraction, Fraction]:
+def _(cost: Gaussian | DiscreteGaussian) -> tuple[Fraction, Fraction]:
+    """Bun, Steinke 2016; discrete: Canonne et al. 2020 (arXiv 2004.00010v2) Thm 4."""
     return (cost.sensitivity / cost.sigma) ** 2 / 2, Fraction(0)
 
 
 @approx_zcdp.register
 def _(cost: ZCDP) -> tuple[Fraction, Fraction]:
     return cost.rho, Fraction(0)
+
+
+@approx_zcdp.register
+def _(cost: ApproxZCDP) -> tuple[Fraction, Fraction]:
+    return cost.rho, cost.delta
+
+
+@approx_zcdp.register
+def _(cost: GaussianDP) -> tuple[Fraction, Fraction]:
+    # A mu-GDP pair is a post-processing of the pair of Gaussians (Blackwell).
+    return cost.mu**2 / 2, Fraction(0)
 
 
 @singledispatch
@@ -165,7 +197,12 @@ def _(cost: PureDP) -> Fraction:
 
 
 @gdp_mu_squared.register
-def _(cost: ApproxDP) -> Fraction:
+def _(cost: GaussianDP) -> Fraction:
+    return cost.mu**2
+
+
+@gdp_mu_squared.register
+def _(cost: ApproxDP | ProbabilisticDP) -> Fraction:
     if cost.delta:
         raise refuse(cost, "Gaussian DP", _HINTS["delta"])
     return pure_mu_squared(cost.epsilon)
@@ -251,13 +288,26 @@ def renyi_divergence(cost: Cost, order: Fraction) -> Fraction:
 
 
 @renyi_divergence.register
-def _(cost: Gaussian, order: Fraction) -> Fraction:
-    return order * (cost.sensitivity / cost.sigma) ** 2 / 2
+def _(
+    cost: Gaussian | DiscreteGaussian | GaussianDP | ZCDP, order: Fraction
+) -> Fraction:
+    """The order times its rho, which holds at every order."""
+    return order * approx_zcdp(cost)[0]
 
 
 @renyi_divergence.register
-def _(cost: ZCDP, order: Fraction) -> Fraction:
+def _(cost: ApproxZCDP, order: Fraction) -> Fraction:
+    if cost.delta:
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["rdp"])
     return order * cost.rho
+
+
+@renyi_divergence.register
+def _(cost: RenyiDP, order: Fraction) -> Fraction:
+    if order > cost.order:
+        hint = f"Its bound is of order {float(cost.order):g}; use at most that order."
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", hint)
+    return cost.epsilon
 
 
 @renyi_divergence.register
@@ -266,7 +316,7 @@ def _(cost: PureDP, order: Fraction) -> Fraction:
 
 
 @renyi_divergence.register
-def _(cost: ApproxDP, order: Fraction) -> Fraction:
+def _(cost: ApproxDP | ProbabilisticDP, order: Fraction) -> Fraction:
     if cost.delta:
         raise refuse(cost, f"Renyi DP of order {float(order):g}", _HINTS["rdp"])
     return _pure_renyi(cost.epsilon, order)
@@ -293,3 +343,46 @@ def _(cost: Laplace, order: Fraction) -> Fraction:
         return mp.log(terms / weight) / (alpha - 1)
 
     return min(bound_above(value), epsilon)
+
+
+def loss_unbounded(cost: Cost, theorem: str) -> UnsupportedCost:
+    """Make the error for a step that states no bound on its loss."""
+    msg = (
+        f"{cost!r} states no bound on the loss itself, which is what this odometer "
+        "reads; the delta of an (epsilon, delta)-DP step is none. Declare "
+        "ProbabilisticDP(epsilon=..., delta=...) if its loss exceeds epsilon with "
+        "probability at most delta; for a Gaussian use form: zcdp or the "
+        "rdp odometer."
+    )
+    return UnsupportedCost(msg, theorem=theorem, mechanism=cost.mechanism)
+
+
+@singledispatch
+def probabilistic_dp(cost: Cost) -> tuple[Fraction, Fraction]:
+    """Return (epsilon, delta): the loss exceeds epsilon with probability <= delta.
+
+    Source: Definition; an (epsilon, 0)-DP step has no larger loss at all. An
+    (epsilon, delta)-DP step with delta > 0 may:
+    docs/derivations/notions.md#dp-is-not-probabilistic.
+
+    Assumes: nothing beyond the cost's own declaration.
+
+    Rounding: as `curves.approx_dp`.
+
+    Checked by: tests/accounting/costs/test_notions.py.
+
+    Raises:
+        UnsupportedCost: For a step that does not declare a bound on its loss.
+    """
+    try:
+        epsilon, delta = approx_dp(cost)
+    except UnsupportedCost as error:
+        raise loss_unbounded(cost, "probabilistic DP") from error
+    if delta:
+        raise loss_unbounded(cost, "probabilistic DP")
+    return epsilon, delta
+
+
+@probabilistic_dp.register
+def _(cost: ProbabilisticDP) -> tuple[Fraction, Fraction]:
+    return cost.epsilon, cost.delta

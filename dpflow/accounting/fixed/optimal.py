@@ -26,11 +26,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import GaussianDP
-from dpflow.accounting.curves.conversions import (
-    NEGLIGIBLE_DELTA,
-    falling_root,
-    is_far,
-)
+from dpflow.accounting.curves.conversions import NEGLIGIBLE_DELTA, falling_root, is_far
 from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (

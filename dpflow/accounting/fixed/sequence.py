@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, cost_from_description, whole_number
-from dpflow.accounting.costs.outcomes import read_number
+from dpflow.accounting.costs.early_stopping import rising_stops
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import ACCOUNTANTS, lemma_11
 from dpflow.accounting.rules.rule import ThresholdFilter
@@ -18,7 +18,6 @@ from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     Number,
-    exact,
     exact_delta,
     exact_epsilon,
     float_up,
@@ -97,6 +96,7 @@ class SequenceFilter(ThresholdFilter):
     theorem = "sequence"
     settlements: ClassVar[frozenset[str]] = frozenset({"full"})
     prices_substeps: ClassVar[bool] = False
+    lists_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -119,7 +119,12 @@ class SequenceFilter(ThresholdFilter):
         self.kinds = tuple(dict.fromkeys(entry.cost for entry in self.entries))
         self.components = tuple(repr(cost) for cost in self.kinds)
         self._index = {cost: i for i, cost in enumerate(self.kinds)}
-        self.stops = _stops(stops, self.length)
+        ends = (
+            ()
+            if stops is None
+            else rising_stops(stops, high=self.length, most=_MOST_STOPS)
+        )
+        self.stops = tuple(sorted({*ends, self.length}))
         self.deltas = _deltas(deltas, self.delta, len(self.stops))
         self._limits = [Tally(self._limit_at(stop)) for stop in self.stops]
         self.thresholds = self._limits[-1].amounts
@@ -188,23 +193,17 @@ class SequenceFilter(ThresholdFilter):
         whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
         return whole if self.admits(tally) else max(super().used_fraction(tally), 1)
 
-    def spent(self, tally: Tally) -> Fraction:
-        """Return the epsilon of the transcript if the run ends here.
+    def spent(self, tally: Tally) -> Fraction | None:
+        """Return the epsilon of the transcript if the run ends here; None beyond it.
 
         It is the epsilon of the cell that the counts fall into, at the whole delta, in
         the sense of output differential privacy: what a closed sequence counts as in an
         account that composes by Hartmann et al., Thm 7.
-
-        Raises:
-            ValueError: If the counts exceed the sequence.
         """
         if not any(tally.amounts):
             return Fraction(0)
-        for limit, epsilon in zip(self._limits, self.epsilons, strict=True):
-            if tally.fits_within(limit):
-                return epsilon
-        msg = f"{tally.amounts} exceed the sequence's {self.thresholds}"
-        raise ValueError(msg)
+        cells = zip(self._limits, self.epsilons, strict=True)
+        return next((eps for limit, eps in cells if tally.fits_within(limit)), None)
 
     def named(self, tally: Tally) -> dict[str, str]:
         """Return the counts by step, as text."""
@@ -243,41 +242,17 @@ def _entry(step: object) -> SequenceSteps:
         msg = f"a step of a sequence is a cost or a mapping, got {step!r}"
         raise InvalidCost(msg, name="steps", value=str(step)[:60])
     if "cost" not in step or "mechanism" in step:
-        return SequenceSteps(cost_from_description(_as_text(step)))
+        return SequenceSteps(cost_from_description(step))
     unknown = set(step) - {"cost", "times", "spares"}
     if unknown:
         msg = f"a step takes cost, times and spares, not {sorted(unknown)}"
         raise InvalidCost(msg, name="steps", value=str(sorted(unknown)))
     cost = step["cost"]
     return SequenceSteps(
-        cost if isinstance(cost, Cost) else cost_from_description(_as_text(cost)),
+        cost if isinstance(cost, Cost) else cost_from_description(cost),
         whole_number(step.get("times", 1), name="times", low=1, high=_MOST_STEPS),
         whole_number(step.get("spares", 0), name="spares", low=0, high=_MOST_STEPS),
     )
-
-
-def _as_text(value: Any) -> Any:
-    """Write the numbers of a description that YAML has read as text."""
-    if isinstance(value, Mapping):
-        return {name: _as_text(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_text(part) for part in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    return number_text(exact(value, name="a number of the steps"))
-
-
-def _stops(stops: object, length: int) -> tuple[int, ...]:
-    if stops is None:
-        return (length,)
-    if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
-        msg = f"stops must be a list of whole numbers, got {stops!r}"
-        raise InvalidCost(msg, name="stops", value=str(stops)[:60])
-    numbers = [whole_number(n, name="a stop", low=1, high=length) for n in stops]
-    if len(numbers) > _MOST_STOPS or sorted(set(numbers)) != numbers:
-        msg = f"stops must be at most {_MOST_STOPS} rising numbers, got {numbers[:8]}"
-        raise InvalidCost(msg, name="stops", value=str(numbers[:8]))
-    return tuple(sorted({*numbers, length}))
 
 
 def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]:
@@ -286,7 +261,7 @@ def _deltas(deltas: object, delta: Fraction, stops: int) -> tuple[Fraction, ...]
     if isinstance(deltas, str | bytes) or not isinstance(deltas, Sequence):
         msg = f"deltas must be a list of numbers, got {deltas!r}"
         raise InvalidCost(msg, name="deltas", value=str(deltas)[:60])
-    shares = tuple(exact_delta(read_number(share), name="deltas") for share in deltas)
+    shares = tuple(exact_delta(share, name="deltas") for share in deltas)
     total = sum(shares, Fraction(0))
     if len(shares) != stops or total > delta:
         msg = (

@@ -13,9 +13,6 @@ spends exactly delta on it.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -24,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, GaussianDP, RenyiDP
@@ -43,9 +39,6 @@ Array = NDArray[np.float64]
 
 #: How the sub-steps up to a stop are composed.
 ACCOUNTANTS = ("basic", "kov", "pld", "rdp", "gdp")
-
-#: Nodes of Theorem 15's tree after equal losses are merged.
-MOST_NODES = 300_000
 
 _UNIT = 2.0**-53
 _ORDERS = tuple(1 + Fraction(2) ** k for k in range(-6, 12)) + tuple(
@@ -224,9 +217,7 @@ def lemma_11(
 
 
 def theorem_15(
-    steps: Sequence[tuple[Fraction, Fraction]],
-    stops: Sequence[int],
-    epsilons: Sequence[Fraction],
+    step: tuple[Fraction, Fraction], stops: Sequence[int], epsilons: Sequence[Fraction]
 ) -> Fraction:
     """Return the smallest delta for given epsilons of the stops, rounded up.
 
@@ -234,42 +225,34 @@ def theorem_15(
     docs/derivations/output-dp.md#optimal-delta-of-stops: in the tree of randomized
     responses, a node of probability P under one dataset and Q
     under the other contributes max(P - e^E Q if it is a stop, what its children
-    contribute). Divided by P, a node is known by its depth and its loss log(P / Q), so
-    the tree has few nodes where epsilons repeat: O(k^2) if all are equal.
+    contribute). Divided by P, a node is known by its depth and its loss log(P / Q); of
+    k equal steps there are O(k^2).
 
-    Assumes: steps[j] is the (epsilon, delta)-DP of step j, for any mechanism, chosen
-    adaptively; steps, stops and epsilons are fixed in advance. Attained by randomized
+    Assumes: each step has this (epsilon, delta), for any mechanism, chosen adaptively;
+    stops, which rise, and epsilons are fixed in advance. Attained by randomized
     response.
 
     Rounding: up, by at most 1e-11 relative for 10,000 steps: rooms below a loss are
     exact, and everything after them is products and sums of non-negative terms.
 
     Checked by: tests/accounting/fixed/test_stops.py, tests/adversaries.
-
-    Raises:
-        InvalidCost: If the tree has more than `MOST_NODES` different nodes.
     """
-    last = _checked_stops(stops, epsilons, len(steps))
-    steps = steps[:last]
-    if len({epsilon for epsilon, _ in steps}) == 1:
-        value = _equal_steps(steps, dict(zip(stops, epsilons, strict=True)))
-    else:
-        value = _any_steps(steps, dict(zip(stops, epsilons, strict=True)))
-    raised = Fraction(value) * (1 + Fraction(8 * last + 64, 2**53))
+    at = dict(zip(stops, epsilons, strict=True))
+    (epsilon, delta), last = step, stops[-1]
+    top, bottom = _odds(epsilon)
+    revealed, hidden = float_up(delta), float_up(1 - delta)
+    # Of the nodes of a depth, by their number of tops.
+    value: Array = np.zeros(0)
+    for depth in range(last, -1, -1):
+        if depth < last:
+            # Children with one top more, and with one bottom more.
+            value = revealed + hidden * (top * value[1:] + bottom * value[:-1])
+        if depth in at:
+            tops = range(-depth, depth + 1, 2)
+            stopped = _payoffs(n * epsilon - at[depth] for n in tops)
+            value = np.maximum(value, stopped) if value.size else stopped
+    raised = Fraction(float(value[0])) * (1 + Fraction(8 * last + 64, 2**53))
     return min(raised + Fraction(1, 10**300), Fraction(1))
-
-
-def _checked_stops(
-    stops: Sequence[int], epsilons: Sequence[Fraction], steps: int
-) -> int:
-    rising = all(a < b for a, b in itertools.pairwise(stops))
-    if not stops or stops[0] < 1 or not rising or stops[-1] > steps:
-        msg = f"stops must rise within 1..{steps}, got {list(stops)}"
-        raise InvalidCost(msg, name="stops", value=list(stops))
-    if len(stops) != len(epsilons):
-        msg = f"{len(stops)} stops need as many epsilons, got {len(epsilons)}"
-        raise InvalidCost(msg, name="epsilons", value=len(epsilons))
-    return stops[-1]
 
 
 def _odds(epsilon: Fraction) -> tuple[float, float]:
@@ -279,71 +262,15 @@ def _odds(epsilon: Fraction) -> tuple[float, float]:
     return float_up(top), float_up(bottom)
 
 
-def _equal_steps(
-    steps: Sequence[tuple[Fraction, Fraction]], at: dict[int, Fraction]
-) -> float:
-    """Return the recursion's value where nodes are (depth, number of tops)."""
-    epsilon, (top, bottom) = steps[0][0], _odds(steps[0][0])
-    value: Array = np.zeros(0)
-    for depth in range(len(steps), -1, -1):
-        if depth < len(steps):
-            revealed = float_up(steps[depth][1])
-            hidden = float_up(1 - steps[depth][1])
-            # Children with one top more, and with one bottom more.
-            value = revealed + hidden * (top * value[1:] + bottom * value[:-1])
-        if depth in at:
-            tops = range(-depth, depth + 1, 2)
-            stopped = _payoffs(n * epsilon - at[depth] for n in tops)
-            value = np.maximum(value, stopped) if value.size else stopped
-    return float(value[0])
-
-
 def _payoffs(rooms: Iterable[Fraction]) -> Array:
     """Return 1 - e^-room where positive, rounded up."""
     sizes = np.array([float_up(room) if room > 0 else 0.0 for room in rooms])
     return np.asarray(np.minimum(-np.expm1(-sizes) * (1 + 16 * _UNIT), 1.0))
 
 
-def _any_steps(
-    steps: Sequence[tuple[Fraction, Fraction]], at: dict[int, Fraction]
-) -> float:
-    """Return the recursion's value where nodes are (depth, loss)."""
-    whole = math.lcm(*(epsilon.denominator for epsilon, _ in steps))
-    sizes = [int(epsilon * whole) for epsilon, _ in steps]
-    levels: list[list[int]] = [[0]]
-    for size in sizes:
-        grown = {loss + s for loss in levels[-1] for s in (size, -size)}
-        levels.append(sorted(grown))
-        if sum(map(len, levels)) > MOST_NODES:
-            msg = (
-                f"the steps have too many different losses for Theorem 15 (more than "
-                f"{MOST_NODES}); use equal epsilons, or Lemma 11 with kov or pld."
-            )
-            raise InvalidCost(msg, name="steps", value=len(steps), high=MOST_NODES)
-    value: dict[int, float] = {}
-    for depth in range(len(steps), -1, -1):
-        level = levels[depth]
-        if depth < len(steps):
-            revealed = float_up(steps[depth][1])
-            hidden = float_up(1 - steps[depth][1])
-            (top, bottom), size = _odds(steps[depth][0]), sizes[depth]
-            value = {
-                loss: revealed
-                + hidden * (top * value[loss + size] + bottom * value[loss - size])
-                for loss in level
-            }
-        if depth in at:
-            stopped = _payoffs(Fraction(loss, whole) - at[depth] for loss in level)
-            value = {
-                loss: max(value.get(loss, 0.0), float(payoff))
-                for loss, payoff in zip(level, stopped, strict=True)
-            }
-    return value[0]
-
-
 @lru_cache(maxsize=1024)
 def best_epsilons(
-    steps: tuple[tuple[Fraction, Fraction], ...],
+    step: tuple[Fraction, Fraction],
     stops: tuple[int, ...],
     deltas: tuple[Fraction, ...],
 ) -> tuple[Fraction, ...]:
@@ -362,11 +289,11 @@ def best_epsilons(
 
     Checked by: tests/accounting/fixed/test_stops.py.
     """
-    budget = sum(deltas, Fraction(0))
+    budget, each = sum(deltas, Fraction(0)), ApproxDP(epsilon=step[0], delta=step[1])
 
     def at(factor: Fraction) -> tuple[Fraction, ...]:
         return tuple(
-            fixed_epsilon(_prefix(steps, stop), delta * factor)
+            fixed_epsilon(((each, stop),), delta * factor)
             for stop, delta in zip(stops, deltas, strict=True)
         )
 
@@ -380,26 +307,18 @@ def best_epsilons(
             break
         middle = Fraction(float((low + high) / 2))
         found = at(middle)
-        if theorem_15(steps, stops, found) <= budget:
+        if theorem_15(step, stops, found) <= budget:
             low, best = middle, found
         else:
             high = middle
     return best
 
 
-def _prefix(steps: Sequence[tuple[Fraction, Fraction]], stop: int) -> Parts:
-    counts: Counter[Cost] = Counter(
-        ApproxDP(epsilon=epsilon, delta=delta) for epsilon, delta in steps[:stop]
-    )
-    return tuple(counts.items())
-
-
 @lru_cache(maxsize=1024)
 def stop_epsilons(cost: EarlyStopping) -> tuple[Fraction, ...]:
     """Return the epsilon of each stop by the accountant of a cost, rounded up."""
     if cost.accountant == "optimal":
-        steps = (approx_dp(cost.step),) * cost.stops[-1]
-        return best_epsilons(steps, cost.stops, cost.deltas)
+        return best_epsilons(approx_dp(cost.step), cost.stops, cost.deltas)
     if cost.accountant == "basic":
         return tuple(stop * approx_dp(cost.step)[0] for stop in cost.stops)
     prefixes = [((cost.step, stop),) for stop in cost.stops]

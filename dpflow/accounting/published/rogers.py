@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.notions import probabilistic_dp
-from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.curves.prices import approx_dp, probabilistic_dp
 from dpflow.accounting.rules.rule import Filter, Odometer, share_used
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.time_uniform import (
@@ -139,6 +138,7 @@ class RogersOdometer(Odometer):
     """
 
     theorem = "rogers"
+    made_from = ("delta", "beta", "people", "granularity")
     components = ("epsilon_squared", "drift", "delta", "uncovered")
 
     def __init__(
@@ -153,17 +153,18 @@ class RogersOdometer(Odometer):
         self.delta: Fraction = _small_delta(delta)
         self._room = units_down(self.delta / 2)
         self.people = None if people is None else _whole(people)
-        self.granularity = _grain(beta, self.people, granularity)
-        if self.granularity is not None:
-            self.beta = self.granularity
-            self._log = _log_of(2 * _points(self.granularity) / self.delta)
+        self._grain = _grain(beta, self.people, granularity)
+        self.granularity = None if self.people else self._grain
+        self.beta = None
+        if self._grain is not None:
+            self._log = _log_of(2 * _points(self._grain) / self.delta)
         else:
             self._log = _log_of(2 / self.delta)
             if beta is None:
                 target = target_epsilon(self.theorem, "beta", halt_at_epsilon)
                 beta = _tuned_beta(target, self._log)
             self.beta = exact_rho(beta, name="beta")
-        self._beta = float(self.beta)
+        self._beta = float(self.beta or self._grain or 0)
 
     def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, drift, delta, 0) of the step."""
@@ -179,19 +180,11 @@ class RogersOdometer(Odometer):
         return float_of_units(drift + spent + width)
 
     def _width(self, variance: int) -> float:
-        spread, grain = variance / UNITS, self.granularity
+        spread, grain = variance / UNITS, self._grain
         if grain is not None and grain * UNITS <= variance <= UNITS:
             factor = 1 + math.log(3) / 2
             return widened(2 * math.sqrt(spread * factor * self._log))
         return _boundary(spread, self._beta, self._log)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the odometer was made from, derived ones included."""
-        made = {"theorem": self.theorem, "delta": number_text(self.delta)}
-        if self.people is not None:
-            return {**made, "people": str(self.people)}
-        name = "beta" if self.granularity is None else "granularity"
-        return {**made, name: number_text(self.beta)}
 
 
 def _boundary(variance: float, beta: float, log: float) -> float:

@@ -7,23 +7,16 @@ from fractions import Fraction
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import zcdp_budget
 from dpflow.accounting.curves.prices import approx_dp, approx_zcdp
-from dpflow.accounting.rules.delta_loss import loss_share, no_share
-from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import UnsupportedCost
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_down,
-    units_up,
-)
+from dpflow.rounding import Number, units_up
 
 DRIFTS = ("classic", "tanh")
 
 
-class WhitehouseFilter(ThresholdFilter):
+class WhitehouseFilter(SplitsDelta):
     """Admit while V/2 + sqrt(2 V log(1 / delta_loss)) is at most epsilon.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 2, with a halt
@@ -59,25 +52,18 @@ class WhitehouseFilter(ThresholdFilter):
         delta_loss: Number | None = None,
         drift: str = "classic",
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self.drift = one_of("drift", drift, DRIFTS)
         self._classic = self.drift == "classic"
         self.components = ("epsilon_squared" if self._classic else "rho", "delta")
         # (sqrt(epsilon + log) - sqrt(log))**2, where log = log(1 / delta_loss).
         rho = zcdp_budget(self.epsilon, self.delta_loss, tight=False)
-        self.thresholds = (
-            units_down(2 * rho if self._classic else rho),
-            units_down(self.delta - self.delta_loss),
-        )
+        self._limit_both(2 * rho if self._classic else rho)
 
     def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, delta) of the step, or (rho, delta) with `tanh`."""
         amount, delta = _squared(cost) if self._classic else approx_zcdp(cost)
-        if delta and self.delta_loss == self.delta:
-            raise no_share(cost, self.theorem)
-        return Tally((units_up(amount), units_up(delta)))
+        return self._both(cost, units_up(amount), delta)
 
 
 def _squared(cost: Cost) -> tuple[Fraction, Fraction]:

@@ -11,12 +11,7 @@ from typing import Any
 
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.rules.rule import (
-    Filter,
-    ThresholdFilter,
-    price_or_error,
-    priced,
-)
+from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, priced
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
@@ -81,7 +76,7 @@ class AutoFilter(Filter):
     ) -> None:
         self.epsilon: Fraction = exact_epsilon(epsilon)
         self.delta: Fraction = exact_delta(delta)
-        self.members = (
+        self.members: tuple[Filter, ...] = (
             default_members(self.epsilon, self.delta)
             if members is None
             else tuple(theorems.make_filter(epsilon=epsilon, **m) for m in members)

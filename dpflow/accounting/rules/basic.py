@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.notions import probabilistic_dp
-from dpflow.accounting.curves.prices import approx_dp
+from dpflow.accounting.curves.prices import approx_dp, probabilistic_dp
 from dpflow.accounting.rules.delta_loss import no_share
 from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
@@ -39,6 +38,7 @@ class BasicFilter(ThresholdFilter):
     """
 
     theorem = "basic"
+    adds_up = True
     components = ("epsilon", "delta")
 
     def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:

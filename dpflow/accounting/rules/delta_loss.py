@@ -6,10 +6,18 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.curves.apart import apart
+from dpflow.accounting.curves.composed import apart
 from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import Number, exact_delta, number_text, units_down, units_up
+from dpflow.rounding import (
+    Number,
+    exact_delta,
+    exact_epsilon,
+    number_text,
+    units_down,
+    units_up,
+)
 
 
 def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
@@ -43,7 +51,9 @@ def no_share(
 
 
 class SplitsDelta(ThresholdFilter):
-    """A filter of one kind of loss that can keep a part of delta for its steps.
+    """A filter of one kind of loss that can reserve a part of delta for its steps.
+
+    Some have a component `delta` only if a part is reserved, others always.
 
     Source: docs/derivations/composition.md#steps-with-a-delta.
 
@@ -58,13 +68,34 @@ class SplitsDelta(ThresholdFilter):
         delta_loss: The part of delta for the loss.
     """
 
-    loss: ClassVar[str]
+    loss: ClassVar[str] = ""
     delta_loss: Fraction
+
+    def __init__(
+        self, epsilon: Number, delta: Number, delta_loss: Number | None
+    ) -> None:
+        self.epsilon: Fraction = exact_epsilon(epsilon)
+        self.delta: Fraction = exact_delta(delta, zero=False)
+        self.delta_loss = loss_share(self.delta, delta_loss)
 
     @property
     def keeps_delta(self) -> bool:
         """Whether there is a delta for steps."""
         return self.delta_loss < self.delta
+
+    def _limit_both(self, loss: Fraction) -> None:
+        """Set the thresholds of the loss and of the deltas, which may be zero."""
+        self.thresholds = (units_down(loss), units_down(self.delta - self.delta_loss))
+
+    def _both(self, cost: Cost, loss: int, delta: Fraction) -> Tally:
+        """Return a tally of the loss, in units, and the delta.
+
+        Raises:
+            UnsupportedCost: If there is a delta and none is reserved for steps.
+        """
+        if delta and not self.keeps_delta:
+            raise no_share(cost, self.theorem)
+        return Tally((loss, units_up(delta)))
 
     def _limit_to(self, loss: Fraction) -> None:
         """Set the thresholds: of the loss, and of the deltas if some is kept."""
@@ -83,6 +114,6 @@ class SplitsDelta(ThresholdFilter):
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that the filter was made from; a split if there is one."""
         made = super().parameters()
-        if not self.keeps_delta:
+        if "delta" not in self.components:
             del made["delta_loss"]
         return made

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import gdp_mu_squared
-from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.tally import Tally
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_up,
-)
+from dpflow.rounding import Number, units_up
 
 
 class GdpFilter(SplitsDelta):
@@ -30,7 +23,7 @@ class GdpFilter(SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_gdp.py.
+    Checked by: tests/accounting/test_rule_laws.py.
 
     Args:
         epsilon: Budget, positive.
@@ -40,15 +33,14 @@ class GdpFilter(SplitsDelta):
     """
 
     theorem = "gdp"
+    adds_up = True
     made_from = ("epsilon", "delta", "delta_loss")
     loss = "mu_squared"
 
     def __init__(
         self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self._limit_to(gdp_budget(self.epsilon, self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:

@@ -7,8 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.early_stopping import EarlyStopping
+from dpflow.accounting.costs.composed import OfSteps
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -122,25 +121,10 @@ def _(cost: ApproxZCDP, size: int) -> Cost:
 
 
 @grouped.register
-def _(cost: Composed, size: int) -> Cost:
-    return Composed(*(group_cost(part, size) for part in cost.costs))
-
-
-@grouped.register
-def _(cost: Repeated, size: int) -> Cost:
-    return Repeated(group_cost(cost.cost, size), cost.times)
-
-
-@grouped.register
-def _(cost: EarlyStopping, size: int) -> Cost:
-    return EarlyStopping(
-        group_cost(cost.step, size),
-        stops=cost.stops,
-        accountant=cost.accountant,
-        delta=cost.deltas or None,
-    )
+def _(cost: OfSteps, size: int) -> Cost:
+    return cost.with_steps(lambda step: group_cost(step, size))
 
 
 @grouped.register
 def _(cost: Refined, size: int) -> Cost:
-    return Refined(group_cost(cost.finest, size), spreads=cost.spreads[:-1])
+    return cost.but(finest=group_cost(cost.finest, size))

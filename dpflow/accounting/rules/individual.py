@@ -6,10 +6,9 @@ in full, once. The sums per person are private data and live in `dpflow.people`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
@@ -21,13 +20,8 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.groups import grouped
-from dpflow.accounting.rules.rdp import (
-    best_order,
-    exact_order,
-    idle_reading,
-    tuned_order,
-)
-from dpflow.accounting.rules.rule import Odometer, ThresholdFilter
+from dpflow.accounting.rules.rdp import RdpOdometer, best_order, exact_order
+from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import one_of
 from dpflow.exceptions import InvalidCost
@@ -39,7 +33,6 @@ from dpflow.rounding import (
     exact_rho,
     float_up,
     from_units,
-    number_from_text,
     number_text,
     units_down,
     units_up,
@@ -87,26 +80,6 @@ class IndividualBound(Cost):
             raise InvalidCost(msg, name="order", value=None)
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the bound as JSON-able data."""
-        order = {} if self.order is None else {"order": number_text(self.order)}
-        return {
-            "mechanism": self.mechanism,
-            "measure": self.measure,
-            **order,
-            "bound": number_text(self.bound),
-        }
-
-    @classmethod
-    def from_description(cls, numbers: Mapping[str, Any]) -> IndividualBound:
-        """Build the bound from what `describe` wrote, without `mechanism`."""
-        values = dict(numbers)
-        measure = values.pop("measure")
-        return cls(
-            measure=measure,
-            **{name: number_from_text(text) for name, text in values.items()},
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,6 +192,7 @@ class IndividualFilter(ThresholdFilter):
     relations = ("add-or-remove",)
     settlements = frozenset({"full"})
     steady: bool = False
+    per_person = True
 
     def __init__(
         self,
@@ -288,7 +262,7 @@ def _amount(cost: Cost, order: Fraction | None) -> int:
     return units_up(worst)
 
 
-class IndividualOdometer(Odometer):
+class IndividualOdometer(RdpOdometer):
     """Read R + log(1 / delta) / (order - 1), for everybody or for one person.
 
     With the public tally, R is the worst case over people. With one person's private
@@ -331,14 +305,10 @@ class IndividualOdometer(Odometer):
         order: Number | None = None,
         halt_at_epsilon: Number | None = None,
     ) -> None:
-        self.delta: Fraction = exact_delta(delta, zero=False)
+        super().__init__(delta=delta, order=order, halt_at_epsilon=halt_at_epsilon)
         self.measure = one_of("measure", measure, MEASURES)
-        if order is None:
-            order = tuned_order(self.delta, halt_at_epsilon)
-        self.order: Fraction = exact_order(order)
-        first = "rdp" if self.measure == "rdp" else "mu_squared"
-        self.components = (first, "uncovered")
-        self._idle = idle_reading(self.delta, self.order)
+        if self.measure == "gdp":
+            self.components = ("mu_squared", "uncovered")
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the worst case of the step over all people."""

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import ClassVar, TypeGuard
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.curves.prices import approx_dp
-from dpflow.accounting.rules.delta_loss import no_share
-from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.basic import BasicFilter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_down,
-    units_up,
-)
 
 
-class OutputDpFilter(ThresholdFilter):
+class OutputDpFilter(BasicFilter):
     """Admit while realised epsilons and the new worst case fit epsilon, deltas delta.
 
     Source: Hartmann, Bindschaedler, Bentkamp, West 2022, Thm 7 (verified in Lean by its
@@ -46,24 +36,11 @@ class OutputDpFilter(ThresholdFilter):
     """
 
     theorem = "output-dp"
-    components = ("epsilon", "delta")
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
-
-    def __init__(self, *, epsilon: Number, delta: Number = 0) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta)
-        self.thresholds = (units_down(self.epsilon), units_down(self.delta))
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
         """Return what a step adds; one that stops early is priced by its stops."""
         return super().price(cost.output_dp() if _stops_are_cells(cost) else cost, used)
-
-    def step_price(self, cost: Cost) -> Tally:
-        """Return the largest epsilon of any cell, and delta."""
-        epsilon, delta = approx_dp(cost)
-        if delta and not self.delta:
-            raise no_share(cost, self.theorem, "Raise delta above 0.")
-        return Tally((units_up(epsilon), units_up(delta)))
 
     def price_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None

@@ -20,7 +20,7 @@ from dpflow.accounting.curves.conversions import (
     rdp_epsilon_allowed,
 )
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.rules.delta_loss import SplitsDelta, loss_share
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
@@ -92,7 +92,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_rdp_filter.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
@@ -109,6 +109,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
     """
 
     theorem = "rdp"
+    adds_up = True
     made_from = ("epsilon", "delta", "order", "conversion", "delta_loss")
     loss = "rdp"
 
@@ -121,9 +122,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
         conversion: str = "tight",
         delta_loss: Number | None = None,
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
         if order is None:
             order = best_order(
@@ -183,8 +182,8 @@ class RdpOdometer(SettlesCells, Odometer):
     """
 
     theorem = "rdp"
-    made_from = ("delta", "order")
-    components = ("rdp", "uncovered")
+    made_from: ClassVar[tuple[str, ...]] = ("delta", "order")
+    components: tuple[str, ...] = ("rdp", "uncovered")
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplac
 from dpflow.accounting.costs.notions import GaussianDP
 from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import approx_dp, gdp_mu_squared
-from dpflow.accounting.rules.delta_loss import loss_share, no_share
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.residue_charge import (
     GAUSSIAN,
     LAPLACE,
@@ -21,22 +21,15 @@ from dpflow.accounting.rules.residue_charge import (
     breakpoint_below,
     residue_charge,
 )
-from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_down,
-    units_up,
-)
+from dpflow.rounding import Number, units_up
 
 #: A step is dominated by a Gaussian of at most so many times any charge of its own.
 MOST_ALONE = 3
 
 
-class ResidueFilter(ThresholdFilter):
+class ResidueFilter(SplitsDelta):
     """Admit while each step leaves a Gaussian budget that covers all that may follow.
 
     At a rest m a step with the pair P is charged a c for which P, followed by a
@@ -78,13 +71,8 @@ class ResidueFilter(ThresholdFilter):
     def __init__(
         self, *, epsilon: Number, delta: Number, delta_loss: Number | None = None
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss: Fraction = loss_share(self.delta, delta_loss)
-        self.thresholds = (
-            units_down(gdp_budget(self.epsilon, self.delta_loss)),
-            units_down(self.delta - self.delta_loss),
-        )
+        super().__init__(epsilon, delta, delta_loss)
+        self._limit_both(gdp_budget(self.epsilon, self.delta_loss))
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the price of a step at an empty account."""
@@ -106,9 +94,7 @@ class ResidueFilter(ThresholdFilter):
         for kind, size, delta, alone, times in _parts(cost):
             total += _charged(kind, size, alone, rest - total, times)
             lost += delta * times
-        if lost and not self.thresholds[1]:
-            raise no_share(cost, self.theorem)
-        return Tally((total, units_up(lost)))
+        return self._both(cost, total, lost)
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return all: docs/derivations/residue.md#refunds."""

@@ -33,6 +33,11 @@ class Rule(ABC):
         relations: The neighbouring relations under which the theorem holds.
         made_from: The attributes that make an equal rule; None is left out.
         steady: Whether a price is the same whatever is used.
+        adds_up: Whether thresholds of shares add up to the whole's
+            (docs/derivations/ledger.md#reserved-shares).
+        lists_steps: Whether the steps are listed in advance, each with a count.
+        per_person: Whether people pay, each from a budget of their own: the public
+            tally is reserved once, and does not say what still fits.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
             adaptive theorem. False: the rule's own `price` sees such costs.
@@ -44,6 +49,9 @@ class Rule(ABC):
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps"})
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
     steady: bool = True
+    adds_up: ClassVar[bool] = False
+    lists_steps: ClassVar[bool] = False
+    per_person: ClassVar[bool] = False
     prices_substeps: ClassVar[bool] = True
 
     def zero(self) -> Tally:
@@ -204,8 +212,10 @@ class Filter(Rule):
     Attributes:
         epsilon: The guarantee's epsilon, exact.
         delta: The guarantee's delta, exact.
+        members: The filters of which one has to admit, for a union of filters.
     """
 
+    members: tuple[Filter, ...] = ()
     made_from: ClassVar[tuple[str, ...]] = ("epsilon", "delta")
 
     epsilon: Fraction
@@ -218,6 +228,16 @@ class Filter(Rule):
     @abstractmethod
     def used_fraction(self, tally: Tally) -> float:
         """Return the share of the threshold that the tally uses, rounded up."""
+
+    def spent(self, tally: Tally) -> Fraction | None:
+        """Return the epsilon of a tally, for a rule that lists its steps."""
+        del tally
+        return None
+
+    def covering(self, tally: Tally) -> list[tuple[Filter, Tally]]:
+        """Return the members that cover all steps, each with its own tally."""
+        del tally
+        return []
 
     @property
     def limit(self) -> Tally | None:
@@ -260,15 +280,14 @@ class ThresholdFilter(Filter):
         )
 
 
-def solved_thresholds(rule: Rule) -> list[Any] | None:
+def solved_thresholds(rule: Filter) -> list[Any] | None:
     """Return the thresholds that were solved for a rule, or for its members."""
     if isinstance(rule, ThresholdFilter):
         return list(rule.thresholds)
-    members = getattr(rule, "members", None)
-    return None if members is None else [solved_thresholds(rule) for rule in members]
+    return [solved_thresholds(member) for member in rule.members] or None
 
 
-def lower_thresholds(rule: Rule, pinned: list[Any]) -> None:
+def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
     """Lower a new rule's thresholds to pinned ones; none is ever raised.
 
     Args:
@@ -282,7 +301,7 @@ def lower_thresholds(rule: Rule, pinned: list[Any]) -> None:
         pairs = zip(rule.thresholds, pinned, strict=True)
         rule.thresholds = tuple(min(solved, int(kept)) for solved, kept in pairs)
         return
-    for member, own in zip(getattr(rule, "members", ()), pinned, strict=True):
+    for member, own in zip(rule.members, pinned, strict=True):
         if own is not None:
             lower_thresholds(member, own)
 

@@ -17,8 +17,11 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.notions import ProbabilisticDP
-from dpflow.accounting.curves.notions import loss_unbounded, probabilistic_dp
-from dpflow.accounting.curves.prices import approx_zcdp
+from dpflow.accounting.curves.prices import (
+    approx_zcdp,
+    loss_unbounded,
+    probabilistic_dp,
+)
 from dpflow.accounting.rules.delta_loss import loss_share, no_share
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import zcdp_budget
 from dpflow.accounting.curves.prices import approx_zcdp
-from dpflow.accounting.rules.delta_loss import loss_share, no_share
-from dpflow.accounting.rules.rule import ThresholdFilter
+from dpflow.accounting.rules.delta_loss import SplitsDelta
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import (
-    Number,
-    exact_delta,
-    exact_epsilon,
-    units_down,
-    units_up,
-)
+from dpflow.rounding import Number, units_up
 
 CONVERSIONS = ("tight", "classic")
 
 
-class ZcdpFilter(ThresholdFilter):
+class ZcdpFilter(SplitsDelta):
     """Admit while the rhos fit the rho that (epsilon, delta_loss) allows.
 
     Source: Whitehouse, Ramdas, Rogers, Wu 2023 (arXiv 2203.05481v3) Thm 1, for
@@ -45,6 +36,7 @@ class ZcdpFilter(ThresholdFilter):
     """
 
     theorem = "zcdp"
+    adds_up = True
     made_from = ("epsilon", "delta", "delta_loss", "conversion")
     components = ("rho", "delta")
 
@@ -56,19 +48,15 @@ class ZcdpFilter(ThresholdFilter):
         delta_loss: Number | None = None,
         conversion: str = "tight",
     ) -> None:
-        self.epsilon: Fraction = exact_epsilon(epsilon)
-        self.delta: Fraction = exact_delta(delta, zero=False)
-        self.delta_loss = loss_share(self.delta, delta_loss)
+        super().__init__(epsilon, delta, delta_loss)
         self.conversion = one_of("conversion", conversion, CONVERSIONS)
         rho = zcdp_budget(self.epsilon, self.delta_loss, tight=conversion == "tight")
-        self.thresholds = (units_down(rho), units_down(self.delta - self.delta_loss))
+        self._limit_both(rho)
 
     def step_price(self, cost: Cost) -> Tally:
         """Return (rho, delta) of the step."""
         rho, delta = approx_zcdp(cost)
-        if delta and self.delta_loss == self.delta:
-            raise no_share(cost, self.theorem)
-        return Tally((units_up(rho), units_up(delta)))
+        return self._both(cost, units_up(rho), delta)
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import answer, say
+from dpflow.cli.output import Answer, say
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
@@ -27,7 +26,7 @@ app = typer.Typer(
 
 
 @app.command()
-def init(*, as_json: bool = False) -> None:
+def init() -> Answer:
     """Make a new, empty ledger and pin its id in the policies folder.
 
     Once per project: an existing ledger is never replaced, and a missing one is to be
@@ -45,11 +44,11 @@ def init(*, as_json: bool = False) -> None:
     _refuse_existing(found, lock)
     ledger = make_project_ledger(found)
     data = {**ledger_facts(ledger), "witness": _witness_place(ledger)}
-    data |= {"pin": str(lock)}
-    answer(data, *_made_lines(ledger, found, lock), as_json=as_json)
+    lines = _made_parts(ledger, found, lock)
+    return data | {"pin": str(lock)}, lines
 
 
-def _made_lines(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
+def _made_parts(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
     """Say where a new ledger is, and what to do next."""
     from dpflow.ledger import is_postgres
 
@@ -57,17 +56,17 @@ def _made_lines(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
         "Back its database up: losing it is losing track of what was spent. "
         "`dpflow ledger roles --sql` makes roles for workers and readers."
         if is_postgres(found.ledger_url)
-        else f"Keep {plain(short_path(Path(ledger.place).parent))}/ out of version "
+        else f"Keep {short_path(Path(ledger.place).parent)}/ out of version "
         "control and on a disk that lasts. Losing it is losing track of what was spent."
     )
-    folder, check = plain(short_path(found.policies)), "`dpflow policy check`"
+    folder, check = short_path(found.policies), "`dpflow policy check`"
     return [
-        f"Made the ledger {plain(short_path(ledger.place))} with id {ledger.id}.",
-        f"Pinned its id in {plain(short_path(lock))}.",
-        f"Its witness is {plain(_witness_place(ledger))}.",
+        f"Made the ledger {short_path(ledger.place)} with id {ledger.id}.",
+        f"Pinned its id in {short_path(lock)}.",
+        f"Its witness is {_witness_place(ledger)}.",
         "",
         "Next:",
-        f"  1. Commit {plain(short_path(lock))}: any other ledger is then refused.",
+        f"  1. Commit {short_path(lock)}: any other ledger is then refused.",
         f"  2. {keep}",
         f"  3. Write a policy for each dataset in {folder}/ and run {check}.",
     ]
@@ -116,7 +115,7 @@ def _ledger_there(found: Settings) -> str | None:
 
 
 @app.command()
-def info(*, as_json: bool = False) -> None:
+def info() -> Answer:
     """Say which ledger this project uses, and what is open in it.
 
     Example: `dpflow ledger info`
@@ -138,22 +137,22 @@ def info(*, as_json: bool = False) -> None:
         "datasets": sorted(datasets),
         "open_reservations": counts | {"forfeited": alive.count(False)},
     }
-    answer(data, *_info_lines(data), as_json=as_json)
+    return data, _info_parts(data)
 
 
-def _info_lines(data: dict[str, Any]) -> Iterator[str]:
+def _info_parts(data: dict[str, Any]) -> Iterator[str]:
     """Say the same in words."""
     from dpflow.ledger.views.words import FORFEITED
 
     count, running, forfeited = data["open_reservations"].values()
     of_them = f" ({running} running, {forfeited} forfeited)" if count else ""
     yield f"id                 {data['ledger']}"
-    yield f"place              {plain(short_path(data['place']))}"
-    yield f"pinned by          {plain(short_path(data['pin']))}"
+    yield f"place              {short_path(data['place'])}"
+    yield f"pinned by          {short_path(data['pin'])}"
     undetected = "" if data["failover_detected"] else " (failover undetected)"
-    yield f"witness            {plain(data['witness'])}{undetected}"
+    yield f"witness            {data['witness']}{undetected}"
     yield f"schema             {data['schema']}"
-    yield f"environment        {plain(data['environment'] or 'any')}"
+    yield f"environment        {data['environment'] or 'any'}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
     yield f"open reservations  {count}{of_them}"
     if forfeited:

@@ -5,18 +5,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
-from dpflow.cli.output import answer, fail, say, say_json
+from dpflow.cli.ledger.losses import comparison_parts, release_parts
+from dpflow.cli.output import Answer, fail
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import data_of, plain
+from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
@@ -26,42 +24,30 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def verify(export: Path | None = None, *, as_json: bool = False) -> None:
+def verify(export: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     Every hash, tally, reservation, gate and release is computed again. A key in
     DPFLOW_LEDGER_KEY, public or private, checks the signed checkpoints. Steps may run
-    meanwhile. With FILE, the hash chains and checkpoints of an export are checked,
+    meanwhile. With FILE, the hash chain and checkpoints of an export are checked,
     without a project and a ledger.
 
     Example: `dpflow ledger verify`
     """
-    from dpflow.ledger.keys import ledger_key
-
-    if export is not None:
-        _verify_export(export, as_json=as_json)
-        return
-    with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger, key=ledger_key())
-    _tell(ledger, report, as_json=as_json)
-
-
-def _verify_export(path: Path, *, as_json: bool) -> None:
     from dpflow.ledger.audit.export import verify_export
     from dpflow.ledger.keys import ledger_key
 
-    found, report = verify_export(path, ledger_key())
-    text = f"Export of ledger {plain(found)}: {report.entries:,} entries."
-    points = f"Checkpoints: {_checkpoint_text(report)}."
-    data = {"ledger": found} | data_of(report) | {"fine": report.fine}
-    answer(data, text, points, as_json=as_json)
-    for problem in [] if as_json else report.bad[:_SHOWN]:
-        fail(plain(str(problem)))
-    if not report.fine:
-        raise typer.Exit(1)
+    if export is not None:
+        ledger_id, report = verify_export(export, ledger_key())
+        entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
+        points = f"Checkpoints: {_checkpoint_text(report)}."
+        return _answer({"ledger": ledger_id}, report, [entries, points])
+    with project_ledger(quiet=True) as (_, ledger):
+        report = _verified(ledger, key=ledger_key())
+    return _answer(ledger_facts(ledger), report, _report_parts(report))
 
 
-def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
+def sign(*, new_key: Path | None = None) -> Answer:
     """Verify the whole ledger and sign its newest entry.
 
     Needs the private key in DPFLOW_LEDGER_KEY. Signs a journal without a checkpoint,
@@ -76,18 +62,15 @@ def sign(*, new_key: Path | None = None, as_json: bool = False) -> None:
 
         public = write_keys(new_key)
         data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
-        text = f"Wrote the private key, which signs, to {plain(str(new_key))}, and "
-        text += f"the public key to {plain(str(public))}."
-        answer(data, text, as_json=as_json)
-        return
+        text = f"Wrote the private key, which signs, to {new_key}, and the public key "
+        return data, [f"{text}to {public}."]
     key = _signing_key()
     with project_ledger(quiet=True, writes=True) as (_, ledger):
         report = _verified(ledger, key=key, sign=True)
-    if report.fine and not as_json:
-        signed = f"signed the newest, entry {report.head[0]:,}"
-        say(f"Verified {report.entries:,} entries and {signed}.")
-    else:
-        _tell(ledger, report, as_json=as_json)
+    signed = f"signed the newest, entry {report.head[0]:,}"
+    done = f"Verified {report.entries:,} entries and {signed}."
+    lines = [done] if report.fine else _report_parts(report)
+    return _answer(ledger_facts(ledger), report, lines)
 
 
 def _signing_key() -> LedgerKey:
@@ -105,7 +88,7 @@ def _signing_key() -> LedgerKey:
     raise ConfigurationError(msg)
 
 
-def trust(*, yes: bool = False, as_json: bool = False) -> None:
+def trust(*, yes: bool = False) -> Answer:
     """Begin the ledger's witness on this machine, after verifying the ledger.
 
     The witness remembers each charge outside the ledger, so that a restored backup or
@@ -120,17 +103,15 @@ def trust(*, yes: bool = False, as_json: bool = False) -> None:
         place = _free_place(ledger)
         report = _verified(ledger, key=None)
         if not report.fine:
-            _tell(ledger, report, as_json=False)
+            return _answer(ledger_facts(ledger), report, _report_parts(report))
         if yes:
             begin(ledger)
         used = _used(ledger)
     data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
     holds = f"Ledger {ledger.id} holds {report.entries:,} entries:"
-    lines = (holds, *_used_lines(used), "", end)
-    answer(data, *lines, as_json=as_json)
-    if not yes:
-        raise typer.Exit(1)
+    lines = [holds, *_used_lines(used), "", end]
+    return data, lines, yes
 
 
 def _free_place(ledger: Ledger) -> str | None:
@@ -145,7 +126,7 @@ def _free_place(ledger: Ledger) -> str | None:
     return None if witness is None else witness.place
 
 
-def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
+def reconcile(*, reason: str | None = None) -> Answer:
     """Compare the ledger with its witness; with --reason charge what it lacks.
 
     Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
@@ -165,15 +146,15 @@ def reconcile(*, reason: str | None = None, as_json: bool = False) -> None:
             policies = readable_policies(found, tell=True)
             comparison = repair(ledger, policies, reason=reason)
     repaired = reason is not None and not comparison.agrees
-    if as_json:
-        facts = {"repaired": repaired, "agrees": comparison.agrees}
-        releases = {"releases": comparison.releases}
-        say_json(ledger_facts(ledger) | facts | data_of(comparison) | releases)
-    else:
-        say_comparison(comparison, repaired=repaired)
-        say_lost_releases(comparison.releases, whole=comparison.tells_all)
-    if not comparison.agrees and not repaired:
-        raise typer.Exit(1)
+    facts = {"repaired": repaired, "agrees": comparison.agrees}
+    data = ledger_facts(ledger) | facts | data_of(comparison)
+    whole = comparison.tells_all
+    lines = [
+        *comparison_parts(comparison, repaired=repaired),
+        *release_parts(comparison.releases, whole=whole),
+    ]
+    fine = comparison.agrees or repaired
+    return data | {"releases": comparison.releases}, lines, fine
 
 
 @contextmanager
@@ -183,11 +164,8 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
-    shown = sys.stderr.isatty()
-    console = Console(file=sys.stderr)
-    with Progress(
-        *columns, console=console, transient=True, disable=not shown
-    ) as progress:
+    how: Any = {"console": Console(stderr=True), "transient": True}
+    with Progress(*columns, **how, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("verify", total=None)
 
         def tell(done: int, total: int) -> None:
@@ -205,35 +183,35 @@ def _verified(
         return recompute(ledger, key=key, sign=sign, progress=tell)
 
 
-def _tell(ledger: Ledger, report: Verification, *, as_json: bool) -> None:
-    """Print what was found; the command ends with 1 if the ledger is bad."""
-    if as_json:
-        say_json(ledger_facts(ledger) | data_of(report) | {"fine": report.fine})
-    else:
-        _say_report(report)
-    if not report.fine:
-        raise typer.Exit(1)
+def _answer(
+    facts: dict[str, str], report: Verification, lines: Iterable[str]
+) -> Answer:
+    """Return what was found; the command ends with 1 if the ledger is bad."""
+    data = facts | data_of(report) | {"fine": report.fine}
+    return data, _with_findings(report, lines), report.fine
 
 
-def _say_report(report: Verification) -> None:
-    read = (
-        f"{report.accounts} accounts, {report.entries:,} entries, "
-        f"{report.reservations:,} reservations, {report.releases:,} releases"
-    )
+def _with_findings(report: Verification, lines: Iterable[str]) -> Iterator[str]:
+    for number, finding in enumerate(report.bad[:_SHOWN]):
+        fail(f"{'' if number else 'the ledger is bad: '}{finding}")
+    if len(report.bad) > _SHOWN:
+        fail(f"and {len(report.bad) - _SHOWN} more; --json lists them")
+    yield from lines
+
+
+def _report_parts(report: Verification) -> Iterator[str]:
     if report.fine:
-        say(f"The ledger agrees with its journal: {read}.")
-    else:
-        fail(f"the ledger is bad: {plain(str(report.bad[0]))}")
-        for finding in report.bad[1:_SHOWN]:
-            fail(plain(str(finding)))
-        more = len(report.bad) - _SHOWN
-        if more > 0:
-            fail(f"and {more} more; --json lists them")
+        yield (
+            f"The ledger agrees with its journal: {report.accounts} accounts, "
+            f"{report.entries:,} entries, {report.reservations:,} reservations, "
+            f"{report.releases:,} releases."
+        )
     if not report.values:
-        say("Values of releases: not checked, for this role cannot read the secret.")
-    say(f"Checkpoints: {_checkpoint_text(report)}.", f"Witness: {report.witness}.")
+        yield "Values of releases: not checked, for this role cannot read the secret."
+    yield f"Checkpoints: {_checkpoint_text(report)}."
+    yield f"Witness: {report.witness}."
     if not report.fine:
-        say(
+        yield (
             "Let no step run before each line is explained. Where the ledger was "
             "damaged or edited, put a good backup back: `dpflow ledger restore`."
         )
@@ -261,5 +239,5 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
 def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:
     from dpflow.ledger.views.words import amounts_text
 
-    lines = [f"  {plain(n)}: used {amounts_text(each)}" for n, each in used.items()]
+    lines = [f"  {name}: used {amounts_text(each)}" for name, each in used.items()]
     return lines or ["  nothing: no step was ever charged"]

@@ -1,14 +1,11 @@
-"""What a ledger lacks beside its witness, in words and for programs."""
+"""What a ledger lacks beside its witness, in words."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-
-from dpflow.cli.output import say
-from dpflow.notebook import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,71 +15,78 @@ if TYPE_CHECKING:
     from dpflow.ledger.witness.lines import Line
 
 _SHOWN = 10
-_CHARGE_AGAIN = (
-    "Bring the right ledger back if there is one. If not, charge it again with",
-    '`dpflow ledger reconcile --reason "..."`; nothing is ever given back.',
-)
+_DECISIONS = {
+    "open": "a new term",
+    "tighten": "a tightened policy",
+    "freeze": "a freeze",
+    "unfreeze": "an unfreeze",
+    "checkpoint": "a signed checkpoint",
+    "repair": "a repair",
+}
 
 
-def say_comparison(comparison: Comparison, *, repaired: bool) -> None:
+def comparison_parts(comparison: Comparison, *, repaired: bool) -> Iterator[str]:
     """Say what a ledger lacks, and whether it was charged again."""
     if comparison.agrees:
-        say(f"The ledger holds all {comparison.lines} charges that were witnessed.")
+        yield f"The ledger holds all {comparison.lines} charges that were witnessed."
         return
     for loss in comparison.losses:
-        _say_loss(loss, repaired=repaired)
+        yield from _loss_parts(loss, repaired=repaired)
     if comparison.again:
         repair = "by a repair that did not begin the witness anew"
-        say(f"{comparison.again} missing entries were charged again {repair}.")
+        yield f"{comparison.again} missing entries were charged again {repair}."
     if comparison.unsigned:
-        say(f"{comparison.unsigned} signed checkpoints are missing; sign new ones.")
+        yield f"{comparison.unsigned} signed checkpoints are missing; sign new ones."
     for lost in comparison.lost:
-        say("", *_lost_lines(lost, repaired=repaired))
+        yield from ("", *_decision_parts(lost, repaired=repaired))
+    yield ""
     if repaired:
-        which = "; steps of the other datasets run again" if comparison.lost else ""
-        say("", f"Charged again in full{which or '; steps run again'}.")
-        return
-    say("", *_CHARGE_AGAIN)
+        others = " of the other datasets" if comparison.lost else ""
+        yield f"Charged again in full; steps{others} run again."
+    else:
+        yield "Bring the right ledger back if there is one. If not, charge it again:"
+        yield '`dpflow ledger reconcile --reason "..."`. Nothing is ever given back.'
 
 
-def say_lost_releases(
+def release_parts(
     lost: Sequence[LostRelease], *, whole: bool, aside: Path | None = None
-) -> None:
+) -> Iterator[str]:
     """Say which outputs are lost, and what happens when they are asked for again.
 
     `whole` says whether these are all, and `aside` is a file that still has them.
     """
     if not lost and whole:
         return
-    told = _counted(lost)
-    again = "A run that asks for one again draws again: another value, and"
-    say("", f"{told}. {again}", "another charge.")
+    yield from ("", f"{_counted(lost)}. A run that asks for one again draws again:")
+    yield "another value, and another charge."
     if lost and not whole:
-        say("Nothing tells of all; there may be more.")
-    for each in lost[:_SHOWN]:
-        say(f"  {plain(_release_text(each))}")
-    if len(lost) > _SHOWN:
-        say(f"  and {len(lost) - _SHOWN} more; --json lists them")
+        yield "Nothing tells of all; there may be more."
+    yield from _first(lost, [_release(each) for each in lost[:_SHOWN]])
     if aside is not None and any(each.id for each in lost):
-        show = f"sqlite:///{plain(str(aside))} dpflow releases show KEY"
-        say("The file that was replaced still has them:", f"  DPFLOW_LEDGER_URL={show}")
+        yield "The file that was replaced still has them:"
+        yield f"  DPFLOW_LEDGER_URL=sqlite:///{aside} dpflow releases show KEY"
+
+
+def _first(all_: Sequence[object], texts: Sequence[str]) -> Iterator[str]:
+    """Show the first of some things, and say how many more there are."""
+    yield from (f"  {text}" for text in texts)
+    if len(all_) > _SHOWN:
+        yield f"  and {len(all_) - _SHOWN} more; --json lists them"
 
 
 def _counted(lost: Sequence[LostRelease]) -> str:
-    if not lost:
-        return "Releases may be lost that nothing tells of"
-    known, unknown = sum(bool(e.id) for e in lost), sum(not e.id for e in lost)
+    known = sum(bool(each.id) for each in lost)
     told = []
     if known:
         told.append(f"{known} {'release is' if known == 1 else 'releases are'} lost")
-    if unknown:
+    if unknown := len(lost) - known:
         of = "charge" if unknown == 1 else "charges"
         told.append(f"what was kept under {unknown} {of} is lost, if anything was")
-    text = ", and ".join(told)
+    text = ", and ".join(told) or "releases may be lost that nothing tells of"
     return text[0].upper() + text[1:]
 
 
-def _release_text(lost: LostRelease) -> str:
+def _release(lost: LostRelease) -> str:
     if lost.id is None:
         run = f" of run {lost.run}" if lost.run else ""
         return f"dataset {lost.dataset}: reservation {lost.reservation}{run}"
@@ -90,27 +94,23 @@ def _release_text(lost: LostRelease) -> str:
     return f"dataset {lost.dataset}: {name} of step {lost.step}, digest {lost.digest}"
 
 
-def _lost_lines(lost: LostDecisions, *, repaired: bool) -> list[str]:
+def _decision_parts(lost: LostDecisions, *, repaired: bool) -> Iterator[str]:
     """Say that a dataset is frozen, or would be, and how to go on."""
-    dataset = plain(lost.dataset)
-    apply, unfreeze = f"dpflow policy apply {dataset}", f"dpflow unfreeze {dataset}"
+    apply = f"dpflow policy apply {lost.dataset}"
     verb = "is frozen" if repaired else "would be frozen"
-    found = [f"Dataset {dataset!r} {verb}: {plain(lost.reason)}."]
+    yield f"Dataset {lost.dataset!r} {verb}: {lost.reason}."
     if lost.gates:
-        found.append(
-            f"  If a tightened policy was lost, apply it again: `{apply}`. If the "
-            f"dataset may be used,\n  unfreeze it: `{unfreeze} --reason TEXT`."
-        )
+        yield f"  If a tightened policy was lost, apply it again: `{apply}`. If the"
+        yield "  dataset may be used, unfreeze it:"
+        yield f"  `dpflow unfreeze {lost.dataset} --reason TEXT`."
     for number in lost.terms:
         new = f"`{apply} --new-term --reason TEXT`"
-        found.append(
-            f"  Stop what still runs with the old policy, unfreeze the dataset and "
-            f"apply term {number} again:\n  {new}."
-            if repaired
-            else f"  First apply term {number} again: {new}.\n  Then this freezes "
-            "nothing for it."
-        )
-    return found
+        if repaired:
+            yield "  Stop what still runs with the old policy, unfreeze the dataset and"
+            yield f"  apply term {number} again: {new}."
+        else:
+            yield f"  First apply term {number} again: {new}."
+            yield "  Then this freezes nothing for it."
 
 
 def _says_more(line: Line) -> bool:
@@ -120,41 +120,25 @@ def _says_more(line: Line) -> bool:
     return line.kind != HEAD
 
 
-def _line_text(line: Line) -> str:
+def _entry(line: Line) -> str:
     """Say what a witnessed entry was, as far as its line tells."""
     if line.charge:
-        return f"reservation {line.charge}" + (
-            f" of run {line.run}" if line.run else ""
-        )
-    if not _says_more(line):
-        return "all up to it"
-    known = {
-        "open": "a new term",
-        "tighten": "a tightened policy",
-        "freeze": "a freeze",
-        "unfreeze": "an unfreeze",
-        "checkpoint": "a signed checkpoint",
-        "repair": "a repair",
-    }
-    return known.get(line.kind, "a charge by hand")
+        run = f" of run {line.run}" if line.run else ""
+        return f"entry {line.number}: reservation {line.charge}{run}"
+    kind = _DECISIONS.get(line.kind, "a charge by hand")
+    return f"entry {line.number}: {kind if _says_more(line) else 'all up to it'}"
 
 
-def _say_loss(loss: Loss, *, repaired: bool) -> None:
+def _loss_parts(loss: Loss, *, repaired: bool) -> Iterator[str]:
     from dpflow.ledger.views.words import amounts_text
 
     told = {line.number: line for line in sorted(loss.missing, key=_says_more)}
-    lines, count = [told[number] for number in sorted(told)], len(told)
-    entries = "entry" if count == 1 else "entries"
-    say(f"Account {plain(loss.account)} lacks {count} witnessed {entries}:")
-    for line in lines[:_SHOWN]:
-        say(f"  entry {line.number}: {plain(_line_text(line))}")
-    if count > _SHOWN:
-        say(f"  and {count - _SHOWN} more; --json lists them")
+    lines = [told[number] for number in sorted(told)]
+    entries = "entry" if len(lines) == 1 else "entries"
+    yield f"Account {loss.account} lacks {len(lines)} witnessed {entries}:"
+    yield from _first(lines, [_entry(line) for line in lines[:_SHOWN]])
     if loss.present is None or loss.repaired is None:
-        say("  The ledger lacks the whole account.")
+        yield "  The ledger lacks the whole account."
         return
-    verb = "is now" if repaired else "would be"
-    say(
-        f"  Its use was {amounts_text(loss.present)} and {verb} "
-        f"{amounts_text(loss.repaired)}."
-    )
+    verb, after = "is now" if repaired else "would be", amounts_text(loss.repaired)
+    yield f"  Its use was {amounts_text(loss.present)} and {verb} {after}."

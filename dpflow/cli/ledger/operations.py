@@ -9,28 +9,26 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from dpflow.cli.ledger.losses import say_comparison, say_lost_releases
-from dpflow.cli.output import answer, say, say_json, warn
+from dpflow.cli.ledger.losses import comparison_parts, release_parts
+from dpflow.cli.output import Answer, Part, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import data_of, plain
+from dpflow.notebook import Sheet, data_of
 
 if TYPE_CHECKING:
-    from dpflow.accounting.costs.base import Cost
     from dpflow.config import Settings
     from dpflow.ledger.audit.backup import Restored
     from dpflow.ledger.decision.by_hand import Posted
     from dpflow.ledger.records import OpenReservation
-
-_BLOCK = 2**20
 
 
 class Format(StrEnum):
@@ -46,7 +44,7 @@ _LATER = (
 )
 
 
-def backup(path: Path, *, as_json: bool = False) -> None:
+def backup(path: Path) -> Answer:
     """Copy the ledger whole, and verify the copy; steps may run meanwhile.
 
     Copying the file by hand would lose what is still in its log. The copy holds
@@ -60,17 +58,11 @@ def backup(path: Path, *, as_json: bool = False) -> None:
         count = copy(ledger, path).entries
     there = path.absolute()
     data = {**ledger_facts(ledger), "backup": str(there), "entries": count}
-    done = f"Copied the ledger to {plain(short_path(there))} and verified its "
-    answer(data, f"{done}{count:,} entries.", _LATER, as_json=as_json)
+    done = f"Copied the ledger to {short_path(there)} and verified its "
+    return data, [f"{done}{count:,} entries.", _LATER]
 
 
-def restore(
-    path: Path,
-    *,
-    reason: str,
-    accept_loss: bool = False,
-    as_json: bool = False,
-) -> None:
+def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     """Put a backup in the ledger's place and charge again what it lacks.
 
     Stop all flows first. The file that was there is kept beside it. What the witness
@@ -96,19 +88,17 @@ def restore(
         accept_loss=accept_loss,
         conditions=project_conditions(found),
     )
-    if as_json:
-        say_json({"restored": place, **data_of(restored)})
-    else:
-        _say_restored(restored, path, place)
+    data = {"restored": place, **data_of(restored)}
+    return data, _restored_parts(restored, path, place)
 
 
-def _say_restored(restored: Restored, path: Path, place: Path) -> None:
+def _restored_parts(restored: Restored, path: Path, place: Path) -> Iterator[str]:
     aside = restored.aside
-    say(f"Put the backup {plain(str(path))} at {plain(short_path(place))}.")
+    yield f"Put the backup {path} at {short_path(place)}."
     if aside is not None:
-        say(f"The file that was there is {plain(short_path(aside))} now.")
-    say_comparison(restored.charged_again, repaired=True)
-    say_lost_releases(restored.lost, whole=restored.all_lost_told, aside=aside)
+        yield f"The file that was there is {short_path(aside)} now."
+    yield from comparison_parts(restored.charged_again, repaired=True)
+    yield from release_parts(restored.lost, whole=restored.all_lost_told, aside=aside)
 
 
 def export(
@@ -116,7 +106,7 @@ def export(
     form: Format = (Format.JSONL),
     out: Path | None = None,
     as_json: bool = False,
-) -> None:
+) -> Answer | None:
     """Write the whole journal, in order, with raw texts.
 
     `dpflow ledger verify FILE` checks the hash chain and checkpoints of an export in
@@ -133,17 +123,14 @@ def export(
         head = export_head(ledger)
         if out is None:
             _write(sys.stdout, form, COLUMNS, rows, head)
-            return
+            return None
         with _new_file(out) as file:
             count = _write(file, form, COLUMNS, rows, head)
     data = {"path": str(out.absolute()), "entries": count, "format": form.value}
-    text = f"Wrote {count:,} entries to {plain(str(out))}."
-    answer(data, text, as_json=as_json)
+    return data, [f"Wrote {count:,} entries to {out}."]
 
 
-def reservations(
-    *, close: str | None = None, reason: str | None = None, as_json: bool = False
-) -> None:
+def reservations(*, close: str | None = None, reason: str | None = None) -> Answer:
     """List the open reservations, or close a forfeited one.
 
     A closed reservation is posted in full; nothing is given back.
@@ -155,25 +142,15 @@ def reservations(
     if (close is None) != (reason is None):
         msg = "--close and --reason go together; name both or none"
         raise typer.BadParameter(msg)
-    if close is not None and reason is not None:
-        _close(close, reason, as_json=as_json)
-        return
-    with project_ledger() as (_, ledger):
+    with project_ledger(writes=close is not None) as (_, ledger):
+        if close is not None and reason is not None:
+            ledger.forfeit(close, reason=reason)
+            facts = {"reservation": close, "state": "forfeited"}
+            done = f"Closed reservation {close}; it is charged in full."
+            return ledger_facts(ledger) | facts, [done]
         found = views.open_reservations(ledger)
-    if as_json:
-        say_json({**ledger_facts(ledger), "reservations": found})
-    elif found:
-        _say_reservations(found)
-    else:
-        say("No reservation is open: every charge was settled, voided or closed.")
-
-
-def _close(reservation: str, reason: str, *, as_json: bool) -> None:
-    with project_ledger(writes=True) as (_, ledger):
-        ledger.forfeit(reservation, reason=reason)
-    facts = {**ledger_facts(ledger), "reservation": reservation}
-    text = f"Closed reservation {reservation}; it is charged in full."
-    answer({**facts, "state": "forfeited"}, text, as_json=as_json)
+    data = {**ledger_facts(ledger), "reservations": found}
+    return data, _reservation_parts(found)
 
 
 def charge(
@@ -185,8 +162,7 @@ def charge(
     flow: str | None = None,
     partition: list[str] | None = None,
     evidence: Path | None = None,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Charge prior spending on a dataset, or raise a step's charge; irreversible.
 
     With --charge, the cost is the corrected cost of that step: each account that the
@@ -212,7 +188,16 @@ def charge(
             places = _places(found, dataset, flow, tuple(partition or ()))
             charges = ledger.ask(Prior(**places, **words))
     facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
-    _say_charges(charges, read, facts, as_json=as_json)
+    return {**facts, "cost": read, "charges": charges}, _charged_parts(charges)
+
+
+def _charged_parts(charges: list[Posted]) -> Iterator[str]:
+    from dpflow.ledger.views.words import amounts_text
+
+    for each in charges:
+        yield f"Charged {each.account}: {amounts_text(each.amount)}."
+        if each.state == "overdrawn":
+            warn(f"account {each.account} is overdrawn and admits nothing more")
 
 
 def _places(
@@ -244,16 +229,13 @@ def _write(
     """Write the rows and return how many there were."""
     count = 0
     table = csv.DictWriter(file, list(columns), lineterminator="\n")
-    if form is Format.CSV:
-        table.writeheader()
-    else:
-        file.write(json.dumps(head, separators=(",", ":")) + "\n")
-    for row in rows:
-        count += 1
-        if form is Format.CSV:
+    for count, row in enumerate(chain([head], rows)):
+        if form is Format.JSONL:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        elif count:
             table.writerow(row)
         else:
-            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            table.writeheader()
     return count
 
 
@@ -268,68 +250,48 @@ def _new_file(path: Path) -> TextIO:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         msg = f"cannot read the evidence {path}: {error.strerror}"
         raise ConfigurationError(msg) from error
-    return found.hexdigest()
 
 
-def _say_reservations(found: list[OpenReservation]) -> None:
+def _reservation_parts(found: list[OpenReservation]) -> Iterator[Part]:
     from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.cli.tables import cell, new_table
-    from dpflow.ledger.views.words import held_step
+    from dpflow.ledger.views.words import FORFEITED, held_step
 
-    table = new_table("reservation", "since", "step", "cost", "state")
-    for item in found:
-        style = "cyan" if item.alive else "magenta"
-        table.add_row(
-            cell(item.reservation),
-            cell(item.at[:19].replace("T", " ")),
-            cell(held_step(item)),
-            cell(repr(cost_from_description(item.cost))),
-            cell("running" if item.alive else "forfeited", style),
+    if not found:
+        yield "No reservation is open: every charge was settled, voided or closed."
+        return
+    rows = [
+        (
+            each.reservation,
+            each.at[:16].replace("T", " "),
+            held_step(each),
+            repr(cost_from_description(each.cost)),
+            "running" if each.alive else "forfeited",
         )
-    say(table)
-    _say_how_to_end(found)
-
-
-def _say_how_to_end(found: list[OpenReservation]) -> None:
-    from dpflow.ledger.views.words import FORFEITED
-
-    if not all(item.alive for item in found):
-        say(
-            "",
-            FORFEITED,
+        for each in found
+    ]
+    heads = ("reservation", "since", "step", "cost", "state")
+    yield Sheet(heads, rows, ("reservation",))
+    if not all(each.alive for each in found):
+        yield from ("", FORFEITED)
+        yield (
             "Find out what the step did. If it released nothing more than it reserved, "
-            'close it: `dpflow ledger reservations --close ID --reason "..."`.',
-            "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
-            "--charge ID --cost COST --reason TEXT`.",
+            'close it: `dpflow ledger reservations --close ID --reason "..."`.'
         )
-    if any(item.covers is not None and not item.alive for item in found):
-        say(
-            "",
+        yield (
+            "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
+            "--charge ID --cost COST --reason TEXT`."
+        )
+    if any(each.covers is not None and not each.alive for each in found):
+        yield ""
+        yield (
             "A run reservation holds budget for steps that have not run. Retry that "
             "flow run in Prefect: it goes on with what is held, and its end returns "
             "the rest. If it is given up, or was a block outside Prefect, close the "
-            "run reservation, which posts the rest in full.",
+            "run reservation, which posts the rest in full."
         )
-
-
-def _say_charges(
-    charges: list[Posted], cost: Cost, facts: Mapping[str, Any], *, as_json: bool
-) -> None:
-    """Say what was charged by hand."""
-    from dpflow.ledger.views.words import amounts_text
-
-    if as_json:
-        say_json({**facts, "cost": cost, "charges": charges})
-        return
-    for charge in charges:
-        say(f"Charged {plain(charge.account)}: {amounts_text(charge.amount)}.")
-        if charge.state == "overdrawn":
-            warn(f"account {charge.account} is overdrawn and admits nothing more")

@@ -5,18 +5,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.output import fail, say, say_json, warn
+from dpflow.cli.output import Answer, Part, fail, say_json, warn
 from dpflow.cli.policy import apply
 from dpflow.config import short_path
-from dpflow.notebook import data_of, plain
+from dpflow.notebook import Sheet, data_of
 
 if TYPE_CHECKING:
-    from dpflow.forecast.check import Check, PolicyCheck
+    from collections.abc import Iterator
+
+    from dpflow.forecast.check import Check, GateCheck, PolicyCheck
+    from dpflow.ledger.records import AccountView
     from dpflow.policy import Policy
+
+#: Of so many lines of a sequence, the steps are shown.
+_STEPS_SHOWN = 4
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
 
@@ -31,8 +37,7 @@ def check(
     cost: list[str] | None = None,
     people: int | None = None,
     strict: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Check policy files: what they guarantee, how many steps fit, what is weak.
 
     Every file is checked, however many are bad. Where there is a ledger, each policy
@@ -44,9 +49,7 @@ def check(
     from dpflow.forecast.check import check_policies as judge
 
     found = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
-    (_print_json if as_json else _print)(found)
-    if not found.fine:
-        raise typer.Exit(1)
+    return lambda: _data(found), _parts(found), found.fine
 
 
 @app.command()
@@ -61,72 +64,117 @@ def schema(*, as_json: bool = True) -> None:
     say_json(policy_schema())
 
 
-def _print(found: Check) -> None:
+def _parts(found: Check) -> Iterator[Part]:
     for each in found.files:
-        _print_policy(each)
+        if each.policy is None:
+            name = (short_path(each.path), "bold")
+            yield [name, "  ", ("refused", "bold red")]
+            yield ""
+        else:
+            yield from _policy_parts(each, each.policy)
     if found.valid:
-        say(
+        yield (
             "The last columns say how many steps fit each gate alone: Gaussian steps "
             "with noise multiplier 20, and steps that are 0.1-DP. An odometer admits "
             "up to its halt; idle is what it reads before any step."
         )
     if not found.compared:
-        say("There is no ledger yet to compare with; `dpflow ledger init` makes one.")
+        yield "There is no ledger yet to compare with; `dpflow ledger init` makes one."
     for error in found.errors:
         fail(error.message)
 
 
-def _print_policy(each: PolicyCheck) -> None:
-    from rich.text import Text
-
-    from dpflow.cli.tables import gates_table
-    from dpflow.policy.reserved import run_lines
-    from dpflow.show.guarantees import shares_in_words
-
-    name = plain(short_path(each.path))
-    if each.policy is None:
-        say(Text.assemble((name, "bold"), "  ", ("refused", "bold red")), "")
-        return
-    which = f"  dataset {plain(each.policy.dataset)}  "
-    say(Text.assemble((name, "bold"), which, ("valid", "green")))
-    say(plain(_guarantee(each.policy, each)))
-    if shares := shares_in_words(each.pinned):
-        say(plain(shares))
-    say("", gates_table(each.gates), "")
-    for line in run_lines(each.pinned):
-        say(plain(line))
-    if each.standing is not None:
-        _print_standing(each)
-    _print_judgement(each)
-
-
-def _print_standing(each: PolicyCheck) -> None:
-    from rich.text import Text
-
-    from dpflow.show.guarantees import terms_in_words, unusual_text
-
-    style = "yellow" if each.differences else ""
-    style = "bold red" if each.refused else style
-    say(Text(plain(each.standing_text), style=style))
-    if each.terms:
-        say(plain(terms_in_words(each.terms)))
-    if told := unusual_text(each.unusual):
-        say(Text(told, style="yellow"))
-    say("")
-
-
-def _print_judgement(each: PolicyCheck) -> None:
-    from rich.text import Text
-
+def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
     from dpflow.forecast.advice import steps_text
+    from dpflow.policy.reserved import run_lines
+    from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
 
+    name = (short_path(each.path), "bold")
+    yield [name, f"  dataset {policy.dataset}  ", ("valid", "green")]
+    yield _guarantee(policy, each)
+    if shares := shares_in_words(each.pinned):
+        yield shares
+    yield ""
+    yield _gates_sheet(each.gates)
+    yield ""
+    yield from run_lines(each.pinned)
+    if each.standing is not None:
+        style = "yellow" if each.differences else ""
+        yield each.standing_text, "bold red" if each.refused else style
+        if each.terms:
+            yield terms_in_words(each.terms)
+        if odd := unusual_text(each.unusual):
+            yield odd, "yellow"
+        yield ""
     for weak in each.warnings:
-        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
+        yield [("weak: ", "bold yellow"), weak.line]
     if each.suggestion is not None:
-        steps = plain(steps_text(each.workload))
-        say(f"Workload ({each.origin}): {steps}. {each.suggestion.text}")
+        steps = steps_text(each.workload)
+        yield f"Workload ({each.origin}): {steps}. {each.suggestion.text}"
     if each.warnings or each.suggestion is not None:
-        say("")
+        yield ""
+
+
+def _gates_sheet(gates: list[GateCheck]) -> Sheet:
+    """Return the gates of a policy, with the constants of their rules."""
+    from dpflow.ledger.views.words import account_title
+
+    costs = [*gates[0].counts] if gates else []
+    rows = [
+        (
+            account_title(gate.account),
+            gate.account.theorem,
+            ", ".join(
+                _constant(name, value)
+                for name, value in gate.account.parameters.items()
+                if name != "theorem"
+            ),
+            _threshold(gate.account),
+            *(_count(*gate.counts[name]) for name in costs),
+        )
+        for gate in gates
+    ]
+    return Sheet(("gate", "theorem", "constants", "threshold", *costs), rows, costs)
+
+
+def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
+    if not priced:
+        return "no price"
+    return "no end" if steps is None else f"{steps}"
+
+
+def _constant(name: str, value: Any) -> str:
+    """Write a rule's constant; numbers in their shortest exact form, steps briefly."""
+    from dpflow.rounding import number_from_text, short_up
+
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if name == "steps":
+        times = [str(step["times"]) for step in value[:_STEPS_SHOWN]]
+        return f"{' + '.join(times)}{' + ...' * (len(value) > len(times))} steps"
+    text = str(value)
+    try:
+        number = number_from_text(text)
+    except (ValueError, ArithmeticError):
+        return f"{name} {text}"
+    short = short_up(number)
+    return f"{name} {short if number_from_text(short) == number else text}"
+
+
+def _threshold(view: AccountView) -> str:
+    """Say what a gate compares with."""
+    from dpflow.rounding import number_from_text, reading_up, short_down
+
+    if view.reading is not None:
+        halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
+        return f"halts {halt}, idle {reading_up(view.reading)}"
+    parts = [
+        # A sequence counts each of its costs.
+        f"{name.partition('(')[0]} {short_down(number_from_text(text))}"
+        for name, text in (view.budget or {}).items()
+        if text != "0"
+    ]
+    return ", ".join(parts) or "no box"
 
 
 def _guarantee(policy: Policy, each: PolicyCheck) -> str:
@@ -136,7 +184,7 @@ def _guarantee(policy: Policy, each: PolicyCheck) -> str:
     return term_guarantee(policy.declared(), each.terms if each.same else ())
 
 
-def _print_json(found: Check) -> None:
+def _data(found: Check) -> dict[str, object]:
     policies = [
         {
             **data_of(each),
@@ -146,4 +194,4 @@ def _print_json(found: Check) -> None:
         for each in found.files
         if each.policy
     ]
-    say_json({"fine": found.fine, "policies": policies, "errors": found.errors})
+    return {"fine": found.fine, "policies": policies, "errors": found.errors}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dpflow.cli.output import fail, say, say_json
+from dpflow.cli.output import Answer, Part, fail, style_of
 from dpflow.cli.source import project_ledger
-from dpflow.notebook import plain
+from dpflow.notebook import Sheet, data_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterator, Sequence
 
     from dpflow.exceptions import DpflowError
     from dpflow.ledger.decision.policy_changes import Applied, Proposal
@@ -38,7 +38,6 @@ _CLOSED = (
     "more was charged than the new limit, so nothing more is admitted. What was "
     "charged stays under the guarantee that the term was opened with."
 )
-_VERDICT_STYLES = {"tighter": "green", "looser": "bold red", "other": "bold red"}
 
 
 class FailOn(StrEnum):
@@ -54,7 +53,7 @@ def diff(
     fail_on: FailOn | None = None,
     markdown: bool = False,
     as_json: bool = False,
-) -> None:
+) -> Answer:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
     Each change is tighter, looser or other. Exit code 1 if a file differs from the
@@ -67,9 +66,8 @@ def diff(
         if fail_on is not None or markdown:
             msg = "--fail-on and --markdown need --base COMMIT"
             raise typer.BadParameter(msg)
-        _diff_with_ledger(dataset, as_json=as_json)
-        return
-    from dpflow.cli.policy.revisions import print_diff
+        return _diff_with_ledger(dataset)
+    from dpflow.cli.policy.revisions import diff_parts, markdown_parts
     from dpflow.config import settings
     from dpflow.policy.revisions import compare_with_commit
 
@@ -77,25 +75,21 @@ def diff(
         msg = "--base compares all datasets; give --markdown or --json, not both"
         raise typer.BadParameter(msg)
     found = compare_with_commit(settings().policies, base)
-    print_diff(found, markdown=markdown, as_json=as_json)
-    if fail_on is not None and (found.weaker or found.problems):
-        raise typer.Exit(1)
+    parts = markdown_parts(found) if markdown else diff_parts(found)
+    weaker = fail_on is not None and bool(found.weaker or found.problems)
+    return data_of(found) | {"weaker": found.weaker}, parts, not weaker
 
 
-def _diff_with_ledger(dataset: str | None, *, as_json: bool) -> None:
+def _diff_with_ledger(dataset: str | None) -> Answer:
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
     with project_ledger() as (found, ledger):
         policies = load_policies(found.policies)
         proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
-    if as_json:
-        say_json({"datasets": proposals})
-    else:
-        for each in proposals:
-            _print_proposal(each)
-    if any(each.action != "nothing" for each in proposals):
-        raise typer.Exit(1)
+    lines = (line for each in proposals for line in _proposal_parts(each))
+    same = all(each.action == "nothing" for each in proposals)
+    return {"datasets": proposals}, lines, same
 
 
 def apply(
@@ -104,8 +98,7 @@ def apply(
     reason: str | None = None,
     new_term: bool = False,
     raise_lifetime: bool = False,
-    as_json: bool = False,
-) -> None:
+) -> Answer:
     """Make policy files the ledger's own copies, which govern from then on.
 
     A policy that is tighter in every field is applied in place: tallies are kept and
@@ -132,20 +125,20 @@ def apply(
         policies = load_policies(found.policies)
         for policy in _wanted(policies, dataset):
             try:
-                result = apply_policy(ledger, policy, **wish)
+                applied.append((policy, apply_policy(ledger, policy, **wish)))
             except DpflowError as error:
                 errors.append(error)
-            else:
-                applied.append((policy, result))
-    if as_json:
-        say_json({"applied": [each for _, each in applied], "errors": errors})
-    else:
-        for number, (policy, result) in enumerate(applied):
-            _print_applied(policy, result, shortly=number > 0)
+    data = {"applied": [each for _, each in applied], "errors": errors}
+    return data, _all_parts(applied, errors), not errors
+
+
+def _all_parts(
+    applied: Sequence[tuple[Policy, Applied]], errors: Sequence[DpflowError]
+) -> Iterator[Part]:
+    for number, (policy, result) in enumerate(applied):
+        yield from _applied_parts(policy, result, shortly=number > 0)
     for each in errors:
         fail(each.message)
-    if errors:
-        raise typer.Exit(1)
 
 
 def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
@@ -154,20 +147,14 @@ def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     return [policies[name] for name in sorted(policies)]
 
 
-def _print_proposal(proposal: Proposal) -> None:
-    from rich.text import Text
-
-    title = (plain(proposal.dataset), "bold cyan")
-    say(Text.assemble(title, f"  apply {plain(_action_text(proposal))}"))
+def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
+    yield [(proposal.dataset, "bold cyan"), f"  apply {_action_text(proposal)}"]
     if proposal.verdict in _VERDICTS:
-        style = _VERDICT_STYLES.get(proposal.verdict, "")
-        say(Text(_VERDICTS[proposal.verdict], style=style))
+        yield _VERDICTS[proposal.verdict], style_of(proposal.verdict)
     if proposal.changes:
-        say(_changes_table(proposal.changes))
-    for text in (proposal.why, proposal.obstacle):
-        if text:
-            say(Text(plain(text), style="yellow"))
-    say("")
+        yield _changes_sheet(proposal.changes)
+    yield from ((t, "yellow") for t in (proposal.why, proposal.obstacle) if t)
+    yield ""
 
 
 def _action_text(proposal: Proposal) -> str:
@@ -182,39 +169,28 @@ def _action_text(proposal: Proposal) -> str:
     }[proposal.action]
 
 
-def _changes_table(changes: tuple[Change, ...]) -> Table:
-    from dpflow.cli.tables import cell, new_table
-
-    table = new_table("field", "ledger", "file", "which is")
-    for change in changes:
-        why = f": {change.why}" if change.why else ""
-        style = _VERDICT_STYLES.get(change.verdict, "")
-        table.add_row(
-            cell(change.field),
-            cell(change.ledger),
-            cell(change.file),
-            cell(f"{change.verdict}{why}", style),
-        )
-    return table
+def _changes_sheet(changes: Sequence[Change]) -> Sheet:
+    rows = [(each.field, each.ledger, each.file, _said(each)) for each in changes]
+    return Sheet(("field", "ledger", "file", "which is"), rows)
 
 
-def _print_applied(policy: Policy, result: Applied, *, shortly: bool) -> None:
-    from rich.text import Text
+def _said(change: Change) -> str:
+    return f"{change.verdict}: {change.why}" if change.why else change.verdict
 
+
+def _applied_parts(policy: Policy, result: Applied, *, shortly: bool) -> Iterator[Part]:
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
-    title = (plain(policy.dataset), "bold cyan")
-    say(Text.assemble(title, f"  {_DONE[result.action].format(result.term)}"))
+    done = _DONE[result.action].format(result.term)
+    yield [(policy.dataset, "bold cyan"), f"  {done}"]
     if result.changes:
-        say(_changes_table(result.changes))
+        yield _changes_sheet(result.changes)
     if result.closed:
-        closed = f"{plain(', '.join(result.closed))}: {_CLOSED}"
-        say(Text(closed, style="yellow"))
-    say(plain(words.term_guarantee(policy.declared(), result.terms, shortly=shortly)))
-    if kept := words.tightened_in_words(result.terms):
-        say(plain(kept))
-    say(plain(words.terms_in_words(result.terms)))
+        yield f"{', '.join(result.closed)}: {_CLOSED}", "yellow"
+    yield words.term_guarantee(policy.declared(), result.terms, shortly=shortly)
+    yield from filter(None, [words.tightened_in_words(result.terms)])
+    yield words.terms_in_words(result.terms)
     for weak in advice(policy, terms=result.terms, strict=True):
-        say(Text.assemble(("weak: ", "bold yellow"), plain(weak.line)))
-    say("")
+        yield [("weak: ", "bold yellow"), weak.line]
+    yield ""

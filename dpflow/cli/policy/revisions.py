@@ -1,27 +1,22 @@
-"""Output of `dpflow policy diff --base`: text, Markdown and JSON."""
+"""Output of `dpflow policy diff --base`: text and Markdown."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from dpflow.cli.output import say, say_json
-from dpflow.notebook import data_of, plain
 from dpflow.policy.revisions import PolicyEdit, RevisionDiff
 
 
-def print_diff(diff: RevisionDiff, *, markdown: bool, as_json: bool) -> None:
-    """Print a comparison with a commit."""
-    if as_json:
-        say_json(data_of(diff) | {"weaker": diff.weaker})
-    elif markdown:
-        title = f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
-        lines = [title, "", f"**{_escaped(_headline(diff))}**", ""]
-        lines += [f"- {_escaped(line)}" for line in _lines(diff)]
-        sys.stdout.write("\n".join(lines).strip() + "\n")
-    else:
-        lines = [f"{diff.base} -> the working tree", _headline(diff), *_lines(diff)]
-        say(*map(plain, lines))
+def markdown_parts(diff: RevisionDiff) -> Iterator[str]:
+    """Return a comparison with a commit as a comment for a pull request."""
+    yield f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
+    yield from ("", f"**{_escaped(_headline(diff))}**", "")
+    yield from (f"- {_escaped(line)}" for line in _parts(diff))
+
+
+def diff_parts(diff: RevisionDiff) -> Iterator[str]:
+    """Return a comparison with a commit in words."""
+    yield from (f"{diff.base} -> the working tree", _headline(diff), *_parts(diff))
 
 
 def _headline(diff: RevisionDiff) -> str:
@@ -30,14 +25,14 @@ def _headline(diff: RevisionDiff) -> str:
     return "No guarantee becomes weaker."
 
 
-def _lines(diff: RevisionDiff) -> Iterator[str]:
+def _parts(diff: RevisionDiff) -> Iterator[str]:
     yield from diff.problems
     for edit in diff.policies:
         if edit.verdict != "same":
-            yield from _edit_lines(edit)
+            yield from _edit_parts(edit)
 
 
-def _edit_lines(edit: PolicyEdit) -> Iterator[str]:
+def _edit_parts(edit: PolicyEdit) -> Iterator[str]:
     yield f"policy of {edit.dataset}: {edit.verdict}"
     for change in edit.changes:
         why = f": {change.why}" if change.why else ""

@@ -8,19 +8,16 @@ declared class is ever made from text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from enum import Enum, Flag
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from dpflow.exceptions import ConfigurationError, ReleaseError
-from dpflow.ledger.codec import form
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.codec.kinds import Kind, register, unstorable
 
 T = TypeVar("T", bound=type)
-
-_declared: dict[str, type] = {}
-_names: dict[type, str] = {}
 
 
 def releasable(cls: T) -> T:
@@ -52,8 +49,8 @@ def releasable(cls: T) -> T:
         raise ConfigurationError(msg)
     # A worker that was spawned knows the main module by another name.
     module = cls.__module__.replace("__mp_main__", "__main__")
-    name = f"{module}.{cls.__qualname__}"
-    _declared[name], _names[cls] = cls, name
+    name = f"declared.{module}.{cls.__qualname__}"
+    register({cls: Kind(name, _parts, partial(_make, cls))})
     return cls
 
 
@@ -75,44 +72,18 @@ def _problem(cls: object) -> str:
     return ""
 
 
-def declared_types() -> Collection[type]:
-    """Return the classes that were declared so far."""
-    return _names.keys()
-
-
-def packer_of(value: object) -> form.Pack | None:
-    """Return what writes a value of a declared class; None for any other value."""
-    return _pack if type(value) in _names else None
-
-
-def _pack(packer: form.Packer, value: Any) -> form.Node:
-    name = _names[type(value)]
+def _parts(value: Any) -> list[Any]:
     if isinstance(value, Enum):
-        return form.node("declared", name=name, member=value.name)
+        return [value.name]
     if isinstance(value, BaseModel):
         if value.model_extra:
             hint = "fields that its class does not declare are lost"
-            raise form.unstorable(value, hint)
+            raise unstorable(value, hint)
         names = list(type(value).model_fields)
     else:
         names = [field.name for field in dataclasses.fields(value)]
-    fields = {field: packer.pack(getattr(value, field)) for field in names}
-    return form.node("declared", name=name, fields=fields)
+    return [{name: getattr(value, name) for name in names}]
 
 
-def _unpack(node: form.Node, unpack: form.Unpack) -> Any:
-    name = form.member(node, "name", str)
-    cls = _declared.get(name)
-    if cls is None:
-        msg = (
-            f"a stored release is a {name[:200]}, which is not declared here. Import "
-            "its module before the replay; its class must be under @releasable."
-        )
-        raise ReleaseError(msg)
-    if issubclass(cls, Enum):
-        return cls[form.member(node, "member", str)]
-    fields = form.member(node, "fields", dict)
-    return cls(**{field: unpack(item) for field, item in fields.items()})
-
-
-UNPACKERS = {"declared": _unpack}
+def _make(cls: Any, content: Any) -> Any:
+    return cls[content] if issubclass(cls, Enum) else cls(**content)

@@ -1,16 +1,15 @@
-"""Polars frames and series as trees of plain JSON values, column by column.
+"""Kinds of polars: frames column by column.
 
 Not as polars' own IPC: its bytes keep what a mask took away (docs/decisions.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import polars as pl
 
-from dpflow.ledger.codec import form
+from dpflow.ledger.codec.kinds import Kind, register, unstorable
 
 _NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null")
@@ -28,44 +27,31 @@ _TYPES: dict[str, tuple[tuple[str, ...], str | None]] = {
 }
 
 
-def packer_of(value: object) -> form.Pack | None:
-    """Return what writes a frame or series; None for any other value."""
-    return {pl.Series: _pack_series, pl.DataFrame: _pack_frame}.get(type(value))
-
-
-def _pack_series(packer: form.Packer, series: Any) -> form.Node:
+def _series_parts(series: Any) -> list[Any]:
     dtype = series.dtype
     kind = dtype.base_type().__name__
     if kind not in _TYPES:
         hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
-        raise form.unstorable(series, hint)
+        raise unstorable(series, hint)
     names, written = _TYPES[kind]
     values = series.cast(getattr(pl, written)) if written else series
-    return form.node(
-        "polars.Series",
-        name=packer.pack(series.name),
-        dtype=kind,
-        arguments=packer.pack_all(getattr(dtype, name) for name in names),
-        values=packer.pack_all(values.to_list()),
-    )
+    arguments = [getattr(dtype, name) for name in names]
+    return [series.name, kind, arguments, values.to_list()]
 
 
-def _unpack_series(node: form.Node, unpack: form.Unpack) -> Any:
-    kind, name = form.member(node, "dtype", str), unpack(node["name"])
+def _make_series(name: str, kind: str, arguments: list[Any], values: list[Any]) -> Any:
     _, written = _TYPES[kind]
-    dtype = getattr(pl, kind)(*map(unpack, form.member(node, "arguments", list)))
-    values = [unpack(item) for item in form.member(node, "values", list)]
+    dtype = getattr(pl, kind)(*arguments)
     as_written = getattr(pl, written) if written else dtype
     return pl.Series(name, values, dtype=as_written, strict=True).cast(dtype)
 
 
-def _pack_frame(packer: form.Packer, frame: Any) -> form.Node:
-    return form.node("polars.DataFrame", columns=packer.pack_all(frame))
-
-
-UNPACKERS: dict[str, Callable[[form.Node, form.Unpack], Any]] = {
-    "polars.Series": _unpack_series,
-    "polars.DataFrame": lambda node, unpack: pl.DataFrame(
-        [_unpack_series(each, unpack) for each in form.member(node, "columns", list)]
+_KINDS: dict[type, Kind] = {
+    pl.Series: Kind("polars.Series", _series_parts, _make_series),
+    pl.DataFrame: Kind(
+        "polars.DataFrame",
+        lambda frame: frame.get_columns(),
+        lambda *columns: pl.DataFrame({column.name: column for column in columns}),
     ),
 }
+register(_KINDS)

@@ -1,35 +1,19 @@
-"""From a value to its text and back, with the parts of the codec that it needs."""
-
-# ruff: noqa: PLC0415 (a part, and with it its library, loads when a value needs it)
+"""From a value to its text and back."""
 
 from __future__ import annotations
 
 import json
-import math
 from datetime import tzinfo
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from dpflow.exceptions import ReleaseError
-from dpflow.ledger.codec import plain
-from dpflow.ledger.codec.form import (
-    MAX_DEPTH,
-    TYPE_KEY,
-    Node,
-    Pack,
-    Packer,
-    Part,
-    check_length,
-    member,
-    not_canonical,
-    too_deep,
-    unstorable,
-)
+from dpflow.ledger.codec import kinds
+from dpflow.ledger.codec.plain import is_plain
 from dpflow.ledger.entry import canonical
-from dpflow.libraries import comes_from
 
-_PARTS = ("declared", "numpy", "pandas", "polars", "pyarrow")
+#: Kinds whose parts have no order of their own.
+_UNORDERED = ("set", "frozenset", "dict")
 
 
 def encode(value: object) -> str:
@@ -38,8 +22,8 @@ def encode(value: object) -> str:
     Args:
         value: None, a bool, int, float, str, bytes, date, datetime, time, timedelta,
             Decimal, Fraction, UUID, numpy scalar or array, pandas Series, DataFrame,
-            Timestamp, Interval or Period, polars Series or DataFrame, Arrow array or
-            Table; or a list, tuple, dict, set or frozenset of such values.
+            Index, Timestamp, Interval or Period, polars Series or DataFrame, Arrow
+            array or Table; or a list, tuple, dict, set or frozenset of such values.
 
     Returns:
         ASCII text of at most `MAX_TEXT` characters.
@@ -50,10 +34,10 @@ def encode(value: object) -> str:
 
     Examples:
         >>> encode((1, 2.5))
-        '{"$type":"tuple","items":[1,2.5]}'
+        '{"$type":"tuple","parts":[1,2.5]}'
     """
-    text = canonical(Packer(_packer_of).pack(value))
-    check_length(text)
+    text = canonical(_Packer().pack(value, 0))
+    kinds.check_size(len(text))
     return text
 
 
@@ -69,10 +53,10 @@ def decode(text: str) -> Any:
     Raises:
         ReleaseError: If the text is not of that form. Nothing in it is executed.
     """
-    check_length(text)
+    kinds.check_size(len(text))
     failure = ""
     try:
-        return _unpack(_READER.decode(text), 0)
+        return _unpack(json.loads(text), 0)
     except ReleaseError:
         raise
     except ImportError as error:
@@ -85,30 +69,37 @@ def decode(text: str) -> Any:
     raise ReleaseError(msg)
 
 
-def _packer_of(value: object) -> Pack:
-    found = plain.packer_of(value)
-    for name in _PARTS if found is None else ():
-        if found is None and (name == "declared" or comes_from(value, name)):
-            found = _part(name).packer_of(value)
-    if found is None:
-        raise unstorable(value, _hint(value))
-    return found
+class _Packer:
+    """Turns one value into a tree of plain JSON values, within the limits."""
+
+    def __init__(self) -> None:
+        self._characters = -1
+
+    def pack(self, value: Any, depth: int) -> Any:
+        # A value and its comma; of a list's two brackets one stands for a comma.
+        # So no huge tree is built in vain.
+        self._characters += 2 + (len(value) if type(value) is str else 0)
+        kinds.check_size(self._characters)
+        kinds.check_depth(depth)
+        if is_plain(value):
+            return value
+        if type(value) is list:
+            return [self.pack(item, depth + 1) for item in value]
+        if type(value) is dict and all(map(_is_member, value)):
+            self._characters += sum(map(len, value))
+            return {key: self.pack(item, depth + 1) for key, item in value.items()}
+        kind = kinds.kind_of(value)
+        if kind is None:
+            raise kinds.unstorable(value, _hint(value))
+        parts = [self.pack(part, depth + 1) for part in kind.parts(value)]
+        if kind.name in _UNORDERED:
+            parts.sort(key=canonical)
+        return {kinds.TYPE_KEY: kind.name, "parts": parts}
 
 
-def _part(name: str) -> Part:
-    """Return the part for a library, or for what users declared; else the plain one."""
-    part: Part = plain
-    if name == "declared":
-        from dpflow.ledger.codec import declared as part
-    elif name == "numpy":
-        from dpflow.ledger.codec import arrays as part
-    elif name == "pandas":
-        from dpflow.ledger.codec import frames as part
-    elif name == "polars":
-        from dpflow.ledger.codec import polars as part
-    elif name == "pyarrow":
-        from dpflow.ledger.codec import arrow as part
-    return part
+def _is_member(key: Any) -> bool:
+    """Say whether a dict's key stands for itself in a JSON object."""
+    return type(key) is str and key != kinds.TYPE_KEY and is_plain(key)
 
 
 def _hint(value: object) -> str:
@@ -127,32 +118,13 @@ def _hint(value: object) -> str:
     )
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Node:
-    node = dict(pairs)
-    return node if len(node) == len(pairs) else not_canonical()
-
-
 def _unpack(tree: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise too_deep()
-    unpack = partial(_unpack, depth=depth + 1)
+    kinds.check_depth(depth)
     if isinstance(tree, list):
-        return [unpack(item) for item in tree]
-    if isinstance(tree, float) and not math.isfinite(tree):
-        not_canonical("1e999")
+        return [_unpack(item, depth + 1) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    if TYPE_KEY not in tree:
-        return {key: unpack(item) for key, item in tree.items()}
-    name = member(tree, TYPE_KEY, str)
-    handler = _part(name.partition(".")[0]).UNPACKERS.get(name)
-    if handler is None:
-        msg = (
-            f"a stored release has the unknown type {name[:40]!r}; "
-            "it was written by a newer dpflow or by something else."
-        )
-        raise ReleaseError(msg)
-    return handler(tree, unpack)
-
-
-_READER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=not_canonical)
+    if kinds.TYPE_KEY not in tree:
+        return {key: _unpack(item, depth + 1) for key, item in tree.items()}
+    kind = kinds.kind_named(tree[kinds.TYPE_KEY])
+    return kind.make(*[_unpack(part, depth + 1) for part in tree["parts"]])

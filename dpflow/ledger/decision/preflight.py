@@ -115,7 +115,7 @@ def check_additive(gate: Gate) -> None:
         UnsupportedCost: For budgets per person.
     """
     rule = gate.rule
-    if rule.theorem != "individual":
+    if not rule.per_person:
         return
     msg = (
         f"a reservation cannot hold a run on account {gate.id!r}, which has the "

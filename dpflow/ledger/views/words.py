@@ -82,7 +82,7 @@ def people_lines(views: Sequence[AccountView]) -> list[str]:
     """Return a line where people have taken the budget, each for steps of their own."""
     taken = any(
         view.kind == "dataset"
-        and view.theorem == "individual"
+        and view.gate.rule.per_person
         and view.left is not None
         and not any(map(number_from_text, view.left.values()))
         for view in views

@@ -22,7 +22,7 @@ from dpflow.show.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_LINES, _MOST_POINTS, _MOST_LABELS, _MOST_MARKS = 6, 600, 12, 40
+_MOST_LINES, _MOST_POINTS, _MOST_LABELS = 6, 600, 12
 #: Charges over a longer time are drawn over dates, in days.
 _DATES_FROM = 2.0
 #: A forecast takes at most this many times the room of the journal.
@@ -104,13 +104,15 @@ class BurnDown:
     def sentence(self) -> str:
         """Say what the figure shows."""
         points = self.points
-        asked = (p for p in points if p.kind != "refuse" and p.covers is None)
-        charges = len({p.reservation or p.seq for p in asked})
+        charges = {
+            point.reservation or point.seq
+            for point in points
+            if point.kind != "refuse" and point.covers is None
+        }
         first, last = (f(p.at for p in points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
-        parts = [
-            f"Burn-down of {self.dataset} ({self.budget}): {charges} charges {when}"
-        ]
+        whole = f"Burn-down of {self.dataset} ({self.budget})"
+        parts = [f"{whole}: {len(charges)} charges {when}"]
         parts += [f"{name}: {_left(pts[-1])} left" for name, pts in self.lines]
         parts.append(f"{self.refused} refusal{'' if self.refused == 1 else 's'}")
         if self.alerts:
@@ -119,8 +121,7 @@ class BurnDown:
         if self.line is not None:
             day, share, _ = self.line.points[-1]
             calendar = "" if self.line.clock else ", as release keys count"
-            text = f"forecast: {percent_text(share)} used on {day}{calendar}"
-            parts.append(text)
+            parts.append(f"forecast: {percent_text(share)} used on {day}{calendar}")
         if self.omitted:
             parts.append(f"{self.omitted} more accounts are not drawn")
         return "; ".join(parts) + "."
@@ -177,27 +178,30 @@ def draw_burn_down(
     figure = style.new_figure()
     title = f"{style.label(data.dataset)}: {data.budget}"
     axes = style.new_axes(figure, title=title, x="", y="budget left, %")
-    handles, labels = [], [style.label(name) for name, _ in data.lines]
+    labels = [style.label(name) for name, _ in data.lines]
     for number, (_, points) in enumerate(data.lines):
-        xy = [
-            (place(p), _height(p.used_fraction)) for p in points if p.kind != "refuse"
-        ]
-        xy = [(start, _WHOLE), *xy]
-        handles.append(_line(axes, number, [*xy, (end, xy[-1][1])]))
-    ahead = _ahead(data.line, start, end)
-    if ahead:
+        moved = [p for p in points if p.kind != "refuse"]
+        xs = [start, *map(place, moved), end]
+        ys = [_WHOLE, *(_height(p.used_fraction) for p in moved)]
+        ys.append(ys[-1])
+        look = {**style.look(number), "linewidth": 1.6 if number else 2.2}
+        axes.step(xs, ys, where="post", **look)
+        if number == 0:
+            fill = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
+            axes.fill_between(xs, ys, step="post", **fill)
+    if ahead := _ahead(data.line, start, end):
         last = data.lines[0][1][-1]
         xy = [(place(last), _height(last.used_fraction)), *ahead]
-        marker = "." if len(ahead) <= _MOST_MARKS else ""
-        look = {"linestyle": (0, (2, 2)), "marker": marker, "markersize": 4}
-        handles += axes.plot(*zip(*xy, strict=True), color=style.colour(0), **look)
+        look = {"linestyle": (0, (2, 2)), "color": style.look(0)["color"]}
+        axes.plot(*zip(*xy, strict=True), **look)
         labels.append("forecast")
-    refused = [p for p in data.points if p.kind == "refuse"]
-    if refused:
-        xy = [(place(p), _height(p.used_fraction)) for p in refused]
+    if refused := [p for p in data.points if p.kind == "refuse"]:
+        xs, ys = [*map(place, refused)], [_height(p.used_fraction) for p in refused]
         mark = {"marker": "x", "linestyle": "", "color": style.REFUSED}
-        handles += axes.plot(*zip(*xy, strict=True), markersize=8, **mark)
+        axes.plot(xs, ys, markersize=8, **mark)
         labels.append(f"{data.refused} refused")
+    if len(labels) > 1:
+        style.legend(axes, axes.lines, labels)
     if dates:
         _date_ticks(axes)
     else:
@@ -209,22 +213,8 @@ def draw_burn_down(
         place_of = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
         text = f"alert at {share:g} % used"
         axes.annotate(text, (0.01, _WHOLE - share), fontsize=8, **place_of)
-    if len(handles) > 1:
-        style.legend(axes, handles, labels)
-    return style.describe(figure, data.sentence())
-
-
-def _line(axes: Any, number: int, xy: list[tuple[Any, float]]) -> Any:
-    """Draw one account, from its whole budget to the end of the figure."""
-    xs, ys = zip(*xy, strict=True)
-    look = {"color": style.colour(number), "linestyle": style.dash(number)}
-    (line,) = axes.step(
-        xs, ys, where="post", linewidth=1.6 + (not number) * 0.6, **look
-    )
-    if number == 0:
-        fill = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
-        axes.fill_between(xs, ys, step="post", **fill)
-    return line
+    figure.set_label(data.sentence())
+    return figure
 
 
 def _ahead(line: BudgetLine | None, start: Any, end: Any) -> list[tuple[Any, float]]:
@@ -253,7 +243,7 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
     if names:
         # A forecast leaves them less room.
         room = max(2, math.floor(_MOST_LABELS * max(names.values()) / max(end, 1)))
-        shown = [[*names.items()][n] for n in style.thinned(len(names), room)]
+        shown = [*names.items()][:: -(-len(names) // room)]
         look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}
         axes.set_xticks([at for _, at in shown], [name for name, _ in shown], **look)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpflow.accounting import ODOMETERS, make_odometer
@@ -78,45 +77,25 @@ def compare_odometers(
     )
     each = style.number(exact(epsilon, name="epsilon"))
     small = style.number(exact(delta, name="delta"))
-    axes = style.new_axes(
-        figure,
-        title=f"Odometers over {steps} steps of ({each}, 0)-DP, at delta {small}",
-        x="steps",
-        y="epsilon lost at most (log scale)",
-    )
-    numbers = range(1, steps + 1)
-    handles, labels = [], []
+    what = f"{steps} steps of ({each}, 0)-DP"
+    title = f"Odometers over {what}, at delta {small}"
+    lost = "epsilon lost at most (log scale)"
+    axes = style.new_axes(figure, title=title, x="steps", y=lost)
     ranked = sorted(right.items(), key=lambda item: -item[1][-1])
-    for number, (name, found) in enumerate(ranked):
-        look = {"color": style.colour(number), "linestyle": style.dash(number)}
-        handles += axes.plot(numbers, found, linewidth=1.8, **look)
-        labels.append(f"{name}  {found[-1]:.2f}")
+    for number, (_, found) in enumerate(ranked):
+        axes.plot(range(1, steps + 1), found, linewidth=1.8, **style.look(number))
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
     axes.minorticks_off()
-    axes.set_ylim(*_limits(right))
+    values = [v for _, found in ranked for v in found if 0 < v < math.inf]
+    axes.set_ylim(min(values) * 0.9, max(values) * 1.15)
     axes.set_xlim(0, steps)
-    style.legend(axes, handles, labels)
+    labels = [f"{name}  {found[-1]:.2f}" for name, found in ranked]
+    style.legend(axes, axes.lines, labels)
     axes.get_legend().set_title(f"epsilon after {steps} steps", {"size": 9})
-    sentence = _sentence(ranked, f"{steps} steps of ({each}, 0)-DP", small)
-    return style.describe(figure, sentence)
-
-
-def _limits(readings: Mapping[str, list[float]]) -> tuple[float, float]:
-    found = [
-        value
-        for values in readings.values()
-        for value in values
-        if 0 < value < math.inf
-    ]
-    return min(found) * 0.9, max(found) * 1.15
-
-
-def _sentence(
-    ranked: list[tuple[str, list[float]]],
-    what: str,
-    delta: str,
-) -> str:
-    valid = ", ".join(f"{name} {found[-1]:.2f}" for name, found in reversed(ranked))
-    return f"Epsilon lost at most after {what}, at delta {delta}, by odometer: {valid}."
+    valid = ", ".join(f"{name} {found[-1]:.2f}" for name, found in ranked[::-1])
+    figure.set_label(
+        f"Epsilon lost at most after {what}, at delta {small}, by odometer: {valid}."
+    )
+    return figure

@@ -64,15 +64,11 @@ def new_axes(figure: Figure, *, title: str, x: str, y: str) -> Any:
     return axes
 
 
-def colour(place: int) -> str:
-    """Return the colour of the line or bar at this place."""
-    return COLOURS[place % len(COLOURS)]
-
-
-def dash(place: int) -> Any:
-    """Return the dashes of the line at this place."""
+def look(place: int) -> dict[str, Any]:
+    """Return the colour and the dashes of the line at this place."""
     # The eighth line has the first one's colour, and other dashes.
-    return DASHES[(place + place // len(COLOURS)) % len(DASHES)]
+    dashes = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dashes}
 
 
 def label(name: str, longest: int = _LONGEST) -> str:
@@ -94,27 +90,10 @@ def number(value: Fraction) -> str:
     return f"{float(value):g}".replace("e-0", "e-")
 
 
-def thinned(count: int, most: int) -> range:
-    """Return evenly spread numbers below `count`, at most so many."""
-    return range(0, count, max(1, -(-count // most)))
-
-
 def legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put a legend to the right of the axes, where it covers no line."""
-    axes.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        frameon=False,
-        fontsize=9,
-    )
-
-
-def describe(figure: Figure, sentence: str) -> Figure:
-    """Attach the sentence that says what a figure shows, and return the figure."""
-    figure.set_label(sentence)
-    return figure
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+    axes.legend(handles, labels, **place, frameon=False, fontsize=9)
 
 
 def alt_text(figure: Figure) -> str:
@@ -136,23 +115,18 @@ def picture(figure: Figure, kind: str = "png", *, dpi: int = 110) -> bytes:
     if kind not in FORMATS:
         msg = f"pictures are of kind {' or '.join(FORMATS)}, got {kind!r}"
         raise ConfigurationError(msg)
-    described = {"Description": alt_text(figure)}
-    # Without a date and chance, the same figure is the same picture.
-    dated = {"Date": None} if kind == "svg" else {}
     from matplotlib import rc_context  # noqa: PLC0415
 
+    # Without a date and chance, the same figure is the same picture.
+    about = {
+        "Description": alt_text(figure),
+        **({"Date": None} if kind == "svg" else {}),
+    }
     buffer = io.BytesIO()
     with warnings.catch_warnings(), rc_context({"svg.hashsalt": "dpflow"}):
         # A letter that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(
-            buffer,
-            format=kind,
-            dpi=dpi,
-            facecolor="white",
-            transparent=False,
-            metadata={**described, **dated},
-        )
+        figure.savefig(buffer, format=kind, dpi=dpi, facecolor="white", metadata=about)
     return buffer.getvalue()
 
 

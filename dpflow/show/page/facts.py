@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any
 
 from dpflow.config import Settings
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AlertView, OpenReservation, RefusalView, TermView
+from dpflow.ledger.records import AlertView, OpenReservation, RefusalView
 from dpflow.ledger.views.releases import KeptRelease, releases
 from dpflow.notebook import Record
 from dpflow.policy import Policy
 from dpflow.policy.files import policies_and_problem
-from dpflow.rounding import number_from_text, short_up
 from dpflow.show.figures.burndown import BurnDown
 from dpflow.show.page.stamp import Stamp
 from dpflow.show.status import DatasetStatus, status_of
@@ -31,17 +29,15 @@ class Section(DatasetStatus):
     """One dataset in one term; of an earlier term, its numbers only.
 
     Attributes:
-        headline: The guarantee as people would say it; "" if there is no short way.
         thresholds: The shares at which the policy alerts.
         alerts: The alerts of its newest term.
         refusals: The newest refusals of this term.
     """
 
-    headline: str
-    thresholds: tuple[Fraction, ...]
-    alerts: tuple[AlertView, ...]
-    refusals: tuple[RefusalView, ...]
-    burn_down: BurnDown | None = field(repr=False)
+    thresholds: tuple[Fraction, ...] = ()
+    alerts: tuple[AlertView, ...] = ()
+    refusals: tuple[RefusalView, ...] = ()
+    burn_down: BurnDown | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,52 +138,17 @@ def _section(
     policy: Policy | None,
     refused: Sequence[RefusalView],
 ) -> Section:
-    standing, pinned = known.standing, known.standing.pinned
+    name, term = known.standing.dataset, known.standing.term
     facts = {each.name: getattr(known, each.name) for each in fields(known)}
-    if pinned is None:
-        nothing: dict[str, Any] = {"thresholds": (), "alerts": (), "refusals": ()}
-        return Section(**facts, **nothing, headline="", burn_down=None)
+    if known.standing.pinned is None:
+        return Section(**facts)
     shares = tuple(Fraction(alert) for alert in (policy.alerts if policy else ()))
     line = budget_line(known.outlooks)
-    name = standing.dataset
-    own = [e for e in refused if (e.dataset, e.term) == (name, standing.term)]
+    own = [each for each in refused if (each.dataset, each.term) == (name, term)]
     return Section(
         **facts,
-        headline=headline(pinned, known.terms),
         thresholds=shares,
         alerts=tuple(views.alerts(ledger, name)),
         refusals=tuple(own[:_MOST_REFUSALS]),
         burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
     )
-
-
-def headline(pinned: Mapping[str, Any], terms: Sequence[TermView]) -> str:
-    """Say what the guarantee is, as short as it can truly be said.
-
-    Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
-        terms: The dataset's terms, oldest first.
-
-    Returns:
-        "" if terms protect different units or relations: there is no short way then.
-    """
-    promised = {(view.unit, view.relation) for view in terms if view.charged}
-    promised.add((pinned["unit"], pinned["relation"]))
-    if len(promised) > 1:
-        return ""
-    unit, cap = pinned["unit"], pinned.get("lifetime")
-    if "partition" in pinned:
-        by = pinned["partition"]["by"]
-        return f"Every {unit}, in each {by}: {_at_most(pinned['budget'])}."
-    # A tightened term counts as it was opened.
-    term = terms[-1].opened if terms else pinned["budget"]
-    alone = "" if cap in (None, term) else f" In this term alone: {_at_most(term)}."
-    which = "this term" if cap is None else "all terms"
-    return f"Every {unit}, over all reports of {which}: {_at_most(cap or term)}.{alone}"
-
-
-def _at_most(budget: Mapping[str, str]) -> str:
-    epsilon, delta = (
-        short_up(number_from_text(budget[name])) for name in ("epsilon", "delta")
-    )
-    return f"epsilon at most {epsilon}, delta at most {delta}"

@@ -13,27 +13,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from dpflow.accounting.costs.text import python_form
 from dpflow.exceptions import ConfigurationError, how_to_install
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.records import AccountView, RefusalView
+from dpflow.ledger.records import OpenReservation, RefusalView
 from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.words import (
-    account_title,
-    amount_text,
-    amounts_text,
-    held_step,
-    percent_text,
-    reading_text,
-    shown_components,
-    spent_and_budget,
-    telling,
-)
-from dpflow.notebook import plain, shown_key
-from dpflow.rounding import number_from_text, short_up
+from dpflow.ledger.views.words import amounts_text, held_step, percent_text, telling
+from dpflow.notebook import Sheet, plain, shown_key
 from dpflow.show.figures import (
     BurnDown,
     alt_text,
@@ -42,11 +30,13 @@ from dpflow.show.figures import (
 )
 from dpflow.show.guarantees import unusual_text
 from dpflow.show.page.facts import Report, Section
+from dpflow.show.sheets import accounts_sheet, flows_sheet, odometers_sheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_FOLDER = "templates"
+#: What refusals that stand together have in common.
+_ALIKE = ("step", "flow", "gate", "theorem", "asked", "left", "fits")
 _MOST_REFUSALS, _MOST_ACCOUNTS, _MOST_RELEASES = 20, 60, 10
 _drawing = threading.Lock()
 
@@ -66,14 +56,6 @@ class Live:
     dataset: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A picture inside a page: its address, and what it shows in words."""
-
-    address: str
-    words: str
-
-
 def render(report: Report, *, live: Live | None = None) -> str:
     """Return the page of a report.
 
@@ -82,15 +64,27 @@ def render(report: Report, *, live: Live | None = None) -> str:
         live: What it can do if it is served; None for a file.
     """
     sections = [_section(section) for section in report.sections]
-    drawn = all(each["drawn"] for each in sections)
-    page = _environment().get_template("report.html")
+    newest = report.releases[:_MOST_RELEASES]
+    names = [shown_key(each.key) or each.id for each in newest]
     facts = {
         "report": report,
         "sections": sections,
-        "drawn": drawn,
-        "kept": report.releases[:_MOST_RELEASES],
+        "drawn": all(each["drawn"] for each in sections),
+        "held": _held(report.reservations),
+        "kept": Sheet(
+            ("release key", "dataset", "step", "state", "at"),
+            [
+                (name, e.dataset, e.step, e.state, _moment(e.at))
+                for name, e in zip(names, newest, strict=True)
+            ],
+        ),
+        "digests": Sheet(
+            ("release key", "digest (HMAC)"),
+            [(n, e.digest or "-") for n, e in zip(names, newest, strict=True)],
+        ),
         "install_plots": how_to_install("plots"),
     }
+    page = _environment().get_template("report.html")
     return page.render(**facts, **_frame(live))
 
 
@@ -109,23 +103,30 @@ def security_policy() -> str:
 
 
 def _frame(live: Live | None) -> dict[str, Any]:
-    return {"live": live, "style": _markup(_style()), "policy": security_policy()}
+    return {"live": live, "policy": security_policy()}
 
 
 def _section(section: Section) -> dict[str, Any]:
-    accounts = section.standing.accounts
+    accounts, found = section.standing.accounts, section.overview
     pictures, drawn = _pictures(section)
     filters = telling([v for v in accounts if v.reading is None], _MOST_ACCOUNTS)
     odometers = telling([v for v in accounts if v.reading is not None], _MOST_ACCOUNTS)
+    sheets = [
+        ("Flows", flows_sheet(found.flows)),
+        ("Accounts", accounts_sheet(filters)),
+        ("Odometers", odometers_sheet(odometers)),
+    ]
+    spent = [f"{each.text}." for each in found.spent]
     return {
         "facts": section,
         "anchor": anchor(section.standing.dataset, section.standing.term),
-        "rows": [row for view in filters for row in _rows(view)],
-        "odometers": odometers,
+        "details": [
+            text for text in (section.guarantee, section.history, *spent) if text
+        ],
+        "sheets": [(label, sheet) for label, sheet in sheets if sheet.rows],
         "hidden": len(accounts) - len(filters) - len(odometers),
-        "used": section.used if section.overview.spent else None,
-        "unusual": unusual_text(section.overview.unusual),
-        "refusals": _alike(section.refusals)[:_MOST_REFUSALS],
+        "unusual": unusual_text(found.unusual),
+        "refusals": _refusals(section.refusals),
         "pictures": pictures,
         "drawn": drawn,
     }
@@ -138,48 +139,45 @@ def anchor(dataset: str, term: int | None) -> str:
     return f"dataset-{plain}-{tag}-{term or 0}"
 
 
-def _rows(view: AccountView) -> list[dict[str, Any]]:
-    """Return the table rows of a filter, one for each component of its tally."""
-    names = shown_components(view)
-    return [
-        {
-            "view": view,
-            "first": number == 0,
-            "rows": len(names),
-            "promise": _promise(view),
-            "component": name,
-            "budget": spent_and_budget(view, name)[1],
-            "spent": spent_and_budget(view, name)[0],
-            "reserved": amount_text(name, view.reserved[name]),
-            "forfeited": amount_text(name, view.forfeited[name]),
-            "left": amount_text(name, (view.left or {}).get(name), up=False),
-        }
-        for number, name in enumerate(names)
-    ]
-
-
-def _alike(refusals: Sequence[RefusalView]) -> list[dict[str, Any]]:
+def _refusals(refusals: Sequence[RefusalView]) -> Sheet:
     """Gather refusals that say the same; the newest are first."""
-    names = ("step", "flow", "gate", "theorem", "asked", "left", "fits")
-    found: dict[str, dict[str, Any]] = {}
+    alike: dict[str, list[RefusalView]] = {}
     for each in refusals:
-        said = {name: each.body.get(name) for name in names}
-        same = found.setdefault(
-            canonical(said), {"said": said, "times": 0, "last": each.at}
+        said = {name: each.body.get(name) for name in _ALIKE}
+        alike.setdefault(canonical(said), []).append(each)
+    heads = ("step", "flow", "times", "last", "refused by")
+    rows = [_refused(same) for same in [*alike.values()][:_MOST_REFUSALS]]
+    return Sheet((*heads, "requested", "left", "what would fit"), rows, ("last",))
+
+
+def _refused(same: Sequence[RefusalView]) -> tuple[Any, ...]:
+    body = same[0].body
+    step, flow, gate, theorem, fits = (
+        body.get(name) or "-" for name in ("step", "flow", "gate", "theorem", "fits")
+    )
+    asked, left = amounts_text(body.get("asked")), body.get("left")
+    by = f"{gate}, {theorem}"
+    left_text = amounts_text(left, up=False)
+    return step, flow, len(same), _moment(same[0].at), by, asked, left_text, fits
+
+
+def _held(reservations: Sequence[OpenReservation]) -> Sheet:
+    heads = ("step", "flow", "worst case", "accounts", "since", "state")
+    rows = [
+        (
+            held_step(each),
+            each.body.get("flow") or "-",
+            python_form(each.cost),
+            ", ".join(each.accounts),
+            _moment(each.at),
+            "running" if each.alive else "forfeited",
         )
-        same["times"] += 1
-    return list(found.values())
+        for each in reservations
+    ]
+    return Sheet(heads, rows)
 
 
-def _promise(view: AccountView) -> str:
-    """Write the epsilon and delta that a filter keeps to."""
-    if view.epsilon is None:
-        return "-"
-    parts = (short_up(number_from_text(text)) for text in (view.epsilon, view.delta))
-    return ", ".join(parts)
-
-
-def _pictures(section: Section) -> tuple[list[Picture], bool]:
+def _pictures(section: Section) -> tuple[list[tuple[str, str]], bool]:
     """Draw a dataset; say whether there was something to draw it with."""
     if section.burn_down is None:
         return [], True
@@ -193,24 +191,18 @@ def _pictures(section: Section) -> tuple[list[Picture], bool]:
 
 
 @lru_cache(maxsize=64)
-def _picture(data: BurnDown) -> Picture:
-    """Draw what was read; the same again is not drawn again."""
+def _picture(data: BurnDown) -> tuple[str, str]:
+    """Return the address of a picture inside the page, and what it shows in words."""
     figure = draw_burn_down(data)
-    return Picture(address=data_uri(figure, "svg"), words=alt_text(figure))
+    return data_uri(figure, "svg"), alt_text(figure)
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import DictLoader, Environment, StrictUndefined  # noqa: PLC0415
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
 
-    folder = files("dpflow.show.page").joinpath(_FOLDER)
-    pages = {
-        page.name: page.read_text("utf-8")
-        for page in folder.iterdir()
-        if page.name.endswith(".html")
-    }
     environment = Environment(
-        loader=DictLoader(pages),
+        loader=PackageLoader("dpflow.show.page"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalized,
@@ -219,18 +211,9 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         alert=alert_text,
-        amounts=amounts_text,
-        cost=python_form,
-        key=shown_key,
-        held_step=held_step,
-        left=lambda amounts: amounts_text(amounts, up=False),
         moment=_moment,
         percent=percent_text,
         sentence=lambda text: f"{text[:1].upper()}{text[1:]}",
-        short=lambda text: short_up(number_from_text(text)),
-        reading=reading_text,
-        title_of=account_title,
-        anchor=anchor,
     )
     return environment
 
@@ -245,18 +228,7 @@ def _moment(at: str) -> str:
 
 
 @cache
-def _style() -> str:
-    return files("dpflow.show.page").joinpath(_FOLDER, "style.css").read_text("utf-8")
-
-
-@cache
 def _style_hash() -> str:
     # What stands between the tags, as the template writes it.
-    return base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
-
-
-def _markup(text: str) -> Any:
-    from markupsafe import Markup  # noqa: PLC0415
-
-    # The package's own style sheet, and nothing else.
-    return Markup(text)  # noqa: S704
+    style = _environment().get_template("style.css").render()
+    return base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
-from dpflow.accounting.costs.base import Cost, cost_from_description
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
@@ -25,7 +22,6 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TOY = OutputDP({"none": 0, "answer": "0.5"})
@@ -36,13 +32,7 @@ COSTS: list[Cost] = [
     OutputDP({1: "0.25", "b": "1e-9"}, delta="1e-7"),
     OutputDP({"all": 0}, delta="0.01"),
     SparseVector(positives=3, epsilon="0.6"),
-    SparseVector(
-        positives=20,
-        epsilon_threshold="0.1",
-        epsilon_answers="0.3",
-        sensitivity="2.5",
-        monotone=True,
-    ),
+    SparseVector(positives=20, epsilon="0.4", sensitivity="2.5", monotone=True),
     ProposeTestRelease(epsilon="0.2", delta="1e-8"),
     ProposeTestRelease(epsilon="0.2", delta="1e-8", tries=2),
     TopK(epsilon="0.3", delta="1e-8", most=3, among=7),
@@ -153,106 +143,49 @@ def test_other_notions_see_the_worst_cell() -> None:
         renyi(tested, Fraction(5))
 
 
-def test_monotone_queries_need_half_the_noise() -> None:
-    """Queries that move together halve the noise at the same cost."""
-    both = [
-        SparseVector(
-            positives=5, epsilon_threshold=1, epsilon_answers=1, monotone=monotone
-        )
-        for monotone in (False, True)
-    ]
-    assert both[0].answer_scale == 2 * both[1].answer_scale == 10
-    assert both[0].output_dp() == both[1].output_dp()
-
-
-def test_cells_of_early_stopping() -> None:
-    """An end between two stops counts as the later one; cells are named by stops."""
-    cost = EarlyStopping(TWENTY, stops=STOPS, accountant="gdp", delta="3e-6")
-    assert [cost.cell(n) for n in (1, 5, 6, 10, 20)] == ["5", "5", "10", "10", "20"]
-    assert cost.deltas == (Fraction(1, 10**6),) * 3
-    assert cost.delta == Fraction(3, 10**6)
-    assert cost.output_dp().delta == cost.delta
-    assert [dict(cost.output_dp().cells)[str(k)] for k in STOPS] == list(
-        cost.epsilons()
-    )
-    simple = EarlyStopping(ApproxDP(epsilon="0.1", delta="1e-9"), stops=(2, 4))
-    assert dict(simple.output_dp().cells) == {
-        "2": Fraction("0.2"),
-        "4": Fraction("0.4"),
-    }
-    assert simple.output_dp().delta == Fraction(4, 10**9)
-
-
-@settings(max_examples=scaled(10), deadline=None)
-@given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=5),
-        st.one_of(st.just(0), st.decimals("1e-9", "1e3", places=9)),
-        min_size=1,
-        max_size=6,
-    ),
-    st.one_of(st.just(0), st.decimals("1e-30", "0.5", places=30)),
-)
-def test_any_partition_round_trips(cells: dict[str, Any], delta: Any) -> None:
-    """Any mapping of names to epsilons is kept exactly, whatever its order."""
-    if not any(cells.values()) and not delta:
-        return
-    cost = OutputDP(cells, delta=delta)
-    assert cost == OutputDP(dict(reversed(cells.items())), delta=delta)
-    assert cost == cost_from_description(json.loads(json.dumps(cost.describe())))
-    assert approx_dp(cost) == (max(map(Fraction, cells.values())), Fraction(delta))
+def early(stops: Any, step: Cost = TENTH, **options: Any) -> EarlyStopping:
+    """Make a step that may end early."""
+    return EarlyStopping(step, stops=stops, **options)
 
 
 BAD: list[tuple[Any, str]] = [
     # A journal could not be read any more that holds such a part.
-    (
-        lambda: EarlyStopping(TENTH, stops=STOPS, accountant="kov", delta="2e-35"),
-        "delta of a stop",
-    ),
+    (lambda: early(STOPS, accountant="kov", delta="2e-35"), "delta of a stop"),
     (lambda: SparseVector(positives=3, epsilon="1e-12"), "epsilon_threshold"),
     (lambda: OutputDP({}), "needs a mapping"),
     (lambda: OutputDP({"a": 0}), "no cell"),
     (lambda: OutputDP({"a": -1}), "epsilon of cell"),
-    (lambda: OutputDP({"a": "1e-40"}), "epsilon of cell"),
     (lambda: OutputDP({"a": True}), "finite number"),
     (lambda: OutputDP({"a": 1}, delta=1), "delta must be"),
     (lambda: OutputDP({"": 1}), "name must be"),
     (lambda: OutputDP({1: 1, "1": 2}), "same name"),
     (lambda: TOY.realised("other"), "unknown cell"),
-    (lambda: SparseVector(positives=0, epsilon=1), "positives"),
     (lambda: SparseVector(positives=1.5, epsilon=1), "whole number"),  # type: ignore[arg-type]
     (lambda: SparseVector(positives=1), "either epsilon"),
-    (lambda: SparseVector(positives=1, epsilon=1, epsilon_answers=1), "either epsilon"),
     (lambda: SparseVector(positives=1, epsilon_threshold=1), "either epsilon"),
     (lambda: SparseVector(positives=1, epsilon=1, monotone=1), "monotone"),  # type: ignore[arg-type]
     (lambda: SparseVector(positives=3, epsilon=1).realised(4), "positive answers"),
     (lambda: ProposeTestRelease(epsilon=1, delta=0), "delta must be"),
     (lambda: ProposeTestRelease(epsilon=1, delta="0.1", tries=3), "tries"),
-    (lambda: EarlyStopping(TENTH, stops=()), "rising"),
-    (lambda: EarlyStopping(TENTH, stops=(2, 2)), "rising"),
-    (lambda: EarlyStopping(TENTH, stops=(0, 2)), "a stop"),
-    (lambda: EarlyStopping(TENTH, stops="12"), "list of whole"),
-    (lambda: EarlyStopping(TENTH, stops=(1,), accountant="kov"), "needs a delta"),
-    (lambda: EarlyStopping(TENTH, stops=(1,), delta="0.1"), "takes no delta"),
-    (lambda: EarlyStopping(TENTH, stops=(1,), accountant="x", delta=1), "one of"),
-    (
-        lambda: EarlyStopping(TENTH, stops=(1, 2), accountant="kov", delta=["0.1"]),
-        "as many deltas",
-    ),
-    (
-        lambda: EarlyStopping(EarlyStopping(TENTH, stops=(1,)), stops=(1,)),
-        "one sub-step",
-    ),
-    (lambda: EarlyStopping(TENTH, stops=STOPS).realised(0), "sub-steps"),
-    (lambda: EarlyStopping(TENTH, stops=STOPS).realised(21), "sub-steps"),
+    (lambda: early(()), "rising"),
+    (lambda: early((2, 2)), "rising"),
+    (lambda: early((0, 2)), "a stop"),
+    (lambda: early("12"), "list of whole"),
+    (lambda: early((1,), accountant="kov"), "needs a delta"),
+    (lambda: early((1,), delta="0.1"), "takes no delta"),
+    (lambda: early((1,), accountant="x", delta=1), "one of"),
+    (lambda: early((1, 2), accountant="kov", delta=["0.1"]), "as many deltas"),
+    (lambda: early((1,), early((1,))), "one sub-step"),
+    (lambda: early(STOPS).realised(0), "sub-steps"),
+    (lambda: early(STOPS).realised(21), "sub-steps"),
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), BAD)
-def test_nonsense_is_refused(make: Any, words: str) -> None:
+def test_nonsense_is_refused() -> None:
     """Wrong numbers, names and outcomes raise InvalidCost and say what is wrong."""
-    with pytest.raises(InvalidCost, match=words):
-        make()
+    for make, words in BAD:
+        with pytest.raises(InvalidCost, match=words):
+            make()
 
 
 def test_a_body_that_counted_nothing_is_charged_in_full() -> None:

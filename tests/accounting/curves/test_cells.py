@@ -6,7 +6,6 @@ import random
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
+from tests.accounting.oracle import MP, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
@@ -40,25 +40,17 @@ def test_one_line_is_above_all_cells(
 ) -> None:
     """For all losses of all cells: the ratio's power is below a line through (1, 1)."""
     cost = cells(first, second, "0")
-    with mpmath.workdps(50):
-        mp = mpmath.mp
-
-        def real(x: Fraction) -> Any:
-            return mp.mpf(x.numerator) / x.denominator
-
-        a = real(order)
-        slopes = [mp.mpf(1), mp.inf]
-        for cell, epsilon in enumerate((first, second)):
-            c = mp.exp((a - 1) * real(cell_renyi(cost, cell, order)))
-            for loss in (epsilon, -epsilon, at * epsilon):
-                x = mp.exp(real(loss))
-                # x^a <= c (1 + slope (x - 1)) bounds the slope on one side.
-                bound = (x**a / c - 1) / (x - 1) if loss else None
-                if loss > 0:
-                    slopes[0] = max(slopes[0], bound)
-                elif loss < 0:
-                    slopes[1] = min(slopes[1], bound)
-        assert slopes[0] <= slopes[1] * (1 + mp.mpf(10) ** -25)
+    a, least, most = real(order), MP.mpf(1), MP.inf
+    for cell, epsilon in enumerate((first, second)):
+        c = MP.exp((a - 1) * real(cell_renyi(cost, cell, order)))
+        for loss in (epsilon, -epsilon, at * epsilon):
+            x = MP.exp(real(loss))
+            # x^a <= c (1 + slope (x - 1)) bounds the slope on one side.
+            if loss > 0:
+                least = max(least, (x**a / c - 1) / (x - 1))
+            elif loss < 0:
+                most = min(most, (x**a / c - 1) / (x - 1))
+    assert least <= most * (1 + MP.mpf(10) ** -25)
 
 
 @settings(max_examples=scaled(7), deadline=None)

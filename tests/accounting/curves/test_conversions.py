@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +9,7 @@ import flint
 import mpmath
 import pytest
 from flint import arb
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.curves.conversions import (
@@ -22,14 +21,10 @@ from dpflow.accounting.curves.conversions import (
 )
 from dpflow.rounding import DELTA_LOW
 from tests.accounting.oracle import powers, to_arb
-from tests.sizes import scaled, spread
+from tests.sizes import scaled
 
 BITS = 700
 CLOSE = Fraction(1, 10**9)
-EPSILONS = ["1e-9", "1e-4", "0.1", "1", "5", "60", "1000"]
-DELTAS = ["1e-30", "1e-12", "1e-6", "0.01", "0.5"]
-CORNERS = list(itertools.product(EPSILONS, DELTAS))
-corners = pytest.mark.parametrize(("epsilon", "delta"), spread(CORNERS, 12))
 
 
 epsilons = powers(-9, 3)
@@ -84,26 +79,18 @@ def best_delta(mp: Any, epsilon: Fraction, rho: Fraction) -> Any:
 # -- Gaussian ----------------------------------------------------------------------
 
 
-def check_gdp_budget(epsilon: Fraction, delta: Fraction) -> None:
-    """Assert that the budget keeps delta and that 1e-9 more would break it."""
+@settings(max_examples=scaled(14))
+@given(epsilons, deltas)
+@example(Fraction(1, 10**9), Fraction(1, 10**30))
+@example(Fraction(1000), Fraction(1, 10**30))
+@example(Fraction(1000), Fraction(1, 2))
+def test_the_gdp_budget_anywhere(epsilon, delta):
+    """The budget keeps delta, and 1e-9 more would break it."""
     budget = gdp_budget(epsilon, delta)
     with flint.ctx.workprec(BITS):
         assert normal_delta(epsilon, to_arb(budget).sqrt()) <= to_arb(delta)
         more = to_arb(budget * (1 + CLOSE)).sqrt()
         assert normal_delta(epsilon, more) > to_arb(delta)
-
-
-@corners
-def test_the_gdp_budget_at_the_corners(epsilon, delta):
-    """The largest mu**2 is found from below in every corner of the range."""
-    check_gdp_budget(Fraction(epsilon), Fraction(delta))
-
-
-@settings(max_examples=scaled(8))
-@given(epsilons, deltas)
-def test_the_gdp_budget_anywhere(epsilon, delta):
-    """The largest mu**2 is found from below between the corners as well."""
-    check_gdp_budget(epsilon, delta)
 
 
 @given(powers(-6, 3), powers(-3, 1))
@@ -117,10 +104,7 @@ def test_gaussian_delta_is_rounded_up(epsilon, distance):
         assert to_arb(above) <= truth * (1 + arb(10) ** -25)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "mu"),
-    [("1000", "0.001"), ("1", "0.009"), ("1e4", "1e-300"), ("1e-12", "1e-14")],
-)
+@pytest.mark.parametrize(("epsilon", "mu"), [("1000", "0.001"), ("1e4", "1e-300")])
 def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
     """Where the exact delta would have billions of digits, it is rounded up to one."""
     above = gaussian_delta(Fraction(epsilon), Fraction(mu))
@@ -130,33 +114,22 @@ def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
     assert distance**2 / 2 > 2171 * Fraction("2.302586")
 
 
-# -- targets and their budgets -----------------------------------------------------
-
-
 # -- zCDP --------------------------------------------------------------------------
 
 
-def check_zcdp_budget(epsilon: Fraction, delta: Fraction) -> None:
-    """Assert that some order proves delta and that 1e-9 more rho finds no order."""
+@settings(max_examples=scaled(12))
+@given(epsilons, deltas)
+@example(Fraction(1, 10**9), Fraction(1, 10**30))
+@example(Fraction(1000), Fraction(1, 10**30))
+@example(Fraction(1000), Fraction(1, 2))
+def test_the_zcdp_budget_anywhere(epsilon, delta):
+    """Some order proves delta, and 1e-9 more rho finds no order."""
     budget = zcdp_budget(epsilon, delta)
     mp = mpmath.mp.clone()
     mp.dps = 120
     log_delta = mp.log(mp.mpf(delta.numerator) / delta.denominator)
     assert best_delta(mp, epsilon, budget) <= log_delta
     assert best_delta(mp, epsilon, budget * (1 + CLOSE)) > log_delta
-
-
-@corners
-def test_the_zcdp_budget_at_the_corners(epsilon, delta):
-    """The best order's rho is found from below in every corner of the range."""
-    check_zcdp_budget(Fraction(epsilon), Fraction(delta))
-
-
-@settings(max_examples=scaled(6))
-@given(epsilons, deltas)
-def test_the_zcdp_budget_anywhere(epsilon, delta):
-    """The best order's rho is found from below between the corners as well."""
-    check_zcdp_budget(epsilon, delta)
 
 
 @settings(max_examples=scaled(12))
@@ -197,18 +170,6 @@ def test_the_classic_conversion_of_one_order(epsilon, delta, order):
     with flint.ctx.workprec(BITS):
         assert reached(allowed) <= to_arb(epsilon)
         assert reached(allowed + abs(allowed) * CLOSE) > to_arb(epsilon)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "tight"),
-    [("1.7792139405522476", False), ("1.4180106367839718", True)],
-)
-def test_known_conversions_of_one_order(epsilon, tight):
-    """Order 10 at delta 1e-5 allows a divergence of one half at two known epsilons."""
-    allowed = rdp_epsilon_allowed(
-        Fraction(epsilon), Fraction("1e-5"), Fraction(10), tight=tight
-    )
-    assert abs(allowed - Fraction(1, 2)) < Fraction(1, 10**15)
 
 
 # -- laws --------------------------------------------------------------------------

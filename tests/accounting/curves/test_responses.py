@@ -9,28 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-import mpmath
 import pytest
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import (
-    DiscreteLaplace,
-    Laplace,
-    RandomizedResponse,
-)
+from dpflow.accounting.costs.noise import DiscreteLaplace, Laplace, RandomizedResponse
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
-
-MP = mpmath.mp.clone()
-MP.dps = 120
+from tests.accounting.oracle import MP, real
 
 #: Pairs (P, Q) of the probabilities of each output.
 Law = list[tuple[object, object]]
-
-
-def real(value: Fraction | int | str) -> object:
-    """Return an exact number in 120-digit arithmetic."""
-    fraction = Fraction(value)
-    return MP.mpf(fraction.numerator) / fraction.denominator
 
 
 def response(epsilon: object, categories: int) -> Law:
@@ -116,9 +103,6 @@ SHIFTS = [
 ]
 
 
-# 50 digits, by inverse error functions and by golden section over the orders.
-
-
 def rho_of(cost: Cost) -> Fraction:
     """Return the rho that a step is charged."""
     rho, delta = approx_zcdp(cost)
@@ -127,21 +111,15 @@ def rho_of(cost: Cost) -> Fraction:
 
 
 @pytest.mark.parametrize("cost", [*RESPONSES, *SHIFTS], ids=repr)
-def test_the_mu_is_what_the_best_tests_need(cost: Cost) -> None:
+def test_the_mu_and_rho_are_what_the_best_tests_and_orders_need(cost: Cost) -> None:
     """Every test of the exact law is within the Gaussians', one just so."""
     mu = MP.sqrt(real(gdp_mu_squared(cost)))
     needed = needed_mu(law_of(cost))
     assert needed <= mu * (1 + MP.mpf("1e-35"))
     assert mu <= needed * (1 + MP.mpf("1e-25"))
-
-
-@pytest.mark.parametrize("cost", [*RESPONSES, *SHIFTS], ids=repr)
-def test_the_rho_is_what_the_worst_order_needs(cost: Cost) -> None:
-    """No order diverges more; one nearly as much."""
-    rho = real(rho_of(cost))
-    needed = needed_rho(law_of(cost))
-    assert needed <= rho
-    assert rho <= needed * (1 + MP.mpf("3e-4"))
+    # No order diverges more than the rho; one nearly as much.
+    rho, needed = real(rho_of(cost)), needed_rho(law_of(cost))
+    assert needed <= rho <= needed * (1 + MP.mpf("3e-4"))
 
 
 def test_cheaper_prices_are_noticed() -> None:
@@ -195,6 +173,3 @@ def test_no_vector_is_worse_than_one_number(
         assert one <= other
     less = deltas(discrete_laplace(whole - 1, decay), decay, whole)
     assert any(one > other for one, other in zip(found, less, strict=True))
-
-
-# -- continuous Laplace noise ------------------------------------------------------

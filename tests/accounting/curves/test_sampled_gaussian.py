@@ -13,7 +13,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 import flint
-import mpmath
 import pytest
 from flint import acb, arb
 from hypothesis import assume, example, given, settings
@@ -24,7 +23,7 @@ from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
 from tests.accounting.oracle import powers, to_arb
-from tests.sizes import scaled, spread
+from tests.sizes import scaled
 
 #: What the rule loses wherever it applies, relative to the truth.
 GAP = Fraction(1, 10**14)
@@ -115,39 +114,6 @@ def truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
 def sound(found: Fraction, rate: Fraction, noise: Fraction, order: Fraction) -> bool:
     """Say whether a price is not below the truth."""
     return found >= truth(rate, noise, order)
-
-
-NORMAL = [
-    fractions("0.01", "1", "6.1"),
-    fractions("0.01", "1", "5.664"),
-    fractions("0.01", "1", "1.1"),
-    fractions("0.01", "2", "6.5"),
-    fractions("0.1", "2", "8.5"),
-    fractions("0.02", "1.1", "7.25"),
-    fractions("0.01", "0.5", "3.5"),
-    fractions("0.001", "0.3", "2.5"),
-    fractions("0.9", "0.4", "3.7"),
-    fractions("0.5", "30", "40.5"),
-    fractions("0.01", "1", "32.5"),
-    fractions("0.0001", "1000", "100.5"),
-]
-
-
-@pytest.mark.parametrize(("rate", "noise", "order"), spread(NORMAL[:10], 2))
-def test_the_truth_is_the_truth(rate, noise, order):
-    """A third method, mpmath's tanh-sinh rule in 30 digits, finds the same numbers."""
-    mp = mpmath.mp.clone()
-    mp.dps = 30
-    q, s, a = (mp.mpf(x.numerator) / x.denominator for x in (rate, noise, order))
-
-    def moment(x):
-        return mp.npdf(x, 0, s) * (1 - q + q * mp.exp((2 * x - 1) / (2 * s**2))) ** a
-
-    steps = math.ceil(float((order + 40 * noise) / noise))
-    cuts = [-20 * s + (a + 40 * s) * k / steps for k in range(steps + 1)]
-    found = mp.log(mp.quad(moment, cuts)) / (a - 1)
-    exact = truth(rate, noise, order)
-    assert abs(found / (mp.mpf(exact.numerator) / exact.denominator) - 1) < 1e-18
 
 
 rates = st.one_of(powers(-9, 0), powers(-9, -1).map(lambda x: 1 - x))

@@ -16,19 +16,11 @@ import numpy as np
 import pytest
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import (
-    Gaussian,
-    Laplace,
-    RandomizedResponse,
-)
+from dpflow.accounting.costs.noise import Gaussian, Laplace, RandomizedResponse
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.fixed import loss_distribution
 from dpflow.accounting.fixed.loss_distribution import grid_epsilon
-from dpflow.accounting.fixed.loss_grid import (
-    Array,
-    ComposedMasses,
-    Masses,
-)
+from dpflow.accounting.fixed.loss_grid import Array, ComposedMasses, Masses
 from dpflow.accounting.fixed.optimal import Parts
 from dpflow.accounting.fixed.stops import composed_epsilon
 from tests.sizes import spread

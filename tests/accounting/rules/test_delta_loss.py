@@ -11,13 +11,8 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import (
-    ApproxDP,
-    ProbabilisticDP,
-    PureDP,
-)
+from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.exceptions import InvalidCost
 from dpflow.rounding import units_up
 
 KINDS = ("gdp", "rdp")
@@ -73,11 +68,3 @@ def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
     assert rule.price_realised(cells, "none").amounts == (0, 0)
     stopped = EarlyStopping(ASIDE, stops=(2, 4))
     assert rule.price_realised(stopped, 3) == rule.price(Repeated(ASIDE, 3))
-
-
-@pytest.mark.parametrize("theorem", KINDS)
-@pytest.mark.parametrize("part", ["2e-6", 0, -1, "nan", True])
-def test_a_part_is_a_delta_of_the_budget(theorem: str, part: object) -> None:
-    """Not more than there is, and not none."""
-    with pytest.raises(InvalidCost, match="delta_loss"):
-        split(theorem, delta_loss=part)

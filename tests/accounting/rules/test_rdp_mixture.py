@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.exponential_sums import ExponentialSum
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
@@ -23,8 +22,6 @@ from tests.sizes import scaled
 
 TIGHT = MP.mpf("1e-9")
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
-PURE = PureDP(epsilon="0.1")
-POWERS_OF_TWO = [2**n for n in range(1, 13)]
 
 
 def mixture(orders, weights, tally: Tally, loss):
@@ -66,33 +63,6 @@ def times(rule, cost, count) -> Tally:
     """Return the tally of a number of equal steps."""
     amounts = rule.price(cost).amounts
     return Tally(tuple(math.ceil(count * amount) for amount in amounts))
-
-
-def admitted(rule, cost) -> int:
-    """Return how many equal steps fit, by bisection."""
-    low, high = 0, 10**7
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (
-            (middle, high) if rule.admits(times(rule, cost, middle)) else (low, middle)
-        )
-    return low
-
-
-#: Section 1 of the sheet: steps of 0.1 and sigma 20 at delta 1e-6.
-TABLE = [
-    (1, PAPER_ORDERS, (7, 14)),
-    (5, PAPER_ORDERS, (91, 340)),
-    (1, POWERS_OF_TWO, (10, 15)),
-    (5, POWERS_OF_TWO, (84, 310)),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "orders", "counts"), TABLE)
-def test_steps_admitted(epsilon, orders, counts):
-    """The rows of the mixture filter."""
-    rule = make_filter("rdp", epsilon=epsilon, delta="1e-6", orders=list(orders))
-    assert counts == (admitted(rule, PURE), admitted(rule, GAUSSIAN))
 
 
 @pytest.mark.parametrize("conversion", ["tight", "classic"])

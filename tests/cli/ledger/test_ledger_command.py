@@ -14,15 +14,6 @@ from tests.cli.support import Shop, run, run_fine, run_json
 pytestmark = pytest.mark.quick
 
 
-def test_init_never_replaces_a_ledger(shop: Shop) -> None:
-    """What was spent is not forgotten."""
-    before = run_json("ledger", "info")["ledger"]
-    result = run("ledger", "init")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "none is ever replaced" in result.stderr
-    assert before == run_json("ledger", "info")["ledger"]
-
-
 def test_init_does_not_replace_a_pinned_ledger_that_is_missing(shop: Shop) -> None:
     """A fresh clone or a lost disk is no new project."""
     shutil.rmtree(shop.root / ".dpflow")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from dpflow.policy import policy_schema
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
@@ -62,19 +59,6 @@ def test_a_folder_without_policies_fails(empty: Shop) -> None:
     assert "there are no policy files" in result.stderr
 
 
-def test_an_edit_after_the_first_charge_fails_the_check(shop: Shop) -> None:
-    """Steps would be refused, so this is better known before."""
-    shop.charge()
-    shop.write(CDNOW.replace("epsilon: 3,", "epsilon: 4,"))
-    result = run("policy", "check")
-    assert result.exit_code == 1
-    assert "differs from the ledger: budget.epsilon: ledger 3, file 4" in result.stdout
-    data = run_json("policy", "check", "policies/cdnow.yaml", exit_code=1)
-    told = data["policies"][0]["standing"]
-    assert (told["term"], told["replaceable"]) == (1, False)
-    assert "budget.epsilon: ledger 3, file 4" in told["differences"]
-
-
 def test_another_ledger_fails_the_check(shop: Shop) -> None:
     """The files are still shown."""
     (shop.policies / "ledger.lock").write_text("f" * 32 + "\n")
@@ -82,10 +66,3 @@ def test_another_ledger_fails_the_check(shop: Shop) -> None:
     assert result.exit_code == 1
     assert "dataset cdnow  valid" in result.stdout
     assert "would forget what has been spent" in result.stderr
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_schema_prints_what_editors_need(empty: Shop, options: tuple[str, ...]) -> None:
-    """It is JSON with and without --json, as policy.schema.json holds it."""
-    text = run_fine("policy", "schema", *options)
-    assert json.dumps(policy_schema(), indent=2) + "\n" == text

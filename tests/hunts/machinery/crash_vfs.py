@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 import apsw
+from dpflow.ledger.storage.sqlite_transaction import Tables
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import sync_log
-from dpflow.ledger.storage.sqlite_transaction import Tables
 from tests.hunts.machinery.memory import IDENTITY
 
 SECTOR = 512

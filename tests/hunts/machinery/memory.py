@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
+
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
 from tests.hunts.machinery.hooks import Hooks, Wire
 from tests.ledger.columns import show_columns
 

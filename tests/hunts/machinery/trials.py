@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from dpflow.ledger.storage.transaction import Storage
+
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.storage.transaction import Storage
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
 from tests.ledger.support import make_policy, request

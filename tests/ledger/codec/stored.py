@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 from dpflow.ledger.codec import decode, encode
+from tests.sizes import scaled
+
+relaxed = settings(
+    max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def again(value: Any) -> Any:

@@ -190,7 +190,7 @@ def test_a_budget_below_what_others_used_is_not_applied_in_place(
         ({"filter": "rogers"}, "", "filter: gdp"),
         ({"filter": "{theorem: individual, measure: gdp}"}, "", "gdp"),
         ({"filter": "rdp"}, "", "different constants"),
-        ({"filter": "{theorem: rdp, orders: [4, 16]}"}, "", "several orders of rdp"),
+        ({"filter": "{theorem: rdp, orders: [4, 16]}"}, "", "single threshold"),
         ({"filter": "gdp", "partition": "{by: region}"}, "", "each partition"),
         ({"filter": "gdp", "population": "all"}, "", "other datasets"),
         ({"filter": "gdp"}, ", g: {epsilon: 2.9, delta: 9e-7, reserved: true}",

@@ -10,7 +10,7 @@ import pytest
 from dpflow import PoissonSampledGaussian, Repeated
 from dpflow.accounting import make_filter
 from dpflow.guard.project import current_project
-from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views import accounts
 from flows import adaptive_noise, adult, fine_tuning, individual_table, mnist
 from flows.adaptive_noise import (
     ADAPTIVE_GOAL,
@@ -35,33 +35,6 @@ def digits(examples, tmp_path, monkeypatch):
     mnist_images.write(folder, monkeypatch)
     yield folder
     mnist._table.cache_clear()
-
-
-def view(kind: str, flow: str):
-    """Return an account of the dataset; nothing may stay held."""
-    (found,) = [
-        each
-        for each in accounts(current_project().ledger, "mnist")
-        if each.kind == kind and each.name == flow
-    ]
-    assert set(found.reserved.values()) == {"0"}
-    return found
-
-
-@pytest.mark.slow
-def test_noise_follows_progress_and_every_look_is_charged(digits):
-    """The ledger has each round and each count, and what the meter says."""
-    rounds = adaptive_noise.adaptive_noise(PEOPLE)
-    share = view("flow", "adaptive-noise")
-    assert share.used_fraction == pytest.approx(rounds[-1].used, rel=1e-9)
-    assert 0.9 < rounds[-1].used <= 1
-    entries = history(current_project().ledger, "mnist", limit=1000)
-    reserved = [entry for entry in entries if entry.kind == "reserve"]
-    assert len(reserved) == 2 * len(rounds)
-    assert all(each.counted is not None for each in rounds)
-    again = adaptive_noise.adaptive_noise(PEOPLE)
-    assert [each.weights for each in again] == [each.weights for each in rounds]
-    assert view("flow", "adaptive-noise").spent == share.spent
 
 
 def test_the_numbers_of_the_policy_are_those_of_the_meter():

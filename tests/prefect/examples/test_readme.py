@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import runpy
-from pathlib import Path
-
 import pytest
 
 from dpflow import Gaussian
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.cli import main
-from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger.views import accounts
+from tests.pages import run_page
+from tests.projects import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text("utf-8")
+TWICE = """
+```console
+$ dpflow ledger init
+...
+$ python report.py > once && python report.py > again && cat once
+...monday: ... visitors, give or take 39
+$ diff <(grep -o "monday.*" once) <(grep -o "monday.*" again)
+$ dpflow status visits --details
+... mu_squared 0.0025 ...
+```
+"""
 
 
-def blocks(language):
-    """Return the README's code blocks in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return an empty project folder."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "policies").mkdir()
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    forget_projects()
-
-
-def dpflow(monkeypatch, *arguments):
-    """Run the command line in this process."""
-    monkeypatch.setattr("sys.argv", ["dpflow", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code or 0
-
-
-def test_the_example_runs_and_again_spends_nothing(folder, monkeypatch, capsys):
+def test_the_example_runs_and_again_spends_nothing(tmp_path, forked):
     """Policy, `dpflow ledger init` and report.py as they stand in the README."""
-    (policy,) = blocks("yaml")
-    (folder / "policies" / "visits.yaml").write_text(policy, "utf-8")
-    (folder / "report.py").write_text(blocks("python")[0], "utf-8")
-    assert dpflow(monkeypatch, "ledger", "init") == 0
-    assert dpflow(monkeypatch, "policy", "check") == 0
-    runpy.run_path("report.py", run_name="__main__")
-    runpy.run_path("report.py", run_name="__main__")
-    printed = re.findall(r"monday: (-?\d+) visitors", capsys.readouterr().out)
-    assert len(printed) == 2
-    assert printed[0] == printed[1]
-    views = accounts(current_project().ledger, "visits")
-    (dataset,) = [view for view in views if view.kind == "dataset"]
-    assert dict(dataset.spent) == {"mu_squared": "0.0025"}
+    assert run_page(README + TWICE, tmp_path, **forked) == 4
 
 
 def admitted(theorem, epsilon):

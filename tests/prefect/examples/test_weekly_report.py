@@ -1,41 +1,34 @@
-"""The main job on real data, with a budget that fits three weeks."""
+"""The main job on real data, with a budget that fits three weeks; `dpflow demo`."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
-from dpflow.config import settings
-from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.ledger.views import history
+from dpflow import load_policy
+from dpflow.guard.project import forget_projects
 from flows import data, weekly_report
+from tests.pages import run_forked
+from tests.projects import ROOT, journal
 
-ROOT = Path(__file__).resolve().parents[3]
 #: 3 weeks of mu**2 = 1/21**2 + 1/13**2 + 1/17**2 leave half a week of epsilon 0.85.
 SMALL = "budget: {epsilon: 0.85, delta: 1e-6}"
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return a folder with the example's policy, at a smaller budget."""
-    shutil.copytree(ROOT / "policies", tmp_path / "policies")
-    (tmp_path / "policies" / "ledger.lock").unlink(missing_ok=True)
-    policy = tmp_path / "policies" / "cdnow.yaml"
+def small(examples):
+    """Return the folder of the examples, at a smaller budget."""
+    policy = examples / "policies" / "cdnow.yaml"
     text = policy.read_text("utf-8")
-    policy.write_text(re.sub(r"^budget: .*$", SMALL, text, flags=re.MULTILINE), "utf-8")
-    (tmp_path / "pyproject.toml").touch()
-    monkeypatch.chdir(tmp_path)
-    found = settings()
-    pin_ledger(create_ledger(found.ledger_url), found.policies)
-    yield tmp_path
-    forget_projects()
+    text = re.sub(r"^budget: .*$", SMALL, text, count=1, flags=re.MULTILINE)
+    policy.write_text(text, "utf-8")
+    return examples
 
 
-async def test_weeks_are_published_until_one_is_refused(shop):
+async def test_weeks_are_published_until_one_is_refused(small):
     """Three weeks fit; the fourth publishes nothing; a second pass spends nothing."""
     weeks = data.weeks()
     season = await weekly_report.run_weeks(weeks)
@@ -43,23 +36,54 @@ async def test_weeks_are_published_until_one_is_refused(shop):
     assert season.halted == weeks[3]
     assert season.refusal.details["asked"]["mu_squared"] > "0"
     assert "times its noise it would still fit" in season.refusal.fits
-    reports = sorted(path.name for path in (shop / "reports").iterdir())
-    assert reports == [f"{week}.json" for week in weeks[:3]]
+    reports = {path.name: path.read_bytes() for path in (small / "reports").iterdir()}
+    assert sorted(reports) == [f"{week}.json" for week in weeks[:3]]
 
-    before = history(current_project().ledger, "cdnow", limit=1000)
-    contents = [path.read_bytes() for path in sorted((shop / "reports").iterdir())]
+    before = journal("cdnow")
     again = await weekly_report.run_weeks(weeks)
     assert (again.published, again.halted) == (season.published, season.halted)
-    after = history(current_project().ledger, "cdnow", limit=1000)
-    new = [entry.kind for entry in after if entry.seq > before[0].seq]
-    assert set(new) == {"refuse"}
-    assert contents == [p.read_bytes() for p in sorted((shop / "reports").iterdir())]
+    assert {entry.kind for entry in journal("cdnow")[len(before) :]} == {"refuse"}
+    assert reports == {p.name: p.read_bytes() for p in (small / "reports").iterdir()}
+
+
+@pytest.mark.slow
+def test_the_demo_shows_everything_and_again_spends_nothing(small, forked):
+    """Guarantee, typo, forfeit, values, halt; the second run charges nothing."""
+
+    def demo(*words):
+        wide = {"NO_COLOR": "1", "COLUMNS": "100"}
+        done = run_forked(forked, small, "-m", "dpflow", "demo", *words, **wide)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    shutil.copytree(ROOT / "flows", small / "flows")
+    text = " ".join(re.sub(r"[│╭╮╰╯─┃]", " ", demo()).split())
+    for shown in (
+        "Every customer (add-or-remove)",
+        "epsilon = 0.85, delta = 1e-06",
+        "if every declared sensitivity is right",
+        "A mistyped sigma is refused, uncharged",
+        "forfeited mu_squared 0.002268",
+        "(true: ",
+        "Week 1997-W04 was refused",
+        "It needs mu_squared",
+        "Remaining: mu_squared",
+        "3 weeks were published",
+    ):
+        assert shown in text, shown
+    assert (small / "reports" / "burn-down.png").is_file()
+    before = len(journal("cdnow"))
+    forget_projects()
+    told = json.loads(demo("--json"))
+    assert told["published"] == ["1997-W01", "1997-W02", "1997-W03"]
+    assert told["halted"] == "1997-W04"
+    assert "It needs mu_squared" in told["refusal"]
+    assert told["forfeited"] == "mu_squared 0.002268"
+    assert {entry.kind for entry in journal("cdnow")[before:]} <= {"refuse"}
 
 
 def test_the_policy_fits_between_thirty_and_forty_weeks():
     """The shipped budget halts the report in the demo, not before and not never."""
-    from dpflow import load_policy
-
     policy = load_policy(ROOT / "policies" / "cdnow.yaml")
     rule = policy.dataset_filter()
     steps = (weekly_report.CUSTOMERS, weekly_report.REVENUE, weekly_report.BASKETS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -11,11 +12,10 @@ from typing import Any
 import pandas as pd
 from prefect import flow, get_run_logger, task
 from prefect.assets import Asset
-from prefect.client.orchestration import get_client
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import PureDP, dp_flow, dp_task, private_task
-from tests.prefect.matrix.support import execute
+from tests.prefect.matrix.support import run_deployed
 
 #: Private arguments, texts of errors, and what was not released.
 TEXT, NUMBER = "private-canary-2718281828", 57721566490
@@ -25,8 +25,14 @@ PRINTED = "printed-canary-1618033988"
 PUBLIC, RELEASED, STORED = "public-canary-1414", "released-canary-1732", "plain-2236"
 LOGGED = "logged-canary-2449"
 
-TENTH = PureDP(epsilon="0.1")
-PRIVATE: Any = {"dataset": "shop", "private": ("frame",), "persist_result": True}
+STEP: Any = {
+    "dataset": "shop",
+    "cost": PureDP(epsilon="0.1"),
+    "private": ("frame",),
+    "persist_result": True,
+}
+VERSIONED = {**STEP, "data_version": "1"}
+SWITCHED_ON: Any = {"persist_result": True, "log_prints": True}
 
 
 class Private:
@@ -48,13 +54,9 @@ class Telling(Exception):
 class Stopping(BaseException):
     """What is no Exception, and tells of what it carries."""
 
-    def __init__(self, frame: object) -> None:
-        super().__init__()
-        self.row = frame
-
     def __str__(self) -> str:
         """Return what nobody may see."""
-        return f"{TEXT}{self.row}"
+        return f"{TEXT}{self.args}"
 
 
 @private_task()
@@ -66,15 +68,9 @@ def load() -> list[Any]:
 
 
 @private_task()
-def fail_to_load() -> None:
+async def fail_to_load() -> None:
     """Fail as loaders do: with the row in the error."""
     raise ValueError(f"cannot parse {TEXT}")
-
-
-@private_task()
-async def fail_to_load_later() -> None:
-    """Fail in an event loop."""
-    raise Telling(TEXT)
 
 
 @task
@@ -86,53 +82,33 @@ def tidy(frame: Any) -> str:
 
 def _count(frame: Any, week: str) -> str:
     print(PRINTED)
-    middle = tidy(frame)
-    assert TEXT in middle
+    assert TEXT in tidy(frame)
     return RELEASED
 
 
 _ASSETS: list[Any] = [Asset(key="dpflow://shop/canary")]
 count = dp_task(
-    cost=TENTH,
-    data_version="1",
     task_run_name=f"{PUBLIC}-{{week}}",
     result_storage_key=f"{PUBLIC}-{{parameters[week]}}",
     assets=_ASSETS,
-    **PRIVATE,
+    **VERSIONED,
 )(_count)
-kept = dp_task(cost=TENTH, release_key="kept/{week}", name="kept", **PRIVATE)(_count)
-large = dp_task(cost=PureDP(epsilon=99), data_version="1", name="large", **PRIVATE)(
-    _count
-)
-
-
-def _fail_late(frame: Any) -> None:
-    """Put the data into what follows a timeout."""
-    try:
-        _fail_slowly(frame)
-    except BaseException as stopped:
-        raise RuntimeError(TEXT) from stopped
-
-
-def _fail_slowly(frame: Any) -> None:
-    end = time.monotonic() + 30
-    while frame is not None and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-def _fail_chained(frame: Any) -> None:
-    try:
-        raise ValueError(TEXT)
-    except ValueError as first:
-        raise Telling(frame) from first
+kept = dp_task(release_key="kept/{week}", name="kept", **STEP)(_count)
+large = dp_task(name="large", **{**VERSIONED, "cost": PureDP(epsilon=99)})(_count)
 
 
 def _fail(frame: Any, kind: str) -> None:
-    slowly = {"chained": _fail_chained, "late": _fail_late, "slow": _fail_slowly}
-    if kind in slowly:
-        slowly[kind](frame)
+    if kind in {"slow", "late"}:
+        try:
+            while frame is not None:
+                time.sleep(0.02)
+        except BaseException as stopped:
+            # Put the data into what follows a timeout.
+            raise (RuntimeError(TEXT) if kind == "late" else stopped) from stopped
     error = KeyError(TEXT)
     error.add_note(TEXT)
+    if kind == "chained":
+        raise Telling(frame) from error
     raise {
         "noted": error,
         "group": ExceptionGroup(TEXT, [Telling(frame), OSError(2, TEXT, TEXT)]),
@@ -147,10 +123,8 @@ async def _fail_later(frame: Any, kind: str) -> None:
     _fail(frame, kind)
 
 
-failing = dp_task(cost=TENTH, data_version="1", name="failing", **PRIVATE)(_fail)
-failing_later = dp_task(cost=TENTH, data_version="1", name="later", **PRIVATE)(
-    _fail_later
-)
+failing = dp_task(name="failing", **VERSIONED)(_fail)
+failing_later = dp_task(name="later", **VERSIONED)(_fail_later)
 
 
 @task
@@ -172,9 +146,6 @@ def _attempt(call: Callable[[], Any], seen: list[str]) -> None:
         seen.append("")
 
 
-SWITCHED_ON: Any = {"persist_result": True, "log_prints": True}
-
-
 @dp_flow(name="canaries", **SWITCHED_ON)
 def succeed() -> None:
     """Call, submit and map steps over private data of each shape."""
@@ -190,7 +161,7 @@ def succeed() -> None:
 def fail() -> list[str]:
     """Fail in every way, called and submitted, retried and timed out."""
     (table, *_), seen = load(), list[str]()
-    for kind in ("noted", "chained", "group", "plain"):
+    for kind in ("noted", "group", "plain"):
         _attempt(lambda kind=kind: failing(table, kind), seen)
     _attempt(lambda: failing.submit(table, "chained").result(), seen)
     _attempt(lambda: failing.with_options(retries=1)(table, "group"), seen)
@@ -202,7 +173,6 @@ def fail() -> list[str]:
     _attempt(lambda: count.map(NUMBER, 1), seen)
     _attempt(lambda: count.delay(table, "delayed"), seen)
     _attempt(load.delay, seen)
-    _attempt(fail_to_load, seen)
     return seen
 
 
@@ -210,12 +180,9 @@ def fail() -> list[str]:
 async def fail_later() -> list[str]:
     """Fail in an event loop."""
     seen: list[str] = []
-    for step, arguments in [
-        (failing_later, (TEXT, "chained")),
-        (fail_to_load_later, ()),
-    ]:
+    for call in (lambda: failing_later(TEXT, "chained"), fail_to_load):
         try:
-            await step(*arguments)
+            await call()
         except Exception as error:
             seen.append(type(error).__name__)
     return seen
@@ -241,25 +208,15 @@ def pool() -> None:
     failing.submit(table, "chained").wait()
 
 
-def _deployed() -> str:
-    """Run as a deployment, which warns of steps without a key when it is made."""
-    made = succeed.to_deployment("canaries").apply()
-    with get_client(sync_client=True) as client:
-        run = client.create_flow_run_from_deployment(made).id
-    return str(execute(succeed, run).name)
-
-
 def pass_by() -> dict[str, Any]:
     """Run all of them; return the errors that they saw."""
-    import asyncio
-
-    succeed()
     told: dict[str, Any] = {"fail": fail(), "later": asyncio.run(fail_later())}
     for kind in ("exit", "interrupt", "stopping"):
         with suppress(BaseException):
             crash(kind)
     told["refused"] = refuse(return_state=True).name
-    told["deployed"] = _deployed()
+    # It warns of steps without a key when it is made.
+    told["deployed"] = run_deployed(succeed)[1].name
     runner: Any = ProcessPoolTaskRunner(max_workers=1)
     told["pool"] = pool.with_options(task_runner=runner)(return_state=True).name
     return told

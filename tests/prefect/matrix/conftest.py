@@ -1,4 +1,4 @@
-"""The experiments of the matrix, each made once."""
+"""The laboratory of the matrix, which has the server of all tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from tests.prefect.matrix.laboratory import Laboratory
 
 @pytest.fixture(scope="session")
 def laboratory(prefect_server, tmp_path_factory):
-    """Give the experiments the server of all tests."""
+    """Give the experiments that server."""
     folder = tmp_path_factory.mktemp("laboratory")
     with Laboratory(folder, PREFECT_API_URL.value()) as made:
         yield made
-
-
-@pytest.fixture
-def found(laboratory):
-    """Return a function that makes an experiment and returns what it found."""
-    return laboratory.result

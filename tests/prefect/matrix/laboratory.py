@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -38,7 +38,6 @@ class Laboratory:
         self.home.mkdir()
         self._folder = folder
         self._processes: list[Process] = []
-        self._results: dict[Callable[..., Any], Any] = {}
         self.url = url or self._start_server()
         # A client takes long to make; it is asked again and again.
         self._client = httpx.Client(base_url=self.url, timeout=120)
@@ -76,22 +75,11 @@ class Laboratory:
         self._forks.close()
         self._client.close()
 
-    def result(self, experiment: Callable[[Laboratory], Any]) -> Any:
-        """Return what an experiment found; it is made once."""
-        if experiment not in self._results:
-            self._results[experiment] = experiment(self)
-        return self._results[experiment]
-
     def project(self, name: str, *policies: str) -> Path:
         """Return the folder of a new project."""
-        folder = self.folder(name)
-        fill_project(folder, *policies)
-        return folder
-
-    def folder(self, name: str) -> Path:
-        """Return a new, empty folder."""
         folder = self._folder / name
         folder.mkdir()
+        fill_project(folder, *policies)
         return folder
 
     @contextmanager
@@ -99,19 +87,29 @@ class Laboratory:
         self, folder: Path, *program: object, **variables: str
     ) -> Iterator[Process]:
         """Run a program of `programs.py` for the length of a block."""
-        process = self.start(folder, *program, **variables)
+        words = ["-c", _PROGRAM, *map(str, program)]
+        # Prefect reads its own when it is loaded, which forks have behind them.
+        late = any(name.startswith("PREFECT_") for name in variables)
+        run = self._launch if late else self._fork
+        process = run(words, folder, str(program[0]), **variables)
         try:
             yield process
         finally:
             stop(process)
 
-    def command(self, folder: Path, *arguments: str, **variables: str) -> str:
+    def run(self, folder: Path, *program: object, **variables: str) -> Any:
+        """Run a program to its end and return what it told."""
+        name = program[0]
+        with self.running(folder, *program, **variables) as process:
+            code = process.wait(timeout=1200)
+        assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
+        return json.loads((folder / f"{name}.json").read_text("utf-8"))
+
+    def command(self, folder: Path, *arguments: str) -> str:
         """Run a Python module to its end, as its user would; return what it said."""
         log = folder / f"{arguments[0]}.log"
         before = log.stat().st_size if log.exists() else 0
-        words = ["-m", *arguments]
-        process = self._fork(words, folder, arguments[0], **variables)
-        code = process.wait(timeout=600)
+        code = self._fork(["-m", *arguments], folder, arguments[0]).wait(timeout=600)
         said = log.read_bytes()[before:].decode()
         assert code == 0, said[-4000:]
         return said
@@ -124,22 +122,6 @@ class Laboratory:
             yield
         finally:
             stop(process)
-
-    def start(self, folder: Path, *program: object, **variables: str) -> Process:
-        """Start a program of `programs.py` in a project."""
-        words = ["-c", _PROGRAM, *map(str, program)]
-        # Prefect reads its own when it is loaded, which forks have behind them.
-        late = any(name.startswith("PREFECT_") for name in variables)
-        run = self._launch if late else self._fork
-        return run(words, folder, str(program[0]), **variables)
-
-    def run(self, folder: Path, *program: object, **variables: str) -> Any:
-        """Run a program to its end and return what it told."""
-        process = self.start(folder, *program, **variables)
-        code = process.wait(timeout=1200)
-        name = program[0]
-        assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
-        return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
     def _fork(
         self, words: list[str], folder: Path, log: str, **variables: str
@@ -161,8 +143,6 @@ class Laboratory:
             **os.environ,
             "PREFECT_HOME": str(self.home),
             "PREFECT_API_URL": self.url,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PYTHONPATH": str(ROOT),
             **variables,
@@ -198,44 +178,33 @@ class Laboratory:
             kind = "POST" if body else "GET"
             given = self._client.request(kind, path, json=body or None)
             # Its database is locked: Prefect's own client asks again, too.
-            return (
-                None if given.status_code == httpx.codes.SERVICE_UNAVAILABLE else given
-            )
+            busy = given.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            return None if busy else given
 
         found = wait_until(answer, f"an answer about {path}")
         found.raise_for_status()
         return found.json()
 
-    def state(self, kind: str, identity: object) -> str:
-        """Return the type of the state of a flow run or a task run."""
-        return str(self.ask(f"{kind}_runs/{identity}")["state_type"])
-
-    def reaches(self, kind: str, identity: object, state: str) -> bool:
-        """Wait until a run is in a state."""
-        return bool(
-            wait_until(
-                lambda: self.state(kind, identity) == state,
-                f"{kind} run {state}",
-                # Each question takes the server's time, and many wait at once.
-                pause_at_most=1,
-            )
-        )
-
-    def task_reaches(self, flow_run: object, name: str, *states: str) -> str:
-        """Wait until a task of a flow run is in one of the states; return which."""
-
-        def state() -> str | None:
-            found = self.tasks(flow_run).get(name)
-            return found if found in states else None
-
-        what = f"task {name} {states}"
-        return str(wait_until(state, what, pause_at_most=1))
+    def state(self, flow_run: object) -> str:
+        """Return the type of the state of a flow run."""
+        return str(self.ask(f"flow_runs/{flow_run}")["state_type"])
 
     def tasks(self, flow_run: object) -> dict[str, str]:
         """Return the state of each task run of a flow run by the task's name."""
         only = {"id": {"any_": [str(flow_run)]}}
         found = self.ask("task_runs/filter", flow_runs=only)
         return {each["name"].rsplit("-", 1)[0]: each["state_type"] for each in found}
+
+    def reaches(self, flow_run: object, state: str, task: str = "") -> None:
+        """Wait until a flow run, or a task of it, is in a state."""
+
+        def reached() -> bool:
+            if task:
+                return self.tasks(flow_run).get(task) == state
+            return self.state(flow_run) == state
+
+        # Each question takes the server's time, and many wait at once.
+        wait_until(reached, f"{task or 'the flow'} {state}", pause_at_most=1)
 
 
 def stop(process: Process) -> None:

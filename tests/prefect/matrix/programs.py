@@ -6,14 +6,12 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -21,7 +19,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.prefect import flow as ends
-from tests.prefect.matrix.support import execute, mark, run_again
+from tests.prefect.matrix.support import mark, run_again, run_deployed, wait_until
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -37,79 +35,48 @@ def first(week: int) -> str:
     return f"first {mark('first')}"
 
 
+def _wait_for(file: str) -> None:
+    """Wait for a file in small steps, which a signal can interrupt."""
+    wait_until(Path(file).exists, file, 120, pause_at_most=0.02)
+
+
 @dp_task(dataset="shop", cost=TENTH, on_running=[_noted])
 def endless(week: int) -> str:
     """Wait to be killed, the first time."""
     turn = mark("endless")
-    end = time.monotonic() + 120
-    while turn == 1 and time.monotonic() < end:
-        time.sleep(0.02)
+    if turn == 1:
+        _wait_for("never")
     return f"endless {turn}"
 
 
 @dp_task(dataset="shop", cost=TENTH)
 def lasting(week: int) -> str:
-    """Take long enough to be told to stop meanwhile."""
+    """Go on when the flow is interrupted, or its server is away."""
     turn = mark("lasting")
-    time.sleep(3)
-    mark("lasting ended")
+    _wait_for("go")
     return f"lasting {turn}"
-
-
-@dp_task(dataset="shop", cost=TENTH, release_key="kept/{week}")
-def kept_week(week: str) -> str:
-    """Make a release of a week."""
-    return f"kept {mark('kept')}"
-
-
-endless_week = dp_task(
-    dataset="shop", cost=TENTH, name="endless_week", release_key="endless/{week}"
-)(endless.fn.__wrapped__)
-
-
-@dp_flow(name="keyed-week")
-def keyed_week(week: str = "w1") -> list[str]:
-    """Make a release, and be killed in the middle of the next."""
-    return [kept_week(week), endless_week(week)]
-
-
-@dp_task(dataset="shop", cost=TENTH)
-def patient(week: int) -> str:
-    """Wait until the test has taken the server away."""
-    turn = mark("patient")
-    end = time.monotonic() + 120
-    while not Path("go").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    return f"patient {turn}"
-
-
-#: When the function under `deserted` was done, and its values.
-DONE: list[Any] = []
 
 
 @dp_flow(name="report")
 def deserted() -> list[str]:
     """Lose Prefect's server in the body of the second of three steps."""
-    values = [first(1), patient(1), first(2)]
-    DONE[:] = [time.monotonic(), values]
+    values = [first(1), lasting(1), first(2)]
+    Path("values").write_text(" ".join(values), "utf-8")
     return values
 
 
 @contextmanager
-def _timed(inside: Any = ends.flushed) -> Iterator[None]:
-    """Tell how long dpflow takes at the end of a flow, the last flush included."""
+def _flushed(inside: Any = ends.flushed) -> Iterator[None]:
+    """Tell when dpflow is done at the end of a flow, the last flush included."""
     with inside():
         yield
-    begun, values = DONE
-    text = json.dumps({"seconds": time.monotonic() - begun, "values": values})
-    Path("timed.part").write_text(text, "utf-8")
-    Path("timed.part").rename("timed.json")
+    Path("flushed").touch()
 
 
-def lost_server() -> dict[str, Any]:
+def lost_server() -> list[str]:
     """Run a flow that loses its server, and tell of its end."""
-    ends.flushed = _timed  # type: ignore[assignment]
-    return {"value": deserted()}
+    ends.flushed = _flushed  # type: ignore[assignment]
+    return deserted()
 
 
 def _note_run() -> None:
@@ -131,8 +98,12 @@ def called() -> list[str]:
 def submitted() -> list[str]:
     """Submit the step during which the flow is stopped."""
     _note_run()
-    value = first(1)
-    return [value, lasting.submit(1).result()]
+    value, future = first(1), lasting.submit(1)
+    try:
+        return [value, future.result()]
+    except KeyboardInterrupt:
+        Path("go").touch()
+        raise
 
 
 @dp_task(dataset="shop", cost=PureDP(epsilon="0.3"))
@@ -158,7 +129,8 @@ def suicide(week: int) -> str:
     return f"suicide {turn}"
 
 
-def _until_exhausted() -> None:
+@dp_flow(name="report")
+def until_exhausted() -> None:
     """Submit one step more than fits, and what is behind it."""
     futures = [third.submit(turn) for turn in range(4)]
     behind = [after.submit(future) for future in futures]
@@ -178,7 +150,7 @@ def _until_exhausted() -> None:
 
 
 def process_pool() -> dict[str, Any]:
-    """Exhaust the budget in a pool of processes, then lose one of them."""
+    """Exhaust the budget in a pool of processes."""
     runner: Any = ProcessPoolTaskRunner(max_workers=2)
     report = until_exhausted.with_options(task_runner=runner)
     return {"ended": report(return_state=True).name, "pid": os.getpid()}
@@ -210,10 +182,23 @@ def recomputed() -> list[str]:
     return sorted(future.result() for future in futures)
 
 
-@dp_flow(name="report")
-def until_exhausted() -> None:
-    """Submit one step more than fits."""
-    _until_exhausted()
+def dask() -> dict[str, Any]:
+    """Let Dask workers die during a body and after some, then exhaust the budget."""
+    from distributed import LocalCluster
+    from prefect_dask import DaskTaskRunner
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as made:
+        CLUSTER.append(made)
+        runner: Any = DaskTaskRunner(address=made.scheduler_address)
+        flows = mid_task, recomputed, until_exhausted
+        lost, anew, ended = (each.with_options(task_runner=runner) for each in flows)
+        return {
+            "mid_task": lost(),
+            "recomputed": anew(),
+            "ended": ended(return_state=True).name,
+        }
 
 
 @dp_task(dataset="patients", cost=TENTH, release_key="tenth/{turn}")
@@ -229,25 +214,6 @@ def until_refused() -> None:
         tenth(turn)
 
 
-def dask() -> dict[str, Any]:
-    """Let Dask workers die during a body and after some, then exhaust the budget."""
-    from distributed import LocalCluster
-    from prefect_dask import DaskTaskRunner
-
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
-    ) as made:
-        CLUSTER.append(made)
-        runner: Any = DaskTaskRunner(address=made.scheduler_address)
-        return {
-            "mid_task": mid_task.with_options(task_runner=runner)(),
-            "recomputed": recomputed.with_options(task_runner=runner)(),
-            "ended": until_exhausted.with_options(task_runner=runner)(
-                return_state=True
-            ).name,
-        }
-
-
 def automated(block: str) -> dict[str, Any]:
     """Install the automations and exhaust the budget of a deployment's run."""
     from flows.automations import automations, block_id, install
@@ -255,15 +221,8 @@ def automated(block: str) -> dict[str, Any]:
     wanted = automations("patients", notify=block_id(block))
     install([*wanted, *wanted])
     install(wanted)
-    made = until_refused.to_deployment("nightly").apply()
-    with get_client(sync_client=True) as client:
-        before = client.read_deployment(made).paused
-        run = client.create_flow_run_from_deployment(made).id
-    return {
-        "deployment": str(made),
-        "before": before,
-        "ended": execute(until_refused, run).name,
-    }
+    made, state = run_deployed(until_refused)
+    return {"deployment": str(made), "ended": state.name}
 
 
 def canaries() -> dict[str, Any]:

@@ -11,11 +11,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry, State
+from typer.testing import CliRunner
 
+from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import AccountLine
@@ -47,6 +50,15 @@ def marked(folder: Path | None = None) -> list[tuple[str, int]]:
         return []
     lines = [line.rsplit(" ", 1) for line in path.read_text("utf-8").splitlines()]
     return [(text, int(process)) for text, process in lines]
+
+
+def in_flow(call: Callable[[], Any], make_flow: Any = flow, **options: Any) -> Any:
+    """Return a flow named report that calls a function."""
+
+    def report() -> Any:
+        return call()
+
+    return make_flow(name="report", **options)(report)
 
 
 def wait_until(
@@ -178,6 +190,27 @@ def execute(flow: Any, flow_run_id: Any) -> State[Any]:
         flow, flow_run=run, parameters=run.parameters, return_type="state"
     )
     return state
+
+
+def run_deployed(
+    flow: Any, name: str = "nightly", **options: Any
+) -> tuple[Any, State[Any]]:
+    """Make a run of a deployment, execute it as a worker does; return both."""
+    made = flow.to_deployment(name, **options).apply()
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(made).id
+    return made, execute(flow, run)
+
+
+def resume_insisting(deployment: str) -> None:
+    """Resume a schedule as its author would, who is told why not, and insists."""
+    refused = CliRunner().invoke(app, ["resume", deployment])
+    assert refused.exit_code == 1
+    assert "stays paused" in refused.stderr
+    assert "`dpflow policy apply shop --new-term --reason TEXT`" in refused.stderr
+    done = CliRunner().invoke(app, ["resume", deployment, "--force"])
+    assert done.exit_code == 0, done.stderr
+    assert "refused all the same" in done.stdout
 
 
 def flow_run(flow_run_id: Any) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,23 +17,6 @@ PATIENTS = (
     POLICY.replace("shop", "patients")
     + "alerts: [0.5, 0.8]\non_exhausted: {schedule: keep}\n"
 )
-
-
-def automated(laboratory):
-    """Exhaust a budget under the example's automations."""
-    folder = laboratory.project("automated", PATIENTS)
-    with _heard() as (url, notified):
-        _save_webhook(laboratory, url)
-        told = laboratory.run(folder, "automated", "custom-webhook/office")
-        place = f"deployments/{told['deployment']}"
-        wait_until(lambda: laboratory.ask(place)["paused"], "the automation's pause")
-        wait_until(lambda: len(notified) >= 2, "the notifications")
-    found = laboratory.ask("automations/filter", limit=200)
-    return SimpleNamespace(
-        told=told,
-        notified=sorted(notified),
-        names=Counter(each["name"] for each in found if "patients" in each["name"]),
-    )
 
 
 @contextmanager
@@ -84,10 +65,15 @@ def _save_webhook(laboratory, url):
 @pytest.mark.slow
 def test_the_example_automations_notify_and_pause(tmp_path):
     """At 80 %, once; at exhaustion, where the policy itself pauses nothing."""
-    with Laboratory(tmp_path) as laboratory:
-        seen = automated(laboratory)
-    assert (seen.told["before"], seen.told["ended"]) == (False, "BudgetExhausted")
-    at, gone = seen.notified
+    with Laboratory(tmp_path) as laboratory, _heard() as (url, notified):
+        folder = laboratory.project("automated", PATIENTS)
+        _save_webhook(laboratory, url)
+        told = laboratory.run(folder, "automated", "custom-webhook/office")
+        place = f"deployments/{told['deployment']}"
+        wait_until(lambda: laboratory.ask(place)["paused"], "the automation's pause")
+        wait_until(lambda: len(notified) >= 2, "the notifications")
+    assert told["ended"] == "BudgetExhausted"
+    at, gone = sorted(notified)
     assert at.startswith("Privacy budget of patients: 0.8 is used: 80% of the budget")
     assert "(flow until-refused, step tenth)" in at
     assert gone.startswith("Privacy budget of patients: exhausted: ")

@@ -1,57 +1,57 @@
-"""Processes that are killed, told to stop or cancelled, in the middle of a body."""
+"""Processes, workers and servers that are killed or stopped in the middle of a body."""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import re
 import signal
-from types import SimpleNamespace
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
-from tests.prefect.matrix.support import books, marks, settled, wait_until
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from dpflow import guarded
+from dpflow.guard.project import current_project
+from dpflow.prefect import artifacts, client_calls
+from tests.prefect.matrix.support import books, marked, marks, settled, wait_until
+from tests.projects import POLICY, TENTH
+
+DONE = ("completed",)
+LOST = {"orphans": 1, "forfeited": "0.1"}
+#: One retry of Prefect's client takes two or three seconds; five took over a minute.
+SOON = 15.0
 
 
-def _run_of(folder):
-    return (folder / "run.txt").read_text("utf-8")
+@contextmanager
+def in_body(laboratory, name, flow, body):
+    """Run a flow until it is in a body; yield the folder, the process and the run."""
+    folder = laboratory.project(name)
+    with laboratory.running(folder, "run", flow) as process:
+        wait_until(lambda: marks(folder)[body], "the body")
+        yield folder, process, (folder / "run.txt").read_text("utf-8")
 
 
-def killed_script(laboratory):
-    """Kill a script in the middle of a body, and retry its flow run from the UI."""
-    folder = laboratory.project("killed-script")
-    with laboratory.running(folder, "run", "called") as process:
-        wait_until(lambda: marks(folder)["endless"], "the body")
-        before = books(folder)
-        run = _run_of(folder)
-        laboratory.task_reaches(run, "endless", "RUNNING")
+def test_a_killed_script_forfeits_its_charge(laboratory):
+    """Nobody knows what the step did: it stays charged in full, for ever.
+
+    A retry of its flow run replays what was settled and pays for the rest.
+    """
+    with in_body(laboratory, "killed", "called", "endless") as (folder, process, run):
+        assert books(folder) == settled(2, "0.1", outcomes=DONE, open=1)
+        laboratory.reaches(run, "RUNNING", "endless")
         process.kill()
         process.wait()
-    return SimpleNamespace(
-        before=before,
-        after=books(folder),
-        flow=laboratory.state("flow", run),
-        tasks=laboratory.tasks(run),
-        again=laboratory.run(folder, "again", "called", run),
-        at_last=books(folder),
-        marks=marks(folder),
-    )
-
-
-def test_a_killed_script_forfeits_its_charge(found):
-    """Nobody knows what the step did: it stays charged in full, for ever."""
-    seen = found(killed_script)
-    open_one = settled(2, "0.1", outcomes=("completed",), open=1)
-    assert seen.before == open_one
-    lost = {"orphans": 1, "forfeited": "0.1"}
-    assert seen.after == settled(2, "0.1", outcomes=("completed",), **lost)
-    assert (seen.flow, seen.tasks["endless"]) == ("RUNNING", "RUNNING")
-
-
-def test_its_retry_replays_what_was_settled_and_pays_for_the_rest(found):
-    """A dead claim frees its release key."""
-    seen = found(killed_script)
-    assert seen.again == {"name": "Completed", "value": ["first 1", "endless 2"]}
-    assert seen.marks["first"] == 1
-    assert seen.marks["endless"] == 2
-    lost = {"orphans": 1, "forfeited": "0.1"}
-    assert seen.at_last == settled(3, "0.2", outcomes=("completed",) * 2, **lost)
+    assert books(folder) == settled(2, "0.1", outcomes=DONE, **LOST)
+    assert laboratory.state(run) == laboratory.tasks(run)["endless"] == "RUNNING"
+    again = laboratory.run(folder, "again", "called", run)
+    assert again == {"name": "Completed", "value": ["first 1", "endless 2"]}
+    assert (marks(folder)["first"], marks(folder)["endless"]) == (1, 2)
+    assert books(folder) == settled(3, "0.2", outcomes=DONE * 2, **LOST)
 
 
 def _logged_end(folder, name):
@@ -62,50 +62,182 @@ def _logged_end(folder, name):
     return end
 
 
-def stopped(laboratory, name, number, flow, body):
-    """Send a script a signal in the middle of a body."""
-    folder = laboratory.project(name)
-    with laboratory.running(folder, "run", flow) as process:
-        wait_until(lambda: marks(folder)[body], "the body")
-        run = _run_of(folder)
-        process.send_signal(number)
-        process.wait(timeout=600)
-    return SimpleNamespace(
-        books=books(folder),
-        flow=laboratory.state("flow", run),
-        task=_logged_end(folder, body),
-        again=laboratory.run(folder, "again", flow, run),
-        at_last=books(folder),
-        marks=marks(folder),
-    )
-
-
-def terminated(laboratory):
-    """SIGTERM, the step called."""
-    return stopped(laboratory, "term-called", signal.SIGTERM, "called", "endless")
-
-
-def interrupted(laboratory):
-    """SIGINT, the step submitted."""
-    return stopped(laboratory, "int-submitted", signal.SIGINT, "submitted", "lasting")
-
-
-def test_a_called_step_that_is_told_to_stop_is_charged_in_full(found):
+def test_a_called_step_that_is_told_to_stop_is_charged_in_full(laboratory):
     """The body sees no Exception; Prefect's hook fires twice, the charge is one."""
-    seen = found(terminated)
-    assert (seen.flow, seen.task) == ("CRASHED", "Crashed")
-    assert seen.books == settled(2, "0.2", outcomes=("completed", "failed"))
-    assert seen.again == {"name": "Completed", "value": ["first 1", "endless 2"]}
-    assert seen.marks["first"] == 1
-    assert seen.marks["on_running"] == 3
-    outcomes = ("completed", "failed", "completed")
-    assert seen.at_last == settled(3, "0.3", outcomes=outcomes)
+    with in_body(laboratory, "term", "called", "endless") as (folder, process, run):
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=600)
+    assert (laboratory.state(run), _logged_end(folder, "endless")) == (
+        "CRASHED",
+        "Crashed",
+    )
+    outcomes = (*DONE, "failed")
+    assert books(folder) == settled(2, "0.2", outcomes=outcomes)
+    again = laboratory.run(folder, "again", "called", run)
+    assert again == {"name": "Completed", "value": ["first 1", "endless 2"]}
+    assert (marks(folder)["first"], marks(folder)["on_running"]) == (1, 3)
+    assert books(folder) == settled(3, "0.3", outcomes=(*outcomes, *DONE))
 
 
-def test_a_submitted_step_runs_to_its_end_behind_the_crash(found):
+def test_a_submitted_step_runs_to_its_end_behind_the_crash(laboratory):
     """Its release is kept, and a retry of the flow run replays it."""
-    seen = found(interrupted)
-    assert (seen.flow, seen.task) == ("CRASHED", "Completed")
-    assert seen.books == settled(2, "0.2")
-    assert seen.again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
-    assert seen.at_last == settled(2, "0.2")
+    with in_body(laboratory, "int", "submitted", "lasting") as (folder, process, run):
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=600)
+    assert laboratory.state(run) == "CRASHED"
+    assert _logged_end(folder, "lasting") == "Completed"
+    assert books(folder) == settled(2, "0.2")
+    again = laboratory.run(folder, "again", "submitted", run)
+    assert again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
+    assert books(folder) == settled(2, "0.2")
+
+
+@pytest.mark.slow
+def test_a_run_that_a_worker_lost_is_charged_in_full(laboratory):
+    """The next run pays for its own steps; a retry of the lost one replays one."""
+    folder = laboratory.project("worker-killed")
+    source = "from tests.prefect.matrix.programs import called\n"
+    (folder / "flows.py").write_text(source, "utf-8")
+    pool = ("--pool", "killed")
+    words = ("prefect", "work-pool", "create", "--type", "process", "killed")
+    laboratory.command(folder, *words)
+    deploy = ("prefect", "--no-prompt", "deploy", "flows.py:called", "--name", "worker")
+    laboratory.command(folder, *deploy, *pool)
+    made = laboratory.ask("deployments/name/report/worker")["id"]
+
+    def started():
+        path = f"deployments/{made}/create_flow_run"
+        return laboratory.ask(path, state={"type": "SCHEDULED"})["id"]
+
+    worker = ("-m", "prefect", "worker", "start", "--type", "process", *pool)
+    query = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    with laboratory.serving(folder, *worker, **query):
+        lost = started()
+        process = wait_until(lambda: dict(marked(folder)).get("endless"), "the body")
+        laboratory.reaches(lost, "RUNNING", "endless")
+        assert books(folder) == settled(2, "0.1", outcomes=DONE, open=1)
+        os.kill(process, signal.SIGKILL)
+        laboratory.reaches(lost, "CRASHED")
+        assert books(folder) == settled(2, "0.1", outcomes=DONE, **LOST)
+        assert laboratory.tasks(lost) == {"first": "COMPLETED", "endless": "RUNNING"}
+        said = laboratory.command(folder, "dpflow", "ledger", "reservations")
+        assert "forfeited" in said
+        assert "dpflow ledger reservations --close" in said
+        following = started()
+        laboratory.reaches(following, "COMPLETED")
+        retry = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+        laboratory.ask(f"flow_runs/{lost}/set_state", state=retry)
+        laboratory.reaches(lost, "COMPLETED")
+    laboratory.command(folder, "dpflow", "ledger", "verify")
+    assert books(folder, following) == settled(2, "0.2")
+    assert books(folder, lost) == settled(3, "0.2", outcomes=DONE * 2, **LOST)
+    told = laboratory.command(folder, "dpflow", "ledger", "reservations", "--json")
+    (orphan,) = json.loads(told)["reservations"]
+    assert (orphan["step"], orphan["alive"]) == ("endless", False)
+    assert (marks(folder)["first"], marks(folder)["endless"]) == (2, 3)
+
+
+def test_a_process_pool_is_charged_and_refused_as_a_thread_is(laboratory):
+    """The refusal crosses processes with its numbers; nothing behind it runs."""
+    folder = laboratory.project("process-pool")
+    told = laboratory.run(folder, "process_pool")
+    assert told["ended"] == "BudgetExhausted"
+    seen = marked(folder)
+    bodies = [process for text, process in seen if text == "third"]
+    assert len(bodies) == 3
+    assert told["pid"] not in bodies
+    assert [text for text, _ in seen].count("after") == 3
+    assert "left 0.1" in dict(seen)
+    assert books(folder) == settled(3, "0.9", refused=1)
+
+
+@pytest.mark.slow
+def test_dask_is_charged_and_refused_as_a_thread_is(laboratory):
+    """A body whose worker died is charged again; a completed step is replayed."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 1.4}")
+    folder = laboratory.project("dask", policy)
+    assert laboratory.run(folder, "dask") == {
+        "mid_task": "suicide 2",
+        "recomputed": ["first 1", "first 2", "first 3"],
+        "ended": "BudgetExhausted",
+    }
+    seen = marks(folder)
+    assert (seen["suicide"], seen["first"], seen["third"], seen["after"]) == (
+        2,
+        *[3] * 3,
+    )
+    # Four tenths, three thirds and one orphan.
+    assert books(folder) == settled(8, "1.3", outcomes=DONE * 7, refused=1, **LOST)
+
+
+class Relay:
+    """Leads to Prefect's server until it is cut: then nothing answers any more.
+
+    For a client it is the server, which serves other experiments meanwhile.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = urlsplit(server)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._sides = [self._listening]
+        port = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}{self._server.path}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections, and take no more."""
+        for side in self._sides:
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+            side.close()
+
+    def _accept(self) -> None:
+        address = self._server.hostname, self._server.port
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                pair = client, socket.create_connection(address)
+                self._sides += pair
+                for ends in (pair, pair[::-1]):
+                    threading.Thread(target=_forward, args=ends, daemon=True).start()
+
+
+def _forward(one: socket.socket, other: socket.socket) -> None:
+    """Hand on what one side says until it says no more."""
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+
+
+def test_a_killed_server_delays_no_settlement_and_no_end(laboratory):
+    """Three charges are settled, and dpflow's own part of the end is short."""
+    folder = laboratory.project("lost-server")
+    relay = Relay(laboratory.url)
+    reached = {"PREFECT_API_URL": relay.url}
+    with laboratory.running(folder, "lost_server", **reached):
+        wait_until(lambda: marks(folder)["lasting"], "the body", 120)
+        assert books(folder) == settled(2, "0.1", outcomes=DONE, open=1)
+        relay.cut()
+        (folder / "go").touch()
+        wait_until((folder / "values").exists, "the other steps", SOON)
+        wait_until((folder / "flushed").exists, "the end of the flow", SOON)
+        # Prefect itself now tries for a minute to say how the flow ended.
+        assert books(folder) == settled(3, "0.3")
+    assert (folder / "values").read_text("utf-8") == "first 1 lasting 1 first 2"
+    log = (folder / "lost_server.log").read_text("utf-8")
+    assert "the budget artifact could not be published" in log
+
+
+def test_a_server_that_does_not_answer_is_given_up(project, monkeypatch, caplog):
+    """After the patience that there is, with a line in the log."""
+    guarded(dataset="shop", cost=TENTH, flow="report", name="count")(lambda: 1)()
+    monkeypatch.setattr(client_calls, "PATIENCE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        with (
+            temporary_settings({PREFECT_API_URL: url}),
+            caplog.at_level(logging.ERROR, "dpflow"),
+        ):
+            artifacts.publish_budget(current_project())
+    assert "the budget artifact could not be published" in caplog.text

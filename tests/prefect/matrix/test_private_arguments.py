@@ -21,8 +21,8 @@ from pydantic import BaseModel, SecretStr
 from dpflow import DPStepFailed, PureDP, dp_task, private_task
 from dpflow.exceptions import ConfigurationError
 from dpflow.prefect import privacy
-from tests.prefect.matrix.support import mark, marks
-from tests.prefect.support import charges
+from tests.prefect.matrix.support import in_flow, mark, marks
+from tests.projects import kinds
 
 PRIVATE: Any = {
     "dataset": "shop",
@@ -53,6 +53,7 @@ class Model(BaseModel):
 
 
 FRAME = pd.DataFrame({"name": ["x"]})
+NUMBERS = np.arange(3)
 
 
 def copied(text: str) -> str:
@@ -60,17 +61,12 @@ def copied(text: str) -> str:
     return bytes(text, "utf-8").decode()
 
 
-def cache_key(context: object, arguments: dict[str, Any]) -> str:
-    """Stand for an author's cache key."""
-    return f"{context}{arguments}"
-
-
 GIVEN: list[tuple[object, object]] = [
     (FRAME, FRAME),
     ([FRAME], FRAME),
     ({"data": {"deep": FRAME}}, FRAME),
     (Pair(FRAME), FRAME),
-    (np.arange(3), None),
+    (NUMBERS, NUMBERS),
     ("rows of Ann", copied("rows of Ann")),
     (["rows of Ann"], copied("rows of Ann")),
     ({"rows of Ann": 1}, copied("rows of Ann")),
@@ -82,83 +78,67 @@ GIVEN: list[tuple[object, object]] = [
 ]
 
 
-@pytest.fixture
-def within(monkeypatch):
-    """Return a function that lets steps be looked at as in a flow of a parameter."""
-
-    def enter(data):
-        context = SimpleNamespace(parameters={"data": data})
-        monkeypatch.setattr(
-            privacy, "FlowRunContext", SimpleNamespace(get=lambda: context)
-        )
-
-    return enter
-
-
-@pytest.mark.parametrize(("given", "argument"), GIVEN)
-def test_a_private_argument_is_found_in_the_flows_parameters(within, given, argument):
+def test_a_private_argument_is_found_in_the_flows_parameters(monkeypatch):
     """By identity, and if it is plain data by its value, wherever it is inside."""
-    within(given)
-    value = given if argument is None else argument
-    for frame in (value, allow_failure(value)):
-        with pytest.raises(ConfigurationError, match=KEPT) as caught:
-            privacy.check_flow_parameters(count.step, {"frame": frame})
-        assert "Ann" not in str(caught.value)
-        assert "'frame' is in the parameter 'data'" in str(caught.value)
+    for given, argument in GIVEN:
+        context = SimpleNamespace(parameters={"data": given})
+        found = SimpleNamespace(get=lambda context=context: context)
+        monkeypatch.setattr(privacy, "FlowRunContext", found)
+        for frame in (argument, allow_failure(argument)):
+            with pytest.raises(ConfigurationError, match=KEPT) as caught:
+                privacy.check_flow_parameters(count.step, {"frame": frame})
+            assert "Ann" not in str(caught.value)
+            assert "'frame' is in the parameter 'data'" in str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["call", "submit", "map", "fn"])
-def test_a_private_argument_from_the_flows_parameters_is_refused(project, how):
+def test_a_private_argument_from_the_flows_parameters_is_refused(project):
     """However the step is called; what is only equal runs."""
-
-    def ask(value):
-        if how == "map":
-            return count.map([value], unmapped(2)).result()[0]
-        if how == "submit":
-            return count.submit(allow_failure(value)).result()
-        return {"call": count, "fn": count.fn}[how](value)
+    ways = (
+        count,
+        count.fn,
+        lambda value: count.map([value], unmapped(2)).result()[0],
+        lambda value: count.submit(allow_failure(value)).result(),
+    )
 
     @flow(name="report", validate_parameters=False)
     def report(data):
-        with pytest.raises(ConfigurationError, match=KEPT):
-            ask(data[0])
-        with pytest.raises(ConfigurationError, match=KEPT):
-            ask(copied("rows of Ann"))
+        for ask in ways:
+            for private in (data[0], copied("rows of Ann")):
+                with pytest.raises(ConfigurationError, match=KEPT):
+                    ask(private)
         assert marks() == {}
-        return ask(pd.DataFrame({"name": ["x"]}))
+        return [ask(pd.DataFrame({"name": ["x"]})) for ask in ways]
 
-    assert report([FRAME, "rows of Ann", True]) == 1
-    assert charges(project) == 1
-
-
-@pytest.mark.parametrize("name", ["count-{frame}", "{week}-{frame.shape}", "{nobody}"])
-def test_a_run_is_not_named_after_private_arguments(name):
-    """The template is checked when the step is defined, and when it is renamed."""
-    with pytest.raises(ConfigurationError, match="task_run_name"):
-        dp_task(**PRIVATE, task_run_name=name)(count.fn.__wrapped__)
-    with pytest.raises(ConfigurationError, match="task_run_name"):
-        count.with_options(task_run_name=name)
+    assert len(report([FRAME, "rows of Ann", True])) == 4
+    assert kinds().count("reserve") == marks()["count"]
 
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
+    *[
+        ({"task_run_name": name}, "task_run_name")
+        for name in ("count-{frame}", "{week}-{frame.shape}", "{nobody}")
+    ],
     ({"task_run_name": lambda: "x"}, "is a function, which sees"),
     ({"cache_policy": INPUTS}, "unsalted digest"),
     ({"cache_policy": DEFAULT}, "unsalted digest"),
     ({"cache_policy": RUN_ID + INPUTS}, "unsalted digest"),
-    ({"cache_key_fn": cache_key}, "cache_key_fn= sees"),
+    ({"cache_key_fn": lambda *_: "x"}, "cache_key_fn= sees"),
     ({"result_storage_key": "{parameters[frame]}"}, "result_storage_key"),
     ({"result_storage_key": "{task_run.parameters[frame]}"}, "result_storage_key"),
     ({"result_storage_key": "{parameters}"}, "result_storage_key"),
+    ({"log_prints": True}, "log_prints= sends what the body"),
+    ({"log_prints": None}, "log_prints= sends what the body"),
 ]
 
 
-@pytest.mark.parametrize(("options", "reason"), OPTIONS)
-def test_options_that_keep_private_arguments_are_refused(options, reason):
+def test_options_that_keep_private_arguments_are_refused():
     """When the step is defined, and when it gets other options."""
-    with pytest.raises(ConfigurationError, match=reason):
-        dp_task(**PRIVATE, **options)(count.fn.__wrapped__)
-    with pytest.raises(ConfigurationError, match=reason):
-        count.with_options(**options)
+    for options, reason in OPTIONS:
+        with pytest.raises(ConfigurationError, match=reason):
+            dp_task(**PRIVATE, **options)(count.fn.__wrapped__)
+        with pytest.raises(ConfigurationError, match=reason):
+            count.with_options(**options)
+    assert count.with_options(log_prints=False).log_prints is False
 
 
 class Shop:
@@ -180,17 +160,14 @@ class Shop:
 def test_a_background_step_over_private_data_is_refused(project, step, given, named):
     """Prefect would pickle it, or the instance with all it holds, to its storage."""
     ways = (step.delay, lambda given: step.apply_async((given,)), step.submit)
-    refused = []
 
-    @flow(name="report", task_runner=PrefectTaskRunner())
     def report():
         for ask in ways:
             with pytest.raises(ConfigurationError, match="as a pickle that stays") as e:
                 ask(given)
-            refused.append(e.value.message)
+            assert f"({named})" in e.value.message
 
-    report()
-    assert ["(" + named + ")" in told for told in refused] == [True] * 3
+    in_flow(report, task_runner=PrefectTaskRunner())()
 
 
 def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path):
@@ -198,18 +175,12 @@ def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path):
     storage = tmp_path / "storage"
     block = LocalFileSystem(basepath=str(storage))
     block.save("inside", overwrite=True, _sync=True)
-
-    @task
-    def inside() -> str:
-        return "not-released"
+    inside = task(lambda: "not-released")
+    outside = task(lambda value: f"stored-{value}")
 
     @task
     async def inside_async() -> str:
         return "not-released"
-
-    @task
-    def outside(value: str) -> str:
-        return f"stored-{value}"
 
     @dp_task(dataset="shop", cost=PRIVATE["cost"], persist_result=True)
     def step() -> str:
@@ -219,21 +190,18 @@ def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path):
     async def step_async() -> str:
         return f"released-{len(await inside_async())}"
 
-    @flow(
-        name="report",
-        persist_result=True,
-        result_storage=block,
-        result_serializer="json",
-    )
+    stored: Any = {"persist_result": True, "result_serializer": "json"}
+
+    @flow(name="report", result_storage=block, **stored)
     async def report():
         return outside(step() + await step_async() + step.fn())
 
     with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: True}):
         expected = "stored-released-24released-12released-24"
         assert asyncio.run(report()) == expected
-    stored = "".join(path.read_text("utf-8") for path in storage.iterdir())
-    assert expected in stored
-    assert "not-released" not in stored
+    found = "".join(path.read_text("utf-8") for path in storage.iterdir())
+    assert expected in found
+    assert "not-released" not in found
 
 
 def test_a_loaders_error_is_told_by_its_type(project, caplog):
@@ -242,17 +210,11 @@ def test_a_loaders_error_is_told_by_its_type(project, caplog):
     def load() -> int:
         raise ValueError("canary-31415")
 
-    hidden, shown = private_task()(load), private_task(errors="keep")(load)
-
-    @flow(name="report")
-    def report(keep: bool):
-        return (shown if keep else hidden)()
-
     with pytest.raises(
         DPStepFailed, match="ValueError in private task 'load'"
     ) as found:
-        report(keep=False)
+        in_flow(private_task()(load))()
     assert found.value.__context__ is None
     assert "canary-31415" not in caplog.text
     with pytest.raises(ValueError, match="canary-31415"):
-        report(keep=True)
+        in_flow(private_task(errors="keep")(load))()

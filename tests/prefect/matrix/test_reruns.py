@@ -1,24 +1,28 @@
-"""Prefect runs completed steps again; what was released is replayed, at no cost."""
+"""Bodies that Prefect runs again, stops or caches: each is charged or replayed."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
+import uuid
 
 import pytest
 from prefect import flow
+from prefect.cache_policies import INPUTS
 from prefect.client.orchestration import get_client
-from prefect.exceptions import Pause
-from prefect.flow_runs import pause_flow_run, resume_flow_run, suspend_flow_run
+from prefect.locking.memory import MemoryLockManager
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.transactions import IsolationLevel, transaction
 from typer.testing import CliRunner
 
-from dpflow import PureDP, dp_flow, dp_task
+from dpflow import dp_flow, dp_task
 from dpflow.cli import app
 from tests.prefect.matrix.support import (
     books,
     charged_bodies,
     execute,
     flow_run,
+    in_flow,
     mark,
     marks,
     run_again,
@@ -26,9 +30,20 @@ from tests.prefect.matrix.support import (
     task_runs,
     wait_until,
 )
-from tests.projects import POLICY
+from tests.projects import POLICY, TENTH
 
-TENTH = PureDP(epsilon="0.1")
+SERIAL = INPUTS.configure(
+    isolation_level=IsolationLevel.SERIALIZABLE, lock_manager=MemoryLockManager()
+)
+
+
+#: Lets the bodies that wait go on.
+OVER = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _waiting():
+    OVER.clear()
 
 
 @dp_task(dataset="shop", cost=TENTH)
@@ -38,21 +53,24 @@ def steady(week: int) -> str:
 
 
 @dp_task(dataset="shop", cost=TENTH)
-def shaky(good_from: int) -> int:
-    """Fail until the body has run so often."""
-    if (turn := mark("shaky")) < good_from:
-        raise ValueError
-    return turn
+def endless() -> None:
+    """Wait in small steps that a timeout can interrupt."""
+    mark("body")
+    while not OVER.wait(0.02):
+        pass
+    mark("body ended")
 
 
 def test_each_retry_of_a_task_is_a_charge(project):
     """Prefect repeats the task run's id and counts up; every attempt may release."""
 
-    @flow(name="report")
-    def report():
-        return shaky.with_options(retries=2)(3)
+    @dp_task(dataset="shop", cost=TENTH, retries=2)
+    def shaky() -> int:
+        if (turn := mark("shaky")) < 3:
+            raise ValueError
+        return turn
 
-    assert report() == 3
+    assert in_flow(shaky)() == 3
     assert marks() == {"shaky": 3}
     outcomes = ("failed", "failed", "completed")
     assert books() == settled(3, "0.3", outcomes=outcomes)
@@ -63,18 +81,24 @@ def test_each_retry_of_a_task_is_a_charge(project):
 
 @pytest.mark.parametrize("make_flow", [flow, dp_flow])
 def test_a_flow_retry_replays_completed_steps(project, make_flow):
-    """The second execution makes new task runs; the release is served again."""
+    """The second execution makes new task runs; the release is served again.
 
-    @make_flow(name="report", retries=1)
+    A transaction that is rolled back refunds nothing: the value was seen.
+    """
+    rolled = []
+    step = steady.with_options(persist_result=True)
+    step.on_rollback_hooks = [lambda _: rolled.append(1)]
+
     def report():
-        value = steady(1)
-        if mark("flow") == 1:
-            raise RuntimeError
+        with transaction():
+            value = step(1)
+            if mark("flow") == 1:
+                raise RuntimeError
         return value
 
-    state = report(return_state=True)
+    state = in_flow(report, make_flow=make_flow, retries=1)(return_state=True)
     assert state.result() == "1: execution 1"
-    assert marks() == {"steady": 1, "flow": 2}
+    assert (marks(), rolled) == ({"steady": 1, "flow": 2}, [1])
     assert books() == settled(1, "0.1")
     run = state.state_details.flow_run_id
     assert flow_run(run).run_count == 2
@@ -86,28 +110,19 @@ def test_a_retry_from_the_ui_after_exhaustion_and_a_new_term_pays_for_the_rest(
 ):
     """What the old term paid for is replayed; only the refused step is charged anew."""
     make_project(f"{POLICY}lifetime: {{epsilon: 2}}\n")
-
-    @dp_flow(name="report")
-    def report():
-        return [steady(week) for week in range(11)]
-
+    report = in_flow(lambda: [steady(week) for week in range(11)], make_flow=dp_flow)
     first = report(return_state=True)
     run = first.state_details.flow_run_id
-    done = books()
-    assert (first.name, done) == ("BudgetExhausted", settled(10, "1", refused=1))
-    applied = CliRunner().invoke(
-        app, ["policy", "apply", "shop", "--new-term", "--reason", "a new year"]
-    )
+    assert (first.name, books()) == ("BudgetExhausted", settled(10, "1", refused=1))
+    words = ("policy", "apply", "shop", "--new-term", "--reason", "a new year")
+    applied = CliRunner().invoke(app, [*words])
     assert applied.exit_code == 0, applied.stderr
     second = run_again(report, run)
     assert second.result() == [f"{week}: execution {week + 1}" for week in range(11)]
     assert marks() == {"steady": 11}
     stored = flow_run(run)
     assert (stored.state.name, stored.run_count) == ("Completed", 2)
-    kinds = [entry.kind for entry in _newest_term()]
-    assert sorted(kinds) == ["open", "reserve", "settle"]
-    (charge,) = [entry for entry in _newest_term() if entry.kind == "reserve"]
-    assert (charge.amount["epsilon"], charge.run) == ("0.1", str(run))
+    assert books(run=run).spent == "1.1"
 
 
 def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
@@ -117,14 +132,14 @@ def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
     """
     second_ended = threading.Event()
 
-    @dp_flow(name="report")
-    def report():
+    def twice():
         value = steady(1)
         if mark("flow") == 1:
             assert second_ended.wait(60)
             return value
         return [steady(week) for week in range(11)]
 
+    report = in_flow(twice, make_flow=dp_flow)
     with get_client(sync_client=True) as client:
         run = client.create_flow_run(report).id
     states = []
@@ -142,39 +157,122 @@ def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
     assert books() == settled(10, "1", refused=1)
 
 
-def _newest_term():
-    from dpflow.guard.project import current_project
-    from dpflow.ledger.views import history
+def time_out_in_body(run):
+    """Run with longer timeouts until one ends the body; return its name and outcome.
 
-    found = history(current_project().ledger, "shop")
-    return [entry for entry in found if entry.account == "shop#2"]
-
-
-@dp_flow(name="report")
-def pausing(pause: str) -> list[str]:
-    """Stop between two steps, and go on when told to."""
-    mark("flow")
-    first = steady(1)
-    if pause == "suspend":
-        suspend_flow_run(timeout=60)
-    elif pause == "pause":
-        pause_flow_run(timeout=60, poll_interval=1)
-    return [first, steady(2)]
+    A timeout that ends before the body begins may be charged, too.
+    """
+    earlier = ()
+    for seconds in (0.5, 4, 30, 240):
+        name = run(seconds)
+        wait_until(lambda: books().open == 0, "the settlement")
+        found = books()
+        if marks():
+            break
+        earlier = found.outcomes
+    count = len(found.outcomes)
+    assert (found.orphans, found.spent) == (0, f"0.{count}")
+    return name, found.outcomes[len(earlier) :]
 
 
-def test_suspend_and_resume_replays_what_was_released(project):
-    """The whole flow runs again from the top, under the same run count."""
-    deployment = pausing.to_deployment("nightly", parameters={"pause": "suspend"})
-    with get_client(sync_client=True) as client:
-        made = deployment.apply()
-        run = client.create_flow_run_from_deployment(made).id
-    # A worker's process ends here: Pause is no Exception.
-    with pytest.raises(Pause):
-        execute(pausing, run)
-    assert flow_run(run).state.name == "Suspended"
-    assert marks() == {"flow": 1, "steady": 1}
-    resume_flow_run(run)
-    assert execute(pausing, run).result() == ["1: execution 1", "2: execution 2"]
-    assert marks() == {"flow": 2, "steady": 2}
-    assert books() == settled(2, "0.2")
-    assert flow_run(run).run_count == 1
+@pytest.mark.parametrize("how", ["called", "submitted"])
+def test_a_task_timeout_is_charged_in_full(project, how):
+    """The body sees CancelledError, no Exception, in worker threads too."""
+
+    @flow(name="report")
+    def report(seconds):
+        limited = endless.with_options(timeout_seconds=seconds)
+        if how == "called":
+            return limited(return_state=True).name
+        future = limited.submit()
+        future.wait()
+        return future.state.name
+
+    assert time_out_in_body(report) == ("TimedOut", ("failed",))
+    assert marks() == {"body": 1}
+
+
+@pytest.mark.parametrize("how", ["called", "submitted"])
+def test_a_flow_timeout_leaves_no_step_uncharged(project, how):
+    """A submitted step runs to its end behind the flow's, and is settled."""
+
+    def timed(seconds):
+        OVER.clear()
+
+        def report():
+            if how == "called":
+                endless()
+            try:
+                endless.submit().wait()
+            finally:
+                OVER.set()
+
+        limited = in_flow(report, make_flow=dp_flow, timeout_seconds=seconds)
+        return limited(return_state=True).name
+
+    ended = how == "submitted"
+    outcome = "completed" if ended else "failed"
+    assert time_out_in_body(timed) == ("TimedOut", (outcome,))
+    assert marks() == {"body": 1, **({"body ended": 1} if ended else {})}
+
+
+def test_steps_that_nobody_awaits_are_charged_if_they_run(project):
+    """`dp_flow` waits for all."""
+    runner = ThreadPoolTaskRunner(max_workers=1)
+
+    def report():
+        for week in range(3):
+            steady.submit(week)
+
+    waiting = in_flow(report, make_flow=dp_flow, task_runner=runner)
+    assert waiting(return_state=True).is_completed()
+    assert marks() == {"steady": 3}
+    assert books() == settled(3, "0.3")
+
+
+@pytest.mark.parametrize(
+    ("options", "second", "bodies"),
+    [
+        ({"cache_policy": INPUTS, "persist_result": True}, "Cached", 1),
+        ({"cache_policy": INPUTS, "persist_result": False}, "Completed", 2),
+        (
+            {"cache_policy": INPUTS, "persist_result": True, "refresh_cache": True},
+            "Completed",
+            2,
+        ),
+        ({}, "Completed", 2),
+    ],
+    ids=["inputs", "not stored", "refreshed", "plain"],
+)
+def test_another_run_is_charged_unless_prefect_has_the_value(
+    project, options, second, bodies
+):
+    """The guard is in the body: Prefect's hit is free, its miss is a charge."""
+    # An argument of this test alone: INPUTS keys are shared by all tasks.
+    step, week = steady.with_options(**options), uuid.uuid4().hex
+    run = in_flow(lambda: step(week, return_state=True).name)
+    assert [run(), run()] == ["Completed", second]
+    assert marks() == {"steady": bodies}
+    assert books() == settled(bodies, f"0.{bodies}")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"cache_policy": SERIAL, "persist_result": True}]
+)
+def test_three_identical_submits_are_one_charge(project, options):
+    """The first claims the release, the others wait for it and replay."""
+
+    @dp_task(dataset="shop", cost=TENTH, **options)
+    def count(week: str) -> int:
+        assert OVER.wait(60)
+        return mark("count")
+
+    def thrice():
+        week = uuid.uuid4().hex
+        futures = [count.submit(week) for _ in range(3)]
+        OVER.set()
+        return [future.result() for future in futures]
+
+    assert in_flow(thrice)() == [1, 1, 1]
+    assert marks() == {"count": 1}
+    assert books() == settled(1, "0.1")

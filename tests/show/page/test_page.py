@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import os
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
 
-from dpflow import Laplace, PureDP, guarded
-from dpflow.exceptions import BudgetRefused, DPStepFailed
+from dpflow import Gaussian, Laplace, PureDP, guarded, release
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.findings import Finding, Verification
 from dpflow.ledger.records import OpenReservation
@@ -57,30 +59,6 @@ def shop(tmp_path, monkeypatch):
         with pytest.raises(BudgetRefused):
             greedy()
     return tmp_path
-
-
-def test_a_page_says_what_there_is(shop):
-    """Status, guarantee, odometer, alerts, refusals, releases and the stamp."""
-    text = render(report())
-    tree = Tree(text)
-    headings = tree.words("h1", "h2", "h3")
-    assert headings[0] == "Privacy budget report"
-    assert {"Status", "shop", "Refusals", "Releases", "Is the ledger whole?"} <= set(
-        headings
-    )
-    said = " ".join(each for _, each in tree.text)
-    assert (
-        "Every customer, over all reports of this term: epsilon at most 1, delta at"
-        in said
-    )
-    assert "if every declared sensitivity is right" in said
-    # Both tables stack on a narrow screen: there each cell shows its column's name.
-    assert text.count('<table class="cards"') == 2
-    assert 'data-label="lost at most"' in text
-    assert "50% of the budget of shop#1 is used, since" in said
-    assert "The ledger agrees with its journal." in said
-    assert "Witness: agrees." in said
-    assert "2 of 2, newest first; those alike stand together." in said
 
 
 def test_a_page_of_a_bad_ledger_says_so_first(shop):
@@ -156,7 +134,6 @@ def test_hostile_names_are_text(shop):
             dataset=EVIL,
             accounts=(view, *section.standing.accounts[1:]),
         ),
-        headline=EVIL,
         guarantee=EVIL,
         terms=(replace(section.terms[-1], unit=EVIL, frozen=freeze),) * 2,
         refusals=(replace(refusal, body=body),),
@@ -221,6 +198,46 @@ def test_without_escaping_the_test_above_would_fail(shop, monkeypatch):
         page._environment.cache_clear()
 
 
+GATED = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: gdp
+odometer: {theorem: rdp, delta: 1e-6}
+flows:
+  weekly: {halt_at_epsilon: 0.8}
+"""
+
+
+def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
+    """The page and the picture say by which gate, and count the same."""
+    make_project(tmp_path, monkeypatch, GATED)
+    cost = Gaussian(sensitivity=1, sigma=30)
+    count = guarded(dataset="shop", cost=cost, flow="weekly", name="count", fresh=True)(
+        lambda: release(4000)
+    )
+    refused = 0
+    while refused < 2:
+        try:
+            count()
+        except BudgetExhausted:
+            refused += 1
+    made = report()
+    (section,) = made.sections
+    assert section.refused == 2
+    assert "2 refusals" in section.burn_down.sentence()
+    titles = [title for title, _ in section.burn_down.lines]
+    assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
+    tree = Tree(render(made))
+    said = " ".join(each for _, each in tree.text)
+    assert "Halted by the odometer of weekly since" in said
+    assert "weekly: halted by its odometer" in said
+    # A bar is red from its first per mille on where nothing runs.
+    (meter,) = tree.all("meter")
+    assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
+
+
 def test_it_can_be_read_by_everyone(shop):
     """Language, one h1, headings in order, texts for pictures, heads of tables."""
     text = render(report())
@@ -243,3 +260,31 @@ def test_it_can_be_read_by_everyone(shop):
     assert set(targets) <= set(names)
     for _, attrs in tree.found:
         assert attrs.get("aria-labelledby", "main") in names
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Return a function that opens a page in a browser; it gives picture and errors."""
+    browser = os.environ.get("DPFLOW_BROWSER")
+    if not browser:
+        pytest.skip("DPFLOW_BROWSER names no Chromium; `make browser` does")
+
+    def look(text, *options):
+        file, picture = tmp_path / "page.html", tmp_path / "page.png"
+        file.write_text(text, "utf-8")
+        flags = ("--headless", "--no-sandbox", "--enable-logging=stderr", *options)
+        words = [browser, *flags, f"--screenshot={picture}", file.as_uri()]
+        done = subprocess.run(words, capture_output=True, timeout=300, check=True)
+        return picture.read_bytes(), b"CONSOLE" in done.stderr
+
+    return look
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_page_without_an_error(shop, browse):
+    """Light, dark and narrow pages differ; a script that fails would be noticed."""
+    text, dark = render(report()), "--blink-settings=preferredColorScheme=0"
+    pictures = [browse(text, *o) for o in ((), (dark,), ("--window-size=320,900",))]
+    assert len({picture for picture, _ in pictures}) == 3
+    assert not any(wrong for _, wrong in pictures)
+    assert browse("<script>nothing()</script>")[1]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
-from prefect import flow
 from prefect.client.orchestration import get_client
 
 import dpflow.prefect.events
@@ -16,9 +15,8 @@ from dpflow import dp_flow, dp_task
 from dpflow.prefect import delivery
 from dpflow.prefect.delivery import Delivery
 from tests.pages import run_forked
-from tests.prefect.matrix.support import wait_until
-from tests.prefect.support import charges
-from tests.projects import POLICY, TENTH
+from tests.prefect.matrix.support import in_flow, wait_until
+from tests.projects import POLICY, TENTH, kinds
 
 #: Longer than any test: nothing is delivered unless it is flushed.
 NEVER = 3600.0
@@ -59,20 +57,19 @@ def test_notices_are_delivered_in_their_order():
     assert prefect.got == list(range(500))
 
 
-def test_a_queue_that_stays_full_drops_and_says_so(caplog):
+def test_a_queue_that_stays_full_drops_and_says_so(caplog, monkeypatch):
     """One step waits, the next do not; what was taken is delivered after all."""
     prefect = Prefect()
     prefect.open.clear()
-    made = Delivery(prefect, pause=NEVER, most=2, patience=0.2)
+    made = Delivery(prefect, pause=NEVER, most=2, patience=0)
     made.put(notice(1))
-    assert not made.flush(0.01)
-    assert prefect.began.wait(60)  # one is under way, two wait
-    for number in (2, 3):
+    assert not made.flush(0)
+    assert prefect.began.wait(60)  # One is under way, two wait.
+    waits = mock.Mock(wraps=made._hurry)
+    monkeypatch.setattr(made, "_hurry", waits)
+    for number in range(2, 104):
         made.put(notice(number))
-    start = time.monotonic()
-    for number in range(4, 104):
-        made.put(notice(number))
-    assert time.monotonic() - start < 10  # not a hundred times its patience
+    assert waits.call_count == 1
     assert caplog.text.count("Prefect takes no events") == 1
     prefect.open.set()
     assert made.flush(60)
@@ -132,22 +129,21 @@ def test_a_process_that_ends_sends_what_waits(make_project, forked):
 @pytest.mark.parametrize("ending", ["value", "error"])
 def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch, ending):
     """However it ends."""
-    sent = _sent(monkeypatch)
+    assert delivery.flush(60)
+    sent = []
+    monkeypatch.setattr(
+        dpflow.prefect.events, "emit_event", lambda event, **_: sent.append(event)
+    )
     monkeypatch.setattr(delivery._delivery, "_pause", NEVER)
+    count = dp_task(dataset="shop", cost=TENTH, name="count")(lambda: 1)
 
-    @dp_task(dataset="shop", cost=TENTH)
-    def count():
-        return 1
-
-    @dp_flow(name="report")
     def report():
         count()
-        if ending == "error":
-            raise LookupError
-        return 1
+        return {"value": 1}[ending]
 
-    report(return_state=True)
-    assert sent == ["reserved", "term-opened", "settled"]
+    in_flow(report, make_flow=dp_flow)(return_state=True)
+    names = ("reserved", "term-opened", "settled")
+    assert sent == [f"dpflow.budget.{name}" for name in names]
 
 
 def test_a_step_is_settled_while_prefect_hangs(project, monkeypatch):
@@ -156,31 +152,11 @@ def test_a_step_is_settled_while_prefect_hangs(project, monkeypatch):
     monkeypatch.setattr(
         dpflow.prefect.events, "emit_event", lambda **_: opened.wait(60)
     )
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def count(number):
-        return number
-
-    @flow(name="report")
-    def report():
-        return [count(number) for number in range(3)]
-
+    count = dp_task(dataset="shop", cost=TENTH, name="count")(lambda number: number)
     try:
-        assert report() == [0, 1, 2]
-        assert charges(project) == 3
+        assert in_flow(lambda: [count(n) for n in range(3)])() == [0, 1, 2]
+        assert kinds() == ["reserve", "settle"] * 3
         assert not opened.is_set()
     finally:
         opened.set()
     assert delivery.flush(60)
-
-
-def _sent(monkeypatch):
-    """Collect the kinds of events instead of sending them."""
-    assert delivery.flush(60)
-    found = []
-    monkeypatch.setattr(
-        dpflow.prefect.events,
-        "emit_event",
-        lambda event, **_: found.append(event.removeprefix("dpflow.budget.")),
-    )
-    return found

@@ -1,0 +1,152 @@
+"""Kinds of values that a release can hold, by type and by name, and their limits."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union
+
+from dpflow.exceptions import ReleaseError
+from dpflow.libraries import comes_from
+
+#: Longest text that a ledger row holds, in characters (all of them ASCII).
+MAX_TEXT = 16 * 2**20
+
+#: Deepest nesting of containers.
+MAX_DEPTH = 50
+
+#: The key that marks a JSON object as a typed value.
+TYPE_KEY = "$type"
+
+#: Forms of annotations whose values are, or hold, values of their arguments.
+_FORMS = (Annotated, Literal, Union, UnionType, list, tuple, set, frozenset, dict)
+
+
+class Kind(NamedTuple):
+    """A way to store the values of one type.
+
+    Attributes:
+        name: Name in the text.
+        parts: Returns the parts of a value, each of them storable.
+        make: Returns the value that has the given parts.
+        inherited: Whether it also stores the values of subclasses.
+    """
+
+    name: str
+    parts: Callable[[Any], Iterable[Any]]
+    make: Callable[..., Any]
+    inherited: bool = False
+
+
+#: Kinds by the types of their values.
+KINDS: dict[type, Kind] = {}
+_BY_NAME: dict[str, Kind] = {}
+#: Libraries whose kinds load when a value or a text needs them.
+_LIBRARIES = ("numpy", "pandas", "polars", "pyarrow")
+
+
+def register(kinds: Mapping[type, Kind]) -> None:
+    """Add kinds of values.
+
+    Args:
+        kinds: Kinds by the types of their values.
+    """
+    _BY_NAME.update({kind.name: kind for kind in kinds.values()})
+    KINDS.update(kinds)
+
+
+def kind_of(value: object) -> Kind | None:
+    """Return the kind of a value; None if no kind stores it exactly."""
+    cls = type(value)
+    for library in () if cls in KINDS else _LIBRARIES:
+        if comes_from(value, library):
+            import_module(f"{__package__}.{library}")
+    return kind_of_type(cls)
+
+
+def kind_of_type(cls: type) -> Kind | None:
+    """Return the kind of a type's values, as far as its module is loaded."""
+    # The nearest kind decides: a value of a subclass may hold more.
+    nearest = next((base for base in cls.__mro__ if base in KINDS), cls)
+    kind = KINDS.get(nearest)
+    return kind if nearest is cls or (kind and kind.inherited) else None
+
+
+def kind_named(name: str) -> Kind:
+    """Return a kind by its name.
+
+    Raises:
+        ReleaseError: If no kind has this name.
+    """
+    library = name.partition(".")[0]
+    if name not in _BY_NAME and library in _LIBRARIES:
+        import_module(f"{__package__}.{library}")
+    if name not in _BY_NAME:
+        msg = (
+            f"a stored release has the unknown type {name[:200]!r}. A declared class "
+            "must be under @releasable, and its module imported before the replay; "
+            "another type was written by a newer dpflow or by something else."
+        )
+        raise ReleaseError(msg)
+    return _BY_NAME[name]
+
+
+def unstorable_type(annotation: object) -> type | None:
+    """Return a type in an annotation that no release can hold; None if none is known.
+
+    Args:
+        annotation: A type, or a form of `typing` such as `list[int]`.
+    """
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        inside = tuple(map(type, inside))
+    if origin in _FORMS:
+        parts = inside[:1] if origin is Annotated else inside
+        return next(filter(None, map(unstorable_type, parts)), None)
+    cls = origin or annotation
+    if not isinstance(cls, type) or cls in (Any, type(None), bool, list):
+        return None
+    if kind_of_type(cls) or cls.__module__.partition(".")[0] in _LIBRARIES:
+        return None
+    # A value may be of a class that inherits from it.
+    several = inspect.isabstract(cls) or any(issubclass(k, cls) for k in tuple(KINDS))
+    return None if several else cls
+
+
+def unstorable(value: object, hint: str) -> ReleaseError:
+    """Build the error for a value that cannot be stored; it names the type only."""
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    name = f"{module}{kind.__qualname__}"
+    return ReleaseError(f"a value of type {name} cannot be stored; {hint}.", type=name)
+
+
+def check_size(characters: int) -> None:
+    """Refuse a text beyond the limit.
+
+    Raises:
+        ReleaseError: If it is too long.
+    """
+    if characters > MAX_TEXT:
+        msg = (
+            f"the value needs more than {MAX_TEXT // 2**20} MiB of text and cannot be "
+            "stored; release fewer numbers, or a numpy array in place of a list."
+        )
+        raise ReleaseError(msg)
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a value nested beyond the limit.
+
+    Raises:
+        ReleaseError: If it is nested too deeply.
+    """
+    if depth > MAX_DEPTH:
+        msg = (
+            f"the value is nested deeper than {MAX_DEPTH} levels (or contains itself) "
+            "and cannot be stored; release a flatter value."
+        )
+        raise ReleaseError(msg)

@@ -1,0 +1,65 @@
+"""Kinds of Arrow: tables column by column.
+
+Not as Arrow's own IPC: its bytes keep what a mask took away (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dpflow.ledger.codec.kinds import Kind, register, unstorable
+
+_PLAIN: tuple[Callable[[], Any], ...] = (
+    *(pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32),
+    *(pa.uint64, pa.float32, pa.float64, pa.bool_, pa.null, pa.string),
+    *(pa.large_string, pa.binary, pa.large_binary),
+)
+#: Each type with its arguments, and that as which its values are written, if another.
+_TYPES: dict[str, tuple[Callable[..., Any], tuple[str, ...], Any]] = {
+    **{str(kind()): (kind, (), None) for kind in _PLAIN},
+    "decimal128": (pa.decimal128, ("precision", "scale"), None),
+    "date32": (pa.date32, (), pa.int32()),
+    "timestamp": (pa.timestamp, ("unit", "tz"), pa.int64()),
+}
+
+
+def _array_parts(array: Any) -> list[Any]:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        # Only the names that stand in it: others may be of rows that were left out.
+        return ["dictionary", [str(kind.index_type)], array.cast(kind.value_type)]
+    name = str(kind).partition("(")[0].partition("[")[0]
+    if name not in _TYPES:
+        hint = f"a column of {kind} has no exact text; cast it to numbers or text"
+        raise unstorable(array, hint)
+    _, names, written = _TYPES[name]
+    whole = array if written is None else array.cast(written)
+    return [name, [getattr(kind, each) for each in names], whole.to_pylist()]
+
+
+def _make_array(name: str, arguments: list[Any], values: Any) -> Any:
+    if name == "dictionary":
+        index = _TYPES[arguments[0]][0]()
+        return values.dictionary_encode().cast(pa.dictionary(index, values.type))
+    make, _, written = _TYPES[name]
+    kind = make(*arguments)
+    return pa.array(values, written or kind).cast(kind)
+
+
+_KINDS: dict[type, Kind] = {
+    pa.Array: Kind("pyarrow.Array", _array_parts, _make_array, inherited=True),
+    pa.ChunkedArray: Kind(
+        "pyarrow.ChunkedArray",
+        lambda chunks: [chunks.combine_chunks()],
+        lambda array: pa.chunked_array([array]),
+    ),
+    pa.Table: Kind(
+        "pyarrow.Table",
+        lambda table: [table.column_names, table.columns],
+        lambda names, columns: pa.Table.from_arrays(columns, names=names),
+    ),
+}
+register(_KINDS)

@@ -1,0 +1,195 @@
+"""Deployed flows: keyless steps, paused schedules, and servers that start late."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from prefect import Flow, flow
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    temporary_settings,
+)
+from typer.testing import CliRunner
+
+from dpflow import dp_flow, dp_task
+from dpflow.cli import app
+from dpflow.prefect import keyless_steps
+from dpflow.prefect.deployments import DPFlow, steps_in_code
+from tests.prefect.matrix.laboratory import Laboratory
+from tests.prefect.matrix.support import (
+    books,
+    resume_insisting,
+    run_deployed,
+    wait_until,
+)
+from tests.projects import POLICY, TENTH
+
+SERVED = """
+from datetime import timedelta
+from dpflow import PureDP, dp_flow, dp_task
+
+@dp_task(dataset="shop", cost=PureDP(epsilon="0.5"), release_key="count/{tick}")
+def count(tick: str) -> int:
+    return 1
+
+@dp_flow(name="report")
+def report():
+    from prefect.runtime import flow_run
+    count(str(flow_run.scheduled_start_time))
+
+if __name__ == "__main__":
+    report.serve(name="every-second", interval=timedelta(seconds=2), limit=1)
+"""
+
+
+@dp_task(dataset="shop", cost=TENTH)
+def nameless(week: int = 1) -> int:
+    """Name no release key."""
+    return week
+
+
+@dp_task(dataset="shop", cost=TENTH, release_key="named/{week}")
+def named(week: int = 1) -> int:
+    """Name one."""
+    return week
+
+
+@dp_task(dataset="shop", cost=TENTH, fresh=True)
+def drawn(week: int = 1) -> int:
+    """Say that every run draws."""
+    return week
+
+
+def helper():
+    """Call a step from a plain function."""
+    return nameless.with_options(name="renamed")(2), inner()
+
+
+@flow
+def inner():
+    """Call one from a flow inside."""
+    return [nameless.submit(week) for week in range(2)]
+
+
+#: A step where its name alone does not tell.
+HIDDEN = {"count": nameless}
+
+
+@dp_flow(name="report")
+def mixed():
+    """Call all of them."""
+    return named(), drawn(), nameless()
+
+
+@dp_flow(name="report")
+def careful():
+    """Call those that say what they mean."""
+    return named(), drawn()
+
+
+@dp_flow(name="report")
+def around():
+    """Reach a step through a function, and another through a flow."""
+    return helper()
+
+
+@dp_flow(name="report")
+def hiding():
+    """Reach one in a way that the code does not show."""
+    return HIDDEN["count"]()
+
+
+def test_deploying_warns_of_steps_without_a_key():
+    """By name, with what to do; it is silent where every step says what it means."""
+    for report in (mixed, around, mixed.with_options(retries=1)):
+        assert isinstance(report, DPFlow)
+        with pytest.warns(UserWarning, match="nameless name no release_key.*fresh=Tr"):
+            report.to_deployment("nightly")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        careful.to_deployment("nightly")
+        hiding.to_deployment("nightly")
+    assert isinstance(careful, Flow)
+    assert steps_in_code(hiding) == []
+
+
+@pytest.mark.parametrize(("report", "steps"), [(mixed, 1), (hiding, 1), (careful, 0)])
+def test_a_deployed_run_tells_of_each_step_that_it_charged(
+    project, caplog, report, steps
+):
+    """Exactly, once a process, whether the code showed them or not."""
+    keyless_steps._warn.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for _ in range(2):
+            assert run_deployed(report)[1].is_completed()
+    texts = [record.getMessage() for record in caplog.records]
+    told = [text for text in texts if "names no release_key" in text]
+    assert len(told) == steps
+    assert all("'nameless'" in text for text in told)
+
+
+@pytest.mark.slow
+def test_a_served_report_halts_pauses_and_pauses_again(tmp_path, monkeypatch):
+    """Two ticks fit; the third is an explained skip, and pauses the schedule.
+
+    Serving again forgets the pause (PrefectHQ/prefect#19302): the ledger refuses the
+    next tick as well, and it is paused again. Nothing is spent twice.
+    """
+    name = "report/every-second"
+    policy = f"{POLICY}on_exhausted: {{flow: halt, schedule: pause}}\n"
+    with (
+        Laboratory(tmp_path) as laboratory,
+        temporary_settings({PREFECT_API_URL: laboratory.url}),
+    ):
+        folder = laboratory.project("served", policy)
+        (folder / "served.py").write_text(SERVED, "utf-8")
+        monkeypatch.chdir(folder)
+
+        def paused():
+            return laboratory.ask(f"deployments/name/{name}")["paused"]
+
+        def ended():
+            runs = laboratory.ask("flow_runs/filter", limit=200)
+            return [run["state_name"] for run in runs if run["end_time"]]
+
+        with laboratory.serving(folder, "served.py"):
+            wait_until(lambda: "BudgetExhausted" in ended(), "the third tick")
+            wait_until(paused, "the pause")
+            assert sorted({*ended()}) == ["BudgetExhausted", "Completed"]
+            assert ended().count("Completed") == books().reserved == 2
+        before = ended().count("BudgetExhausted")
+        with laboratory.serving(folder, "served.py"):
+            wait_until(lambda: not paused(), "the schedule")
+            wait_until(lambda: ended().count("BudgetExhausted") > before, "a tick")
+            wait_until(paused, "the second pause")
+        assert books().reserved == 2
+        resume_insisting(name)
+        assert not paused()
+
+
+def test_a_deployment_is_resumed_by_its_whole_name(project):
+    """Wrong usage comes before the ledger; an unknown one says where to look."""
+    for name in ("report", "report/", "/daily"):
+        result = CliRunner().invoke(app, ["resume", name])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "FLOW/DEPLOYMENT" in result.stderr
+    result = CliRunner().invoke(app, ["resume", "report/nowhere"])
+    assert result.exit_code == 1
+    assert "prefect deployment ls" in result.stderr
+
+
+def test_a_flow_waits_longer_than_prefect_does_for_a_new_server(monkeypatch):
+    """A number of seconds that the user sets is kept, and a named server needs none."""
+    seconds, waited = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, []
+    monkeypatch.setattr(Flow, "__call__", lambda *_: waited.append(seconds.value()))
+    nothing = dp_flow(lambda: None, name="nothing")
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        nothing()
+        with temporary_settings({seconds: 7}):
+            nothing()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        nothing()
+    assert waited == [180, 7, 20]
