@@ -254,8 +254,8 @@ class _Verification:
             more = bool(page)
             for above, value in page:
                 self.report.releases += 1
-                row = self._state.rows.get(f"release/{above}")
-                fits = row is not None and row["state"] == "settled"
+                row = self._state.rows.get(f"release/{above}") or {"state": ""}
+                fits = row["state"] == "settled"
                 if fits and self.report.values and value is not None:
                     made = self.ledger.digests.of_value(row["charge"], value)
                     fits = made == row["digest"]

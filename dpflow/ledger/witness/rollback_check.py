@@ -314,11 +314,15 @@ def beginning(reading: Reading) -> list[Line]:
     used: dict[int, list[str]] = {head: []} if head else {}
     names, decided = iter(reading.names("account/")), [*_decisions(reading)]
     while some := list(islice(names, _AT_ONCE)):
-        for key, number in reading.load(lambda _, some=some: some).numbers.items():
+        for key, number in _numbers(reading, some).items():
             used.setdefault(number, []).append(key.removeprefix("account/"))
     heads = (_head(reading, used, some) for some in _chunks(sorted(used)))
     lines = [*(line for some in heads for line in some), *map(line_of, decided)]
     return sorted(lines, key=lambda line: line.number)
+
+
+def _numbers(reading: Reading, keys: Sequence[str]) -> Mapping[str, int]:
+    return reading.load(lambda _: keys).numbers
 
 
 def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -340,11 +344,9 @@ def _head(
 def _decisions(reading: Reading) -> Iterator[Entry]:
     """Yield the newest tightening, freeze and checkpoint that still hold."""
     tightened: set[str] = set()
-    frozen = {
-        book
-        for book in reading.books()
-        if reading.load(lambda _, b=book: (f"book/{b}",)).book(book).frozen is not None
-    }
+    books = reading.books()
+    state = reading.load(lambda _: [f"book/{book}" for book in books])
+    frozen = {book for book in books if state.book(book).frozen is not None}
     signed = False
     for entry in reading.rare("tighten", "freeze", "checkpoint"):
         book = str(entry.body.get("book"))
