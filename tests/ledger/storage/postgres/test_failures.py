@@ -269,19 +269,6 @@ def test_a_pooler_is_refused(postgres_url: str) -> None:
     proxy.close()
 
 
-def test_a_database_of_another_encoding_is_refused() -> None:
-    """It could not keep every name as it was hashed."""
-    url = server().url("latin")
-    server().run(
-        "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
-    )
-    try:
-        with pytest.raises(LedgerUnavailable, match=r"encoding LATIN1.*UTF8"):
-            create_ledger(url)
-    finally:
-        server().drop(url)
-
-
 def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
     create_ledger(postgres_url).close()

@@ -15,7 +15,6 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.base import VERSION
@@ -27,17 +26,6 @@ from tests.ledger.support import audit, edit, granted, read
 from tests.postgres import server
 
 # Making and opening
-
-
-def test_a_ledger_is_made_once(ledger: Ledger, postgres_url: str) -> None:
-    """A second one in the same database is refused, and the first goes on."""
-    granted(ledger, "0.1")
-    with pytest.raises(ConfigurationError, match="already"):
-        create_ledger(postgres_url)
-    again = open_ledger(postgres_url)
-    assert again.id == ledger.id
-    assert len(views.history(again)) == 2
-    again.close()
 
 
 def test_two_who_make_a_ledger_at_once_make_one(postgres_url: str) -> None:
