@@ -1,8 +1,7 @@
 """What each kind of entry does: `after` is the only code that knows a kind.
 
-Writing calls `after`; following an entry calls it again and compares. What each kind
-does to an account's (settled, held), for the amount a of its posting and what its
-charge holds there:
+Following an entry calls it again and compares. What each kind does to an account's
+(settled, held), for the amount a of its posting and what its charge holds there:
 
     open, tighten, freeze, unfreeze, refuse, resume, withdraw, checkpoint    nothing
     reserve             held + a (nothing, if the run's reservation held it already)
@@ -28,10 +27,11 @@ from dpflow.ledger.rows import (
     evidence_key,
     granted_key,
     held_key,
+    may_return,
     split,
     term_key,
 )
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 
 
 class Change(NamedTuple):
@@ -160,27 +160,6 @@ def _repair_reads(state: State, change: Change) -> Iterator[str]:
 def _refuse_reads(_: State, change: Change) -> Iterator[str]:
     yield from (f"book/{split(name)[0]}" for name in change.body["accounts"])
     yield from (f"run/{name}" for name in change.body.get("runs", ()))
-
-
-def charge_keys(state: State, name: str) -> Iterator[str]:
-    """Yield the keys of a charge, of its release, and of what it holds for a run."""
-    yield f"charge/{name}"
-    row, made = state.rows.get(f"charge/{name}"), state.made.get(name)
-    if row is not None and row["key"] is not None:
-        yield f"release/{row['key']}"
-    if row is not None and made is not None and row["run"] is not None:
-        yield from (held_key(name, account) for account in made.amounts)
-
-
-def may_return(body: Mapping[str, Any], added: Sums = NONE) -> bool:
-    """Say whether a settlement may post less than its charge held.
-
-    Args:
-        body: Of the settlement.
-        added: What was added to the charge before.
-    """
-    reported = body["outcome"] == "completed" and "reported" in body and not added
-    return reported or body["outcome"] == "void"
 
 
 # Accounts
@@ -449,8 +428,7 @@ class Kind(NamedTuple):
         ends: The state of the charge that it ends.
         posts: Whether it may post amounts.
         decides: Whether it is a person's decision that moves no budget.
-        told: Whether the witness is told of it. What ends a charge only ever lowers
-            or keeps what is used: a ledger that forgot it promises nothing more.
+        told: Whether the witness is told of it. What ends a charge raises no use.
         often: Whether every step writes one; the others are found by an index.
         operator: Whether only an operator may write it.
     """
@@ -472,7 +450,7 @@ class Kind(NamedTuple):
         return self.settles and self.ends is None
 
 
-#: The only list of kinds; the SQL of the storages is written from it.
+#: The only list of kinds; SQL takes them from here.
 KINDS: Mapping[str, Kind] = {
     "open": Kind(_pin, _book_reads, decides=True, told=True, operator=True),
     "tighten": Kind(_pin, _book_reads, decides=True, told=True, operator=True),

@@ -225,3 +225,14 @@ def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
         # All partitions by time together have a cap of their own, if any.
         numbers = pinned.get("whole") or numbers
     return None if numbers is None else ({"role": "filter", **numbers}, None)
+
+
+def may_return(body: Mapping[str, Any], added: Sums = NONE) -> bool:
+    """Say whether a settlement may post less than its charge held.
+
+    Args:
+        body: Of the settlement.
+        added: What was added to the charge before.
+    """
+    reported = body["outcome"] == "completed" and "reported" in body and not added
+    return reported or body["outcome"] == "void"

@@ -235,3 +235,13 @@ class State:
     def repairs(self) -> int:
         """How many repairs the ledger had."""
         return self.row("repairs") or 0
+
+
+def charge_keys(state: State, name: str) -> Iterator[str]:
+    """Yield the keys of a charge, of its release, and of what it holds for a run."""
+    yield f"charge/{name}"
+    row, made = state.rows.get(f"charge/{name}"), state.made.get(name)
+    if row is not None and row["key"] is not None:
+        yield f"release/{row['key']}"
+    if row is not None and made is not None and row["run"] is not None:
+        yield from (held_key(name, account) for account in made.amounts)

@@ -20,10 +20,9 @@ from dpflow.guard.charge import Execution
 from dpflow.guard.person_budgets import people_folder
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import gate_at
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import terms_of_accounts
 from dpflow.ledger.rows import account_key, split
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.witness.places import witness_folder
 from dpflow.people import PersonStore, create_store, open_store
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.journal import charge_keys, follow
+from dpflow.ledger.journal import follow
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
 from dpflow.ledger.rows import Account
-from dpflow.ledger.state import State, whole_book
+from dpflow.ledger.state import State, charge_keys, whole_book
 from dpflow.ledger.storage.tables import Reading
 
 #: One epsilon in tally units.

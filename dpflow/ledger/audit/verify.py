@@ -24,11 +24,11 @@ from dpflow.ledger.decision.checks import (
 )
 from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import Amounts, Entry, JournalError, entry_of
-from dpflow.ledger.journal import KINDS, charge_keys, follow
+from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.keys import LedgerKey, Sign
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import Term, held_key, split
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
 

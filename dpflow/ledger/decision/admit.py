@@ -36,7 +36,6 @@ from dpflow.ledger.decision.refusal import (
 )
 from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
@@ -49,7 +48,7 @@ from dpflow.ledger.records import (
     cost_text,
 )
 from dpflow.ledger.rows import Charge, Release, Term, account_key, granted_key
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
 

@@ -27,11 +27,10 @@ from dpflow.ledger.decision.terms import (
     terms_of,
 )
 from dpflow.ledger.entry import Amounts, Sums
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
 from dpflow.ledger.records import Request, described
 from dpflow.ledger.rows import Charge, account_key, evidence_key, split
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 
 

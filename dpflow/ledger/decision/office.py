@@ -9,10 +9,9 @@ from typing import Any
 from dpflow.exceptions import (
     PolicyNotApplied,
 )
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import Command, Decision, newest_terms
 from dpflow.ledger.rows import Term
-from dpflow.ledger.state import State, whole_book
+from dpflow.ledger.state import State, charge_keys, whole_book
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

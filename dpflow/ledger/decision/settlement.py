@@ -27,10 +27,9 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired
 from dpflow.ledger.entry import Amounts, Entry, Sums
-from dpflow.ledger.journal import charge_keys, may_return
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
-from dpflow.ledger.rows import Charge, account_key
-from dpflow.ledger.state import State
+from dpflow.ledger.rows import Charge, account_key, may_return
+from dpflow.ledger.state import State, charge_keys
 from dpflow.solving import before_solving
 
 

@@ -15,9 +15,8 @@ from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.codec import decode
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import root_keys
 

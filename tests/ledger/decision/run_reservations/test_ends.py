@@ -22,9 +22,9 @@ from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.decision.settlement import Seal
 from dpflow.ledger.entry import JournalError
-from dpflow.ledger.journal import charge_keys
 from dpflow.ledger.model import Decision, newest_terms
 from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.state import charge_keys
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
 from tests.ledger.processes import Child, die
