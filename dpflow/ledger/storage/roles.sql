@@ -10,7 +10,18 @@
 --   dpflow_worker    runs steps: reserves, settles, voids, keeps releases
 --   dpflow_reader    sees accounts and journal; no released value, no secret of keys
 --
--- Only the owner can change or delete a journal entry, after dropping the triggers.
+-- Only the owner can delete an entry. One that does not follow from those before it stops
+-- every step: remove it with all behind it, N being its number, and then charge what the
+-- witness knows of them with `dpflow ledger reconcile`:
+--
+--     BEGIN;
+--     ALTER TABLE dpflow.entry DISABLE TRIGGER entry_stays;
+--     ALTER TABLE dpflow.tag DISABLE TRIGGER tag_stays;
+--     DELETE FROM dpflow.tag WHERE number >= N;
+--     DELETE FROM dpflow.entry WHERE number >= N;
+--     ALTER TABLE dpflow.entry ENABLE TRIGGER entry_stays;
+--     ALTER TABLE dpflow.tag ENABLE TRIGGER tag_stays;
+--     COMMIT;
 DO $$
 DECLARE
     role text;

@@ -172,6 +172,26 @@ def test_a_worker_that_settles_anothers_charge_for_nothing_is_found(
         opened.close()
 
 
+def test_the_owner_removes_an_entry_that_stops_the_ledger(
+    roles: dict[str, str], postgres_url: str
+) -> None:
+    """By the statements that the roles' script prints; the journal goes on."""
+    bad = next_entry(roles["worker"], "freeze")
+    insert(roles["worker"], bad)
+    worker = open_ledger(roles["worker"])
+    with pytest.raises(LedgerCorrupt, match=f"ntry {bad.number}"):
+        granted(worker, "0.1")
+    lines = [each.removeprefix("--     ") for each in roles_script().split("\n")]
+    remove = "\n".join(lines[lines.index("BEGIN;") : lines.index("COMMIT;") + 1])
+    remove = remove.replace(">= N", f">= {bad.number}")
+    edit(roles["owner"], remove, locked=True)
+    granted(worker, "0.1")
+    worker.close()
+    with pytest.raises(psycopg.IntegrityError, match="append-only"):
+        edit(roles["owner"], "DELETE FROM entry", locked=True)
+    audit(postgres_url)
+
+
 def test_a_worker_opens_no_term(roles: dict[str, str]) -> None:
     """Nothing is charged to a dataset whose policy no operator applied."""
     worker, operator = (open_ledger(roles[role]) for role in ("worker", "operator"))
