@@ -1,9 +1,9 @@
-"""The durable ledger: one journal for each dataset, and the tallies that it implies.
+"""The durable ledger: one journal for all datasets, and the tallies that it implies.
 
-Commands come with everything that their decision needs; the shell loads the rows that
-they lead to, decides without input or output, and stores the entries with the rows that
-`journal.follow` makes of them. What people see and what auditors check are folds over
-the same entries. It knows neither Prefect nor the guard.
+Commands come with everything that their decision needs; the shell loads the keys that
+they read, decides without input or output, and appends the entries, in which
+`journal.after` says what each key is. What people see and what auditors check are folds
+over the same entries. It knows neither Prefect nor the guard.
 """
 
 from dpflow.ledger.ledger import Ledger
