@@ -46,6 +46,8 @@ class Trail:
         self._storage, self._watch = storage, watch
         #: Number and hash of the newest entry that was followed.
         self._at: tuple[int, str] | None = None
+        #: How many repairs the witness knew of then.
+        self._epoch = 0
         #: The newest entries with some keys, as far as this process followed them.
         self._newest: dict[str, int] = {}
 
@@ -66,8 +68,6 @@ class Trail:
             self._newest.clear()
         for entry in entries:
             self._newest.update(dict.fromkeys(entry.rows, entry.number))
-        #: How many repairs the witness knew of then.
-        self._epoch = 0
 
     def follow(self, reading: Reading) -> None:
         """Follow what was appended since, within a transaction.
