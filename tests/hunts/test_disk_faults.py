@@ -20,8 +20,7 @@ from tests.hunts.machinery.crash_vfs import (
     NotingVFS,
     plain_connection,
 )
-from tests.hunts.machinery.hooks import Hook, nth
-from tests.hunts.machinery.memory import empty_ledger
+from tests.hunts.machinery.memory import Hook, empty_ledger, nth
 from tests.hunts.machinery.support import (
     SimulatedOwners,
     asked,

@@ -15,8 +15,7 @@ from dpflow.exceptions import LedgerError
 from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
-from tests.hunts.machinery.hooks import Crash
-from tests.hunts.machinery.memory import MemoryStorage
+from tests.hunts.machinery.memory import Crash, MemoryStorage
 from tests.hunts.machinery.simulation import SimulatedStorage, Simulation, forfeit
 from tests.hunts.machinery.support import figure, first_seed, shared_out
 from tests.sizes import scaled

@@ -33,10 +33,10 @@ class FaultySqlite(SqliteStorage):
         self.after: Callable[[str], None] = _nothing
 
     def _connect(self) -> Any:
-        return _FaultyConnection(super()._connect(), self)
+        return FaultyConnection(super()._connect(), self)
 
 
-class _FaultyConnection:
+class FaultyConnection:
     """A connection that calls its storage's hooks around each statement."""
 
     def __init__(self, connection: Any, hooks: FaultySqlite | FaultyPostgres) -> None:
@@ -77,7 +77,7 @@ class FaultyPostgres(PostgresStorage):
         return _FaultySession(super()._open(), self)
 
 
-class _FaultySession(_FaultyConnection):
+class _FaultySession(FaultyConnection):
     """A session whose statements run one by one, not in a pipeline."""
 
     def pipeline(self) -> Any:

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 import apsw
-from dpflow.ledger.storage.sqlite_transaction import Tables
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import sync_log
+from dpflow.ledger.storage.tables import SqliteTables
 from tests.hunts.machinery.memory import IDENTITY
 
 SECTOR = 512
@@ -177,8 +177,7 @@ class ApswStorage:
         anew: Whether a new connection syncs the log anew, as dpflow's do.
     """
 
-    identity = IDENTITY
-    unwritable = None
+    identity, unwritable, writer = IDENTITY, None, None
 
     def __init__(
         self,
@@ -203,14 +202,14 @@ class ApswStorage:
         self._connection: apsw.Connection | None = None
 
     @contextmanager
-    def write(self) -> Iterator[Tables]:
+    def write(self) -> Iterator[SqliteTables]:
         """Run a block in one immediate transaction."""
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             # It answers as the standard library's connection does.
             driver: Any = connection
-            yield Tables(driver, self.place, IDENTITY)
+            yield SqliteTables(driver, self.place, IDENTITY)
             connection.execute("COMMIT")
         except (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError) as error:
             self.close()

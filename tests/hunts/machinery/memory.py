@@ -1,22 +1,44 @@
-"""A ledger in memory: the same SQL as in a file, for many short histories."""
+"""A ledger in memory, for many short histories, and the hooks that break one."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from dpflow.ledger.storage.sqlite_transaction import Tables, make_tables
-
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from tests.hunts.machinery.hooks import Hooks, Wire
+from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from tests.ledger.columns import show_columns
+from tests.ledger.faults import FaultyConnection
 
 IDENTITY = Identity("0" * 32, None, "2026-11-22T00:00:00.000+00:00")
 SECRET = bytes(32)
+#: Hears a statement before or after it runs; what it raises, the statement raises.
+Hook = Callable[[str], None]
+
+
+class Crash(BaseException):
+    """The process ends here; nothing catches it."""
+
+
+def nothing(_: str) -> None:
+    """Let a statement be."""
+
+
+def nth(number: int, error: BaseException, *, once: bool) -> Hook:
+    """Return a hook that raises at the n-th call, or from there on."""
+    count = 0
+
+    def hook(_: str) -> None:
+        nonlocal count
+        count += 1
+        if count == number + 1 or (count > number and not once):
+            raise error
+
+    return hook
 
 
 @cache
@@ -44,20 +66,21 @@ class MemoryStorage:
     Several share one connection: they are workers, each with hooks of its own.
     """
 
-    place = "memory"
-    identity = IDENTITY
-    unwritable = None
+    place, identity, unwritable, writer = "memory", IDENTITY, None, None
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection, self.hooks = connection, Hooks()
-        self.wire: Any = Wire(connection, self.hooks)
+        self.connection = connection
+        self.before: Hook = nothing
+        self.after: Hook = nothing
+        hooks: Any = self
+        self.wire: Any = FaultyConnection(connection, hooks)
 
     @contextmanager
     def write(self) -> Iterator[Any]:
         """Run a block in one transaction."""
         try:
             self.wire.execute("BEGIN IMMEDIATE")
-            yield Tables(self.wire, self.place, IDENTITY)
+            yield SqliteTables(self.wire, self.place, IDENTITY)
             self.wire.execute("COMMIT")
         except sqlite3.Error as error:
             self.roll_back()

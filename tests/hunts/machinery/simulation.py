@@ -22,8 +22,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
-from tests.hunts.machinery.hooks import Crash
-from tests.hunts.machinery.memory import MemoryStorage, tables_in_memory
+from tests.hunts.machinery.memory import Crash, MemoryStorage, tables_in_memory
 from tests.hunts.machinery.support import SimulatedOwners, asked
 from tests.ledger.auditor import audit, first
 from tests.ledger.support import UNIT, make_policy, request
@@ -73,7 +72,7 @@ class SimulatedStorage(MemoryStorage):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(tables_in_memory())
         self.simulation = simulation
-        self.hooks.before = lambda _: simulation.point()
+        self.before = lambda _: simulation.point()
         self.locked = False
 
     @contextmanager
@@ -286,8 +285,9 @@ class Simulation:
 
     def look(self) -> None:
         """At every instant: what has run is charged, and the charge fits the cap."""
-        sql = "SELECT book, settled, held FROM account WHERE id = book || '#1'"
-        for dataset, settled, held in self.storage.connection.execute(sql):
+        sql = "SELECT id, settled, held FROM account WHERE id LIKE '%#1'"
+        for account, settled, held in self.storage.connection.execute(sql):
+            dataset = account.removesuffix("#1")
             used = first(settled) + first(held)
             assert used <= CAP * UNIT, "overspent"
             assert used >= self.told.spent[dataset], "a step runs uncharged"

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dpflow.ledger.storage.transaction import Storage
-
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
@@ -38,7 +36,7 @@ class Trial:
     sure: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def on(cls, storage: Storage) -> Trial:
+    def on(cls, storage: Any) -> Trial:
         """Start on an empty ledger; its account is opened in peace."""
         owners: Any = SimulatedOwners(set())
         trial = cls(Ledger(storage, owners))
