@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import ReservationConflict
-from tests.hunts.machinery.driver import FailingStorage, Failures, UsedAfterError
-from tests.hunts.machinery.hooks import nth
-from tests.hunts.machinery.memory import IDENTITY, SECRET
+from dpflow.ledger.storage.sqlite import SqliteStorage
+from tests.hunts.machinery.memory import IDENTITY, SECRET, nothing, nth
 from tests.hunts.machinery.support import audited, figure
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial, attempt, check
+from tests.ledger.faults import FaultyConnection, FaultySqlite
 from tests.sizes import SCALE
 
 #: More calls than any operation makes.
@@ -33,6 +33,35 @@ FAILURES: dict[str, tuple[type[sqlite3.Error], str]] = {
     "IOERR": (sqlite3.OperationalError, "disk I/O error"),
     "CORRUPT": (sqlite3.DatabaseError, "database disk image is malformed"),
 }
+
+
+class UsedAfterError(BaseException):
+    """A connection was used after it failed."""
+
+
+class Failures(FaultyConnection):
+    """A connection that fails when it is told to, and must not be used after that."""
+
+    _failed = False
+
+    def execute(self, sql: str | bytes, *values: Any) -> Any:
+        """Run a statement between two chances to fail."""
+        if self._failed:
+            raise UsedAfterError(sql)
+        try:
+            return super().execute(sql, *values)
+        except sqlite3.Error:
+            self._failed = True
+            raise
+
+
+class FailingStorage(FaultySqlite):
+    """dpflow's own storage on a driver that fails."""
+
+    wire: type[Failures] = Failures
+
+    def _connect(self) -> Any:
+        return self.wire(SqliteStorage._connect(self), self)
 
 
 def try_all(
@@ -78,9 +107,9 @@ def try_one(
             came = True
             raise
 
-    setattr(storage.hooks, fault[0], hook)
+    setattr(storage, fault[0], hook)
     told = attempt(do)
-    storage.hooks.quiet()
+    storage.before = storage.after = nothing
     if told is None:
         trial.sure.update(aims)
     facts = audited(url, CAP)
@@ -92,8 +121,7 @@ def try_one(
     trial.sure.update(aims)
     check(trial, audited(url, CAP), aims)
     counts["failures"] += came
-    counts["acknowledged"] += told is None
-    counts["refused"] += told is not None
+    counts["acknowledged" if told is None else "refused"] += 1
     return came
 
 
@@ -116,7 +144,7 @@ class Swallowing(FailingStorage):
     class wire(Failures):  # noqa: N801
         """A connection whose COMMIT never complains."""
 
-        def execute(self, sql: str, *values: Any) -> Any:
+        def execute(self, sql: str | bytes, *values: Any) -> Any:
             """Run a statement."""
             try:
                 return super().execute(sql, *values)

@@ -14,8 +14,7 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.ledger.opening import create_ledger, open_ledger
-from tests.hunts.machinery.driver import HookedFile
-from tests.hunts.machinery.hooks import HookedStorage, Hooks, Wire
+from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.machinery.memory import IDENTITY, SECRET
 from tests.hunts.machinery.storm import Told, drain, storm, work
 from tests.hunts.machinery.support import (
@@ -24,6 +23,7 @@ from tests.hunts.machinery.support import (
     first_seed,
 )
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial
+from tests.ledger.faults import FaultyConnection, FaultySqlite
 from tests.ledger.processes import Child, die
 from tests.ledger.support import make_policy
 from tests.sizes import SCALE
@@ -32,61 +32,48 @@ from tests.sizes import SCALE
 MOST = 80
 
 
-class Lazy(HookedFile):
+class Lazy(FaultySqlite):
     """A storage that says yes first and commits when it is used again."""
 
-    class wire(Wire):  # noqa: N801
-        """A connection that puts off its commits."""
-
-        owed = False
-
-        def execute(self, sql: str, *values: Any) -> Any:
-            """Run a statement, or what was put off and then the statement."""
-            if sql == "COMMIT":
-                self.owed = True
-                return super().execute("SELECT 1")
-            if self.owed:
-                self.owed = False
-                super().execute("COMMIT")
-            return super().execute(sql, *values)
+    def _connect(self) -> Any:
+        return _Debtor(SqliteStorage._connect(self), self)
 
 
-# Points
+class _Debtor(FaultyConnection):
+    """A connection that puts off its commits."""
 
+    owed = False
 
-def at_statements(path: Path, hooks: Hooks) -> Any:
-    """Open a file with hooks around each statement."""
-    storage = HookedFile(path)
-    storage.hooks = hooks
-    return storage
+    @property
+    def in_transaction(self) -> bool:
+        """Say that nothing is open that was to be committed."""
+        return not self.owed and self._connection.in_transaction
 
-
-def at_calls(path: Path, hooks: Hooks) -> Any:
-    """Open a file with hooks around each call of a storage: load, store, commit."""
-    return HookedStorage(HookedFile(path), hooks)
-
-
-def lazily(path: Path, hooks: Hooks) -> Any:
-    """Open a file whose commits are put off."""
-    storage = Lazy(path)
-    storage.hooks = hooks
-    return storage
+    def execute(self, sql: str | bytes, *values: Any) -> Any:
+        """Run a statement, or what was put off and then the statement."""
+        if sql == "COMMIT":
+            self.owed = True
+            return super().execute("SELECT 1")
+        if self.owed:
+            self.owed = False
+            super().execute("COMMIT")
+        return super().execute(sql, *values)
 
 
 def die_at_every_point(
     folder: Path,
     action: Callable[[Trial], Action],
     when: str,
-    open_at: Callable[[Path, Hooks], Any] = at_statements,
+    kind: type[FaultySqlite] = FaultySqlite,
 ) -> int:
     """Kill a process at each point of an operation; return how many there are."""
     path = folder / "ledger.db"
-    HookedFile.create(path, IDENTITY, SECRET).close()
+    FaultySqlite.create(path, IDENTITY, SECRET).close()
     for number in range(MOST):
 
         def run(say: Callable[[str], None], left: int = number) -> None:
-            hooks = Hooks()
-            trial = Trial.on(open_at(path, hooks))
+            storage = kind(path)
+            trial = Trial.on(storage)
             do, aims = action(trial)
             say(json.dumps([trial.sure, aims]))
 
@@ -96,7 +83,7 @@ def die_at_every_point(
                 if left < 0:
                     die()
 
-            setattr(hooks, when, hook)
+            setattr(storage, when, hook)
             do()
             say("acknowledged")
             die()
@@ -116,18 +103,12 @@ def die_at_every_point(
 
 
 def test_death_at_every_point(folder: Path) -> None:
-    """Of a reservation, a batch, a settlement, a void, a forfeit and an opening.
-
-    At each statement, and at each load, store and commit.
-    """
+    """Of a reservation, a batch, a settlement, a void, a forfeit and an opening."""
     counts: Counter[str] = Counter()
     # After a statement, nothing differs from before the next.
-    ways = [(at_statements, "after"), (at_calls, "after")]
-    ways += [(at_statements, "before")] if SCALE > 1 else []
-    for action, (open_at, when) in product(ACTIONS, ways):
-        place = folder / f"{action.__name__}-{when}-{open_at.__name__}"
-        points = die_at_every_point(place, action, when, open_at)
-        counts[action.__name__] += points
+    for action, when in product(ACTIONS, ["after", "before"][: 2 if SCALE > 1 else 1]):
+        place = folder / f"{action.__name__}-{when}"
+        counts[action.__name__] += die_at_every_point(place, action, when)
     assert all(count >= 4 for count in counts.values())
     figure("SIGKILL points", violations=0, points=counts.total(), **counts)
 
@@ -135,7 +116,7 @@ def test_death_at_every_point(folder: Path) -> None:
 def test_points_find_a_lazy_commit(folder: Path) -> None:
     """An acknowledgement before the commit."""
     with pytest.raises(AssertionError, match=r"lost|neither before nor after"):
-        die_at_every_point(folder, ACTIONS[0], "before", lazily)
+        die_at_every_point(folder, ACTIONS[0], "before", Lazy)
 
 
 # Storms

@@ -87,6 +87,8 @@ class SqliteStorage(Storage):
         self._wal_path = real_path(self.path, "-wal")
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
+        #: Whether the connection failed while it read; then it is not used again.
+        self._failed = False
         #: The turn whose transaction was committed last.
         self._whole: Turn | None = None
         self._file: FileId | None = None
@@ -179,7 +181,7 @@ class SqliteStorage(Storage):
         until = time.monotonic() + self._lock_seconds
         with self._alone(), self._translating():
             self._check_present()
-            if self._connection is None or not self._has_same_files():
+            if self._connection is None or self._failed or not self._has_same_files():
                 # To open or to close it may write to its files.
                 self._locked(until)
                 self._file_lock.free()
@@ -187,9 +189,12 @@ class SqliteStorage(Storage):
             assert connection is not None
             if connection.in_transaction:
                 connection.rollback()
-            connection.execute("BEGIN")
             try:
+                connection.execute("BEGIN")
                 yield self._within(connection)
+            except sqlite3.Error:
+                self._failed = True
+                raise
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
@@ -249,6 +254,8 @@ class SqliteStorage(Storage):
             raise held_by_process(
                 self._file_lock.path, self.path, self.place, self._lock_seconds
             )
+        if self._failed:
+            self._drop()
         connection = self._open()
         if connection.in_transaction:
             connection.rollback()
@@ -311,7 +318,7 @@ class SqliteStorage(Storage):
         check_space(self.path, self.place)
         if not self._read_only:
             sync_log(self.path)
-        self._wal = None
+        self._wal, self._failed = None, False
         # Known before it is used, so that whatever happens now closes it.
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",

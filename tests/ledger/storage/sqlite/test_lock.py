@@ -6,11 +6,13 @@ import sqlite3
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import Ledger
+from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.processes import holding
 from tests.ledger.support import (
@@ -112,3 +114,45 @@ def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
         stranger.execute(edit_it)
     stranger.execute(edit_it)
     stranger.close()
+
+
+# Reading
+
+
+def test_a_reader_holds_up_no_writer(path: Path) -> None:
+    """It sees the state that it began with; another writer is waited for (control)."""
+    ledger, reader = impatient(path), SqliteStorage(path)
+    granted(ledger)
+    with reader.read() as reading:
+        before = reading.head()
+        granted(ledger)
+        assert reading.page(before[0]) == []
+    with reader.read() as reading:
+        assert reading.head()[0] == before[0] + 1
+    with reader.write(), pytest.raises(LedgerUnavailable) as caught:
+        granted(ledger)
+    assert caught.value.waited == SHORT
+    ledger.close()
+    reader.close()
+
+
+def test_a_long_log_is_begun_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a reader is in the way; then it may double before the next try."""
+    ledger, reader = impatient(path), SqliteStorage(path)
+    log = path.with_name("ledger.db-wal")
+    granted(ledger)
+    assert log.stat().st_size > 0
+    storage: Any = ledger.storage
+    monkeypatch.setattr(sqlite, "LOG_BYTES", 1)
+    storage._log_limit = 1
+    with reader.read() as reading:
+        reading.head()
+        granted(ledger)
+        assert storage._log_limit == 2 * log.stat().st_size > 2
+    storage._log_limit = 1
+    granted(ledger)
+    assert log.stat().st_size == 0
+    assert storage._log_limit == 1
+    granted(ledger)
+    ledger.close()
+    reader.close()
