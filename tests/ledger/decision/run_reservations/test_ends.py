@@ -156,7 +156,8 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
         state = transaction.load(
             lambda s: (*charge_keys(s, charge), "account/a#1", *newest_terms(s, "a"))
         )
-        pen = Decision(state, Seal(run=RUN, owner="x", outcome="x"))
+        login = ledger.storage.writer or "x"
+        pen = Decision(state, Seal(run=RUN, owner="x", outcome="x", writer=login))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
         pen.write(kind, amounts, {"outcome": "x"}, charge=charge)
         transaction.append(pen.columns, pen.kept)
