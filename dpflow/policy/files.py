@@ -35,8 +35,7 @@ from dpflow.removed import FIELDS
 
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
-    "Work in the project's folder, make a project with `dpflow init`, or set "
-    "DPFLOW_POLICIES."
+    "Work in a project's folder, run `dpflow init`, or set DPFLOW_POLICIES."
 )
 
 

@@ -170,7 +170,7 @@ class Policy(Governing):
             return None
         choice, options = self.odometer, self.odometer.options
         delta = self.budget.delta if choice.delta is None else choice.delta
-        if choice.takes("halt_at_epsilon"):
+        if "halt_at_epsilon" in choice.arguments():
             halt = self.halt_at(flow)
             target = Fraction(self.budget.epsilon) if halt is None else halt
             options["halt_at_epsilon"] = number_text(target)

@@ -78,16 +78,11 @@ def planned_multiplier(
     mechanism = share["plan"]["steps"][step]["mechanism"] if step in noise else None
     if mechanism == planned.mechanism:
         return number_from_text(noise[step])
-    why = f"{mechanism} noise. Write `mechanism: {planned.mechanism}` there"
-    if mechanism is None:
-        why = (
-            f"no noise for it in flow {flow!r} (planned steps: "
-            f"{', '.join(noise) or 'none'}). Name it there under "
-            "`flows: {FLOW: {plan: ...}}`"
-        )
     msg = (
         f"step {step!r} declares {planned!r}, but the policy of dataset "
-        f"{pinned['dataset']!r} plans {why}, or give the noise as a number."
+        f"{pinned['dataset']!r} plans {mechanism or 'no'} noise for it in flow "
+        f"{flow!r} (planned steps: {', '.join(noise) or 'none'}). Write it there with "
+        f"`mechanism: {planned.mechanism}`, or give the noise as a number."
     )
     raise InvalidCost(msg, name="noise", value=mechanism or "planned")
 

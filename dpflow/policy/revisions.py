@@ -21,8 +21,6 @@ from dpflow.policy.strict_yaml import parse_document
 
 _SECONDS = 120
 _LOCK = "ledger.lock"
-#: Verdicts under which a guarantee may be weaker than before.
-WEAKER = ("looser", "other", "removed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ class RevisionDiff:
         reasons = [
             f"the policy of {edit.dataset} is {edit.verdict}"
             for edit in self.policies
-            if edit.verdict in WEAKER
+            if edit.verdict in ("looser", "other", "removed")
         ]
         if self.lock in ("changed", "removed"):
             reasons.append(
@@ -168,18 +166,12 @@ def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
 def _commit(folder: Path, base: str) -> str:
     """Return the id of the commit at which the change began."""
     if _git(folder, "rev-parse", "--show-toplevel") is None:
-        msg = (
-            f"the policies in {folder} are in no git repository, so there is nothing "
-            "to compare them with. Commit them, or leave --base out."
-        )
+        msg = f"{folder} is in no git repository. Commit it, or leave --base out."
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
     found = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
     if found is None:
-        msg = (
-            f"git knows no commit {base[:80]!r}. Fetch it first (a shallow clone in CI "
-            "needs `fetch-depth: 0`), or name another one with --base."
-        )
+        msg = f"git knows no commit {base[:80]!r}. Fetch it (CI: `fetch-depth: 0`)."
         raise ConfigurationError(msg)
     commit = found.decode().strip()
     common = _git(folder, "merge-base", commit, "HEAD")
