@@ -112,10 +112,10 @@ class PolicySet(Mapping[str, Policy]):
 
     def _unknown(self, dataset: str) -> UnknownDataset:
         known = sorted(self.policies)
-        place = "the policies" if self.directory is None else str(self.directory)
-        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
-        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
         file = None if self.directory is None else str(self.directory)
+        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
+        place = file or "the policies"
+        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
         return UnknownDataset(
             message, file=file, line=None, hint=hint, dataset=dataset, known=known
         )
@@ -165,9 +165,8 @@ def read_policies(
 
 def policies_in(directory: Path) -> PolicySet:
     """Read the policies of a folder; none where there is no folder."""
-    if directory.is_dir():
-        return load_policies(directory)
-    return PolicySet({}, {}, directory)
+    known = directory.is_dir()
+    return load_policies(directory) if known else PolicySet({}, {}, directory)
 
 
 def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
@@ -221,7 +220,7 @@ def _validated(document: Document) -> Policy:
     """Read the policy of a dataset, or of a population as the ledger keeps it."""
     data = document.data
     try:
-        if isinstance(data, Mapping) and "population" in data and "dataset" not in data:
+        if "population" in data and "dataset" not in data:
             return Population.model_validate(data).as_policy()
         policy = Policy.model_validate(data)
     except ValidationError as error:

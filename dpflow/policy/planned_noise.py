@@ -36,7 +36,6 @@ from dpflow.rounding import (
 _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
-_LOWEST = RATIO_LOW * 10**4
 
 #: Says whether so many runs fit, given the noise of each step.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
@@ -136,7 +135,7 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
         return ()
     least = least_noise(
         lambda scale: admits(noise(scale), runs),
-        low=_LOWEST,
+        low=RATIO_LOW * 10**4,
         high=1,
         most=RATIO_HIGH / 10**4,
         close=_CLOSE,

@@ -19,7 +19,6 @@ from dpflow.policy.files import is_policy_file, read_policies
 from dpflow.policy.model import Policy
 from dpflow.policy.strict_yaml import parse_document
 
-_SECONDS = 120
 _LOCK = "ledger.lock"
 
 
@@ -67,10 +66,8 @@ class RevisionDiff:
             if edit.verdict in ("looser", "other", "removed")
         ]
         if self.lock in ("changed", "removed"):
-            reasons.append(
-                f"the pin of the ledger is {self.lock}; another ledger lacks the "
-                "charges of this one"
-            )
+            why = "another ledger lacks the charges of this one"
+            reasons.append(f"the pin of the ledger is {self.lock}; {why}")
         return reasons
 
 
@@ -115,15 +112,13 @@ def _edits(
     """Yield one edit per dataset; every flow counts as charged."""
     for dataset in sorted(before.keys() | after.keys()):
         old, new = before.get(dataset), after.get(dataset)
-        changes: tuple[Change, ...] = ()
-        if old is not None and new is not None:
-            changes = judge(old.declared(), new.declared())
+        changes = judge(old.declared(), new.declared()) if old and new else ()
         yield PolicyEdit(
             dataset=dataset,
             verdict="new" if old is None else overall(changes) if new else "removed",
             changes=changes,
-            before=None if old is None else old.guarantee_sentence(),
-            after=None if new is None else new.guarantee_sentence(),
+            before=old.guarantee_sentence() if old else None,
+            after=new.guarantee_sentence() if new else None,
         )
 
 
@@ -191,7 +186,7 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
             check=False,
             # Inside a git hook, these variables point to another repository.
             env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
-            timeout=_SECONDS,
+            timeout=120,
         )
     except (OSError, subprocess.SubprocessError) as error:
         msg = f"git did not answer in {folder}: {error}. Try again."
