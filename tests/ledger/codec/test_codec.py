@@ -75,7 +75,7 @@ def test_values_come_back(value: Any) -> None:
 
 
 def test_one_value_has_one_text() -> None:
-    """The order of filling and of memory does not show; types do."""
+    """The order of filling and of memory does not show; types do, and ints are long."""
     value = {"b": (1, math.nan), "a": {"$type": b"\0"}, "c": Fraction(1, 3)}
     assert encode(value) == (
         '{"a":{"$type":"dict","parts":[["$type",{"$type":"bytes","parts":["AA=="]}]]},'
@@ -89,7 +89,7 @@ def test_one_value_has_one_text() -> None:
     assert encode(np.ascontiguousarray(view)) == encode(view)
     ones = [1, 1.0, True, Decimal(1), Decimal("1.0"), Fraction(1), np.int64(1)]
     assert len(ones) == len({encode(one) for one in ones})
-    assert encode({1}) != encode({1.0})
+    assert again(-(2**20000)) == -(2**20000)
 
 
 SECRET = 731_954_286
