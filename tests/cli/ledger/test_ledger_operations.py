@@ -149,25 +149,6 @@ def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     assert (data["reservation"], data["state"]) == (other, "forfeited")
 
 
-@pytest.mark.parametrize(
-    ("cost", "message"),
-    [
-        ("Gaussian(sensitivity=100, sigma=2000)", "only ever raised"),
-        ("Gaussian(sigma=2)", "cannot be made"),
-        ("Noise(sigma=2)", "unknown mechanism"),
-    ],
-)
-def test_an_amendment_that_cannot_be_is_refused(
-    shop: Shop, cost: str, message: str
-) -> None:
-    """And nothing is charged."""
-    name = shop.reserve()
-    assert message in failed(
-        "ledger", "charge", "cdnow", "--charge", name, "--cost", cost, *WHY
-    )
-    assert len(run_json("history", "cdnow")["entries"]) == 2
-
-
 def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None:
     """It has to be reconciled first."""
     name = shop.reserve()
