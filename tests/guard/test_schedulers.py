@@ -94,6 +94,7 @@ def written(name: str, folder: Path) -> dict[str, str]:
         "PYTHONPATH": f"{folder}:{ROOT}",
         "DPFLOW_LEDGER_URL": f"sqlite:///{folder}/ledger.db",
         "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "DAGSTER_HOME": str(folder),
     }
