@@ -181,16 +181,6 @@ def test_a_basic_threshold_a_thousandth_too_large_is_caught():
     assert true_delta(rule.epsilon, basic_filled_up(rule)) > real(rule.delta)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 10, 20])
-def test_pure_steps_that_fill_a_pure_budget_leak_nothing(steps):
-    """At delta zero nothing at all leaks at epsilon, however the budget is cut."""
-    rule = make_filter("basic", epsilon=1)
-    kept = filled(rule, [PureDP(epsilon=Fraction(1, steps))] * (steps + 5))
-    assert len(kept) == steps
-    assert true_delta(rule.epsilon, kept) == 0
-    assert true_delta(rule.epsilon, [*kept, kept[0]]) > 0
-
-
 # -- sums in floats ----------------------------------------------------------------
 
 

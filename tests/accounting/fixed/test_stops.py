@@ -126,14 +126,6 @@ def test_accountants_by_hand() -> None:
     assert float(exact) < float(found_renyi) <= min(by_orders)
 
 
-def test_no_delta_means_the_sum() -> None:
-    """Without a delta every accountant falls back to basic composition."""
-    parts = ((TENTH, 3), (PureDP(epsilon=1), 2))
-    for accountant in ("basic", "kov", "pld", "rdp"):
-        found = composed_epsilon(parts, Fraction(0), accountant)
-        assert found == Fraction("2.3")
-
-
 @settings(max_examples=scaled(4), deadline=None)
 @given(
     st.sampled_from(fractions("0.02", "0.1", "0.5")),
