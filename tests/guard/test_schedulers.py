@@ -47,7 +47,8 @@ states = {{ti.task_id: str(ti.state) for ti in run.get_task_instances()}}
 DAGSTER = """
 config = {{"ops": {{"count": {{"config": {{"day": "{day}"}}}}}}}}
 run = page.daily_report.execute_in_process(run_config=config, raise_on_error=False)
-ended = [each for each in run.all_events if each.is_step_success or each.is_step_failure]
+events = run.all_events
+ended = [each for each in events if each.is_step_success or each.is_step_failure]
 names = {{True: "success", False: "failed"}}
 states = {{each.step_key: names[each.is_step_success] for each in ended}}
 """
