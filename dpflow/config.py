@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, require
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
@@ -176,7 +176,7 @@ def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settin
         root=root,
         ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
         policies=root / (policies or "policies"),
-        witness=None if witness is None else _witness(witness, root),
+        witness=_witness(witness, root),
         environment=_name(ENVIRONMENT_VARIABLE, environment),
         people=None if people is None else root / people,
     )
@@ -196,23 +196,21 @@ def _root(directory: str) -> tuple[str, Stamp]:
     return directory, file_stamp(os.path.join(directory, "pyproject.toml"))  # noqa: PTH118
 
 
-def _witness(place: str, root: Path) -> str:
-    if place == NO_WITNESS or "://" in place:
+def _witness(place: str | None, root: Path) -> str | None:
+    if place in (None, NO_WITNESS) or "://" in str(place):
         return place
-    return str(root / place)
+    return str(root / str(place))
 
 
 def _name(variable: str, name: str | None) -> str | None:
     """Return a setting that is a name; `variable` is for the message."""
-    if not name:
-        return None
-    if not name.isprintable() or len(name) > _NAME_LENGTH:
-        msg = (
-            f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
-            f"printable characters, got {name[:60]!r}"
-        )
-        raise ConfigurationError(msg)
-    return name
+    text = name or ""
+    require(
+        text.isprintable() and len(text) <= _NAME_LENGTH,
+        f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
+        f"printable characters, got {text[:60]!r}",
+    )
+    return text or None
 
 
 def load_prefect() -> None:
@@ -242,11 +240,9 @@ def _block_url(name: str) -> str:
 def _absolute(url: str, root: Path) -> str:
     if url.startswith(BLOCK_PREFIX):
         url = _block_url(url.removeprefix(BLOCK_PREFIX))
-    prefix = "sqlite:///"
-    if not url.startswith(prefix):
-        return url
+    kind, prefix, path = url.partition("sqlite:///")
     # Joining with an absolute path leaves that one as it is.
-    return f"{prefix}{root / url.removeprefix(prefix)}"
+    return url if kind or not prefix else f"{prefix}{root / path}"
 
 
 def file_stamp(path: str) -> Stamp:
@@ -269,12 +265,11 @@ def _stamp(status: os.stat_result | OSError) -> Stamp:
 
 
 def _table(pyproject: Path) -> dict[str, str]:
-    if pyproject.exists() and not pyproject.is_file():
-        msg = (
-            f"{pyproject} is no regular file, and reading it could take for ever. "
-            "Put a file there."
-        )
-        raise ConfigurationError(msg)
+    require(
+        pyproject.is_file() or not pyproject.exists(),
+        f"{pyproject} is no regular file, and reading it may never end. Put a file "
+        "there.",
+    )
     try:
         data = tomllib.loads(pyproject.read_text("utf-8"))
     except FileNotFoundError:
@@ -284,17 +279,15 @@ def _table(pyproject: Path) -> dict[str, str]:
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})
     table: Any = tool.get("dpflow", {}) if isinstance(tool, dict) else {}
-    if not isinstance(table, dict):
-        msg = f"tool.dpflow in {pyproject} must be a table, got {table!r}"
-        raise ConfigurationError(msg)
+    is_table = isinstance(table, dict)
+    require(is_table, f"tool.dpflow in {pyproject} must be a table, got {table!r}")
     for key, value in table.items():
-        if key not in _KEYS or not isinstance(value, str):
-            msg = (
-                f"[tool.dpflow] in {pyproject} takes the texts {', '.join(_KEYS)}, "
-                f"got {key} = {value!r}"
-            )
-            raise ConfigurationError(msg)
-    return table
+        require(
+            key in _KEYS and isinstance(value, str),
+            f"[tool.dpflow] in {pyproject} takes the texts {', '.join(_KEYS)}, got "
+            f"{key} = {value!r}",
+        )
+    return dict(table)
 
 
 def short_path(path: Path | str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from dpflow.locks import FileLock, Turn, TurnQueue
 from tests.ledger.processes import Child
 
 pytestmark = pytest.mark.quick
+
+#: A time that is over: the lock is asked for once.
+ONCE = 0.0
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def is_free(path: Path) -> bool:
 
     def take(say: Callable[[str], None]) -> None:
         other = FileLock(path)
-        say("no" if other.take(time.monotonic() + 0.05) is None else "yes")
+        say("no" if other.take(ONCE) is None else "yes")
 
     return Child(take).end()[1] == ["yes"]
 
@@ -69,7 +72,7 @@ def test_a_forked_child_shares_no_lock_with_its_parent(lock: FileLock) -> None:
     """Its copy of the descriptor is closed: what it did with it would be for both."""
 
     def take(say: Callable[[str], None]) -> None:
-        say(str(lock.take(time.monotonic() + 0.05)))
+        say(str(lock.take(ONCE)))
         lock.free()
         say("freed")
 
@@ -87,31 +90,38 @@ def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> Non
 
     def parent(say: Callable[[str], None]) -> None:
         lock = FileLock(path)
-        lock.take(time.monotonic() + 1)
-        grandchild = Child(lambda _: time.sleep(30))
+        lock.take(ONCE)
+        grandchild = Child(lambda _: signal.pause())
         say(str(grandchild.pid))
-        time.sleep(30)
+        signal.pause()
 
     child = Child(parent)
     grandchild = int(child.line())
     assert not is_free(path)
     os.kill(child.pid, 9)
     os.waitpid(child.pid, 0)
-    until = time.monotonic() + 5
-    while not is_free(path) and time.monotonic() < until:
-        time.sleep(0.01)
     assert is_free(path)
     os.kill(grandchild, 9)
 
 
 def test_who_waits_in_a_line_is_called() -> None:
     """At once, and not when it looks by itself."""
-    line, first, order = TurnQueue(), Turn(), list[int]()
+    joined = threading.Semaphore(0)
+
+    class Told(TurnQueue):
+        """A line that tells when somebody joins it."""
+
+        def join(self, turn: Turn) -> None:
+            super().join(turn)
+            joined.release()
+
+    line, first, order = Told(), Turn(), list[int]()
     assert line.take(first, 1)
+    joined.acquire()
 
     def wait(number: int) -> None:
         turn = Turn()
-        assert line.take(turn, 5)
+        assert line.take(turn, 60)
         order.append(number)
         line.leave(turn)
 
@@ -119,8 +129,7 @@ def test_who_waits_in_a_line_is_called() -> None:
     for number in range(8):
         threads.append(threading.Thread(target=wait, args=[number]))
         threads[-1].start()
-        while len(line.turns()) < number + 2:
-            time.sleep(0.001)
+        assert joined.acquire(timeout=60)
     line.leave(first)
     for thread in threads:
         thread.join()
@@ -132,15 +141,14 @@ def test_who_shares_a_lock_keeps_away_who_does_not(lock: FileLock) -> None:
     """Two may read at once; who writes has to wait, and they for who writes."""
     readers = [FileLock(lock.path, os.O_RDONLY, shared=True) for _ in range(2)]
     try:
-        soon = time.monotonic() + 0.05
-        assert None not in [each.take(soon) for each in readers]
+        assert None not in [each.take(ONCE) for each in readers]
         assert not is_free(lock.path)
         readers.pop().close()
         assert not is_free(lock.path)
         readers[0].free()
         assert is_free(lock.path)
-        assert lock.take(time.monotonic() + 1) is not None
-        assert readers[0].take(time.monotonic() + 0.05) is None
+        assert lock.take(ONCE) is not None
+        assert readers[0].take(ONCE) is None
     finally:
         for each in readers:
             each.close()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,7 +13,7 @@ from dpflow.cli.output import Answer, Part, warn
 from dpflow.notebook import Sheet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dpflow.forecast.counting import Workload
     from dpflow.forecast.theorems import Fit
@@ -40,6 +41,7 @@ def forecast(
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
     week --from 2026-01-05`
     """
+    from dpflow.forecast import Every
     from dpflow.forecast.what_if import forecast as foresee
 
     if cost and like is not None:
@@ -48,13 +50,14 @@ def forecast(
     if start is not None and every is None and like is None:
         msg = "--from needs --every INTERVAL"
         raise typer.BadParameter(msg)
+    _read(every, Every.parse, "--every")
     found = foresee(
         dataset,
         costs=cost or (),
         like=like,
         flow=flow,
-        every=_interval(every),
-        start=_date(start),
+        every=every,
+        start=_read(start, date.fromisoformat, "--from"),
         runs=runs,
         from_full_budget=from_full_budget,
         theorems=theorems,
@@ -63,28 +66,17 @@ def forecast(
     return found, _parts(found)
 
 
-def _interval(text: str | None) -> str | None:
+def _read(text: str | None, read: Callable[[str], Any], option: str) -> Any:
+    """Read the text of an option; what cannot be read is wrong usage."""
     from dpflow.exceptions import ConfigurationError
-    from dpflow.forecast import Every
 
     try:
-        if text is not None:
-            Every.parse(text)
+        return None if text is None else read(text)
     except ConfigurationError as error:
-        raise typer.BadParameter(error.message, param_hint="--every") from None
-    return text
-
-
-def _date(text: str | None) -> Any:
-    from datetime import date
-
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
+        msg = error.message
     except ValueError:
-        msg = f"it takes a date such as 2026-01-05, got {text[:40]!r}"
-        raise typer.BadParameter(msg, param_hint="--from") from None
+        msg = f"it takes a date such as 2026-01-05, got {str(text)[:40]!r}"
+    raise typer.BadParameter(msg, param_hint=option)
 
 
 def _parts(found: Forecast) -> Iterator[Part]:

@@ -101,12 +101,9 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
 
 
 def _line(part: Piece | list[Piece]) -> Text:
-    pieces = [(each, "") if isinstance(each, str) else each for each in _pieces(part)]
-    return Text.assemble(*((plain(text), style) for text, style in pieces))
-
-
-def _pieces(part: Piece | list[Piece]) -> list[Piece]:
-    return part if isinstance(part, list) else [part]
+    pieces = part if isinstance(part, list) else [part]
+    styled = [(each, "") if isinstance(each, str) else each for each in pieces]
+    return Text.assemble(*((plain(text), style) for text, style in styled))
 
 
 def _print_sheet(console: Console, sheet: Sheet, width: int) -> None:

@@ -18,9 +18,6 @@ from dpflow.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dpflow.config import Settings
-    from dpflow.ledger import Ledger
-
 app = typer.Typer(
     no_args_is_help=True, help="Draw a budget or the odometers, as a PNG or an SVG."
 )
@@ -46,14 +43,20 @@ def burn_down(
     Example: `dpflow plot burndown sales --out burndown.png`
     """
     from dpflow.forecast import budget_line, outlooks
-    from dpflow.show.figures.burndown import BurnDown, draw_burn_down
+    from dpflow.show.figures.burndown import (
+        BurnDown,
+        draw_burn_down,
+        nothing_charged,
+    )
 
     with project_ledger() as (found, ledger):
         alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
         line = None if no_forecast else budget_line(outlooks(ledger, dataset))
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:
-            raise _nothing(found, ledger, dataset)
+            # A misspelt dataset has its own error.
+            check_known(found, ledger, dataset)
+            raise nothing_charged(dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
     return _written(figure, out)
 
@@ -77,16 +80,6 @@ def odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
     )
     return _written(figure, out)
-
-
-def _nothing(found: Settings, ledger: Ledger, dataset: str) -> ConfigurationError:
-    """Make the error for a dataset without a charge; a misspelt one has its own."""
-    check_known(found, ledger, dataset)
-    msg = (
-        f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
-        "Run a flow whose steps are under @dp_task."
-    )
-    return ConfigurationError(msg)
 
 
 def _written(figure: Figure, out: Path) -> Answer:

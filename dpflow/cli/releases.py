@@ -16,7 +16,6 @@ from dpflow.notebook import Sheet, data_of, shown_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.accounting.costs.base import Cost
     from dpflow.ledger.views.releases import KeptRelease
 
 #: Of an error that no release states for itself.
@@ -89,30 +88,25 @@ def _data(found: KeptRelease) -> dict[str, Any]:
     return {**data_of(found), "known": _error(found)}
 
 
-def _cost(found: KeptRelease) -> Cost | None:
-    """Return its cost; None if a later dpflow wrote one that this one does not know."""
-    from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.exceptions import InvalidCost
-
-    try:
-        return cost_from_description(found.cost)
-    except InvalidCost:
-        return None
-
-
 def _error(found: KeptRelease) -> tuple[float, float] | None:
     """Return half the width of an interval around the release, and its confidence."""
+    from dpflow.accounting.costs.base import cost_from_description
+    from dpflow.exceptions import InvalidCost
     from dpflow.forecast.noise import half_width
     from dpflow.rounding import float_up
 
     if found.known is not None:
         return found.known
-    cost = _cost(found)
-    half = None if cost is None else half_width(cost, found.reported)
+    try:
+        half = half_width(cost_from_description(found.cost), found.reported)
+    except InvalidCost:
+        # A later dpflow may have written a cost that this one does not know.
+        return None
     return None if half is None else (float_up(half), _CONFIDENCE)
 
 
 def _parts(found: list[KeptRelease]) -> Iterator[Part]:
+    from dpflow.accounting.costs.text import python_form
     from dpflow.ledger.views.spending import OWN_NOISE
 
     if not found:
@@ -127,7 +121,7 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
         "dataset": [each.dataset for each in found],
         "step, flow": [f"{e.step}, {e.flow}" if e.flow else e.step for e in found],
         "+-": [_interval(each) for each in found],
-        "cost": [_declared(each) for each in found],
+        "cost": [python_form(each.cost) for each in found],
         "who": [each.who or "-" for each in found],
         "state": [each.state for each in found],
     }
@@ -140,11 +134,6 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
     yield "+-: 95 % of the releases are so near to the true number, by their noise."
     if any(each.noise in OWN_NOISE and _error(each) for each in found):
         yield "*: drawn by the step itself; that it is the declared noise is its word."
-
-
-def _declared(found: KeptRelease) -> str:
-    cost = _cost(found)
-    return str(found.cost.get("mechanism", "-")) if cost is None else repr(cost)
 
 
 def _interval(found: KeptRelease) -> str:

@@ -63,11 +63,8 @@ def _summary(made: Report) -> str:
         state = f"{made.stamp.found.entries:,} entries verified"
     else:
         state = "the ledger is bad"
-    return f"{_counted(known, 'dataset')}, {_counted(refused, 'refusal')}, {state}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    names = "dataset" if known == 1 else "datasets"
+    return f"{known:,} {names}, {refused:,} refused, {state}"
 
 
 def serve(*, port: int = 8484, as_json: bool = False) -> None:

@@ -125,27 +125,15 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
 
 def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
     from dpflow.ledger.views.spending import RECENT
-    from dpflow.ledger.views.words import telling
-    from dpflow.policy.reserved import run_lines
-    from dpflow.show.guarantees import shares_in_words
-    from dpflow.show.sheets import accounts_sheet, flows_sheet, odometers_sheet
+    from dpflow.show.sheets import details
 
-    standing, pinned = known.standing, known.standing.pinned
-    yield from ((each.text, "bold") for each in known.overview.spent)
-    if pinned is not None:
-        told = known.guarantee, known.history, shares_in_words(pinned)
-        yield from filter(None, (*told, *run_lines(pinned)))
-    shown = telling(standing.accounts, _MOST_ACCOUNTS)
-    filters = [view for view in shown if view.reading is None]
-    odometers = [view for view in shown if view.reading is not None]
-    if known.overview.flows:
-        yield from ("", flows_sheet(known.overview.flows))
-    if filters:
-        yield from ("", accounts_sheet(filters))
-    if odometers:
-        yield from ("", odometers_sheet(odometers))
-    if len(shown) < len(standing.accounts):
-        more = f"{len(standing.accounts) - len(shown):,} more accounts of its parts"
+    texts, sheets, hidden = details(known, _MOST_ACCOUNTS)
+    yield from texts
+    for sheet in sheets.values():
+        yield ""
+        yield sheet
+    if hidden:
+        more = f"{hidden:,} more accounts of its parts"
         yield f"{more}: --part NAME shows one, --json all; these are the fullest."
     if any(each.older for each in known.outlooks):
         yield f"Only runs among the newest {RECENT:,} entries of the journal are known."

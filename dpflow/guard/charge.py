@@ -223,15 +223,15 @@ class Execution:
         reported, self.reported = self.reported, None
         try:
             outcome = cell(value)
-            known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
+            is_known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
         # Its text may quote the output, which need not be released yet.
         except Exception as error:  # noqa: BLE001
             why = f"gave no cell of its cost ({public_name(type(error))})"
-        else:
-            if known and reported in (None, outcome):
-                self.reported = outcome
-                return None
-            why = "contradicts its cost or what its body reported"
+            return f"its cell function {why}; it is charged in full"
+        if is_known and reported in (None, outcome):
+            self.reported = outcome
+            return None
+        why = "contradicts its cost or what its body reported"
         return f"its cell function {why}; it is charged in full"
 
     @contextmanager
@@ -366,8 +366,8 @@ def current_execution(asked_by: str) -> Execution:
     Raises:
         ReleaseError: Outside the body of a DP step.
     """
-    execution = running.nearest()
-    if isinstance(execution, Execution):
+    execution: Execution | None = running.nearest()
+    if execution is not None:
         return execution
     msg = (
         f"{asked_by} was called outside the body of a DP step, so nothing pays for "
@@ -414,8 +414,7 @@ def release(
 
 def inherited_execution() -> Execution | None:
     """Return the execution that this context comes from, to check; not to draw."""
-    execution = running.nearest() or next(reversed(inherited.get()), None)
-    return execution if isinstance(execution, Execution) else None
+    return running.nearest() or next(reversed(inherited.get()), None)
 
 
 def run(

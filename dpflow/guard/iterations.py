@@ -17,7 +17,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.exceptions import PublicError
+from dpflow.exceptions import PublicError, require
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.noise.draws import draw
 
@@ -109,9 +109,8 @@ class SubStep:
         self._execution.check_process(what)
         self._execution.check_may_draw(what)
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
-        if self._over or self._execution.ended:
-            msg = f"{what} was called after {name} was over; call it inside the loop"
-            raise PublicError(msg)
+        over = f"{what} was called after {name} was over; call it inside the loop"
+        require(not self._over and not self._execution.ended, over, PublicError)
         if cost is None and len(self.parts) == 1:
             cost = self.parts[0]
         # Threads of the body may race for the part.
@@ -121,11 +120,7 @@ class SubStep:
                 return cost
             left = ", ".join(map(repr, self._unpaid)) or "nothing"
         # The body may have computed its numbers.
-        kind = (
-            "a part that it does not name"
-            if cost is None
-            else f"another {type(cost).__name__}"
-        )
+        kind = "a part without a name" if cost is None else f"a {type(cost).__name__}"
         msg = (
             f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
             "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
@@ -183,9 +178,8 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
     last = cost.stops[-1]
     with _progress(execution, last) as advance:
         for number in range(1, last + 1):
-            if execution.ended:
-                msg = f"step {execution.request.step!r} has ended, and its loop with it"
-                raise PublicError(msg)
+            msg = f"step {execution.request.step!r} has ended, and its loop with it"
+            require(not execution.ended, msg, PublicError)
             step = SubStep(number, cost, execution)
             # Told before the sub-step starts: a body that goes on without asking for
             # the next one cannot have run more than this.

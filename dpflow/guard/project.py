@@ -19,7 +19,7 @@ from dpflow.config import (
     settings,
     short_path,
 )
-from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
+from dpflow.exceptions import LedgerMissing, LedgerUnavailable, require
 from dpflow.guard.late_settlements import Unsettled
 from dpflow.ledger import (
     LOCK_NAME,
@@ -109,14 +109,13 @@ def project_of_step(
     """
     found = settings()
     first = found if body is None else _of_steps.get(body, found)
-    if (first.ledger_url, first.policies) != (found.ledger_url, found.policies):
-        msg = (
-            f"step {name!r} belongs to the project in {first.root}, where it ran "
-            f"first, and this run belongs to the project in {found.root}. The charge "
-            "would be in the wrong ledger, and the step did not run. Run the two "
-            "projects in two processes."
-        )
-        raise ConfigurationError(msg)
+    require(
+        (first.ledger_url, first.policies) == (found.ledger_url, found.policies),
+        f"step {name!r} belongs to the project in {first.root}, where it ran first, "
+        f"and this run belongs to the project in {found.root}. The charge would be in "
+        "the wrong ledger, and the step did not run. Run the two projects in two "
+        "processes.",
+    )
     project = _open_project(found, datasets)
     keep_settings(found)
     if body is not None:

@@ -238,10 +238,10 @@ def _is_literal(value: Any) -> bool:
 
 
 def _without_address(field: str, text: str) -> str:
-    if has_address(text):
-        msg = (
-            f"its argument {field!r} is {text[:80]!r}, which describes an object by "
-            "its address, and another one gets that later. Name what tells it"
-        )
-        raise Untold(msg)
-    return text
+    if not has_address(text):
+        return text
+    msg = (
+        f"its argument {field!r} is {text[:80]!r}, which describes an object by its "
+        "address, and another one gets that later. Name what tells it"
+    )
+    raise Untold(msg)

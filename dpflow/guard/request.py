@@ -23,6 +23,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReleaseError,
     UnsupportedCost,
+    require,
 )
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, project_of_step
@@ -149,12 +150,11 @@ def current_place(flow: str | None = None) -> Place:
         return Place(named=flow)
     if not place_finders:
         load_prefect()
-    if not place_finders:
-        msg = (
-            "Prefect runs a flow around this step, and the part of dpflow for Prefect "
-            "is not installed. The step did not run. Import `dpflow.prefect` first."
-        )
-        raise ConfigurationError(msg)
+    require(
+        place_finders,
+        "Prefect runs a flow around this step, and the part of dpflow for Prefect is "
+        "not installed. The step did not run. Import `dpflow.prefect` first.",
+    )
     return place_finders[-1](named=flow)
 
 
@@ -253,12 +253,11 @@ def _check_replayed(step: Step) -> None:
 
 
 def _policy(project: Project, step: Step, dataset: str) -> Policy:
-    if dataset.startswith(PREFIX):
-        msg = (
-            f"step {step.name!r} names {dataset!r}, which is a population: name the "
-            "dataset that it reads, whose policy charges the population as well."
-        )
-        raise ConfigurationError(msg)
+    require(
+        not dataset.startswith(PREFIX),
+        f"step {step.name!r} names {dataset!r}, which is a population: name the "
+        "dataset that it reads, whose policy charges the population as well.",
+    )
     return project.policies.policy_for(dataset)
 
 
@@ -288,14 +287,12 @@ def owner_of(project: Project) -> str:
 def _version(step: Step, call: StepCall, policy: Policy) -> str:
     """Return the data's version; with private arguments it must be declared."""
     keyed = call.version is not None or call.key is not None
-    if step.private and not keyed and "data_version" not in policy.model_fields_set:
-        msg = (
-            f"step {step.name!r} takes private data as an argument, so a replay could "
-            "serve one version's answer for another. Say data_version= on the task "
-            f"or data_version: in the policy of {policy.dataset!r}, or give a "
-            "release_key."
-        )
-        raise ConfigurationError(msg)
+    require(
+        not step.private or keyed or "data_version" in policy.model_fields_set,
+        f"step {step.name!r} takes private data as an argument, so a replay could "
+        "serve one version's answer for another. Say data_version= on the task or "
+        f"data_version: in the policy of {policy.dataset!r}, or give a release_key.",
+    )
     return call.version or policy.data_version
 
 
@@ -328,14 +325,13 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
     around = place.flows
     for flow in around:
         if any(flow.name in policy.flows for policy in policies):
-            if place.named not in (None, flow.name):
-                msg = (
-                    f"a step says flow={place.named!r}, but it runs in flow "
-                    f"{flow.name!r}, which a policy names: its share and its halt "
-                    "would be passed by. Leave flow= away, or call the step outside of "
-                    "that flow. The step did not run."
-                )
-                raise ConfigurationError(msg)
+            require(
+                place.named in (None, flow.name),
+                f"a step says flow={place.named!r}, but it runs in flow {flow.name!r}, "
+                "which a policy names: its share and its halt would be passed by. "
+                "Leave flow= away, or call the step outside of that flow. The step did "
+                "not run.",
+            )
             return flow
     if place.named is not None:
         return EnclosingFlow(name=place.named, run=around[0].run if around else None)

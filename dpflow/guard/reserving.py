@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -37,23 +37,11 @@ _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
 
 
-class Body(Protocol):
-    """A body that runs.
-
-    Attributes:
-        request: What its step asked of the ledger.
-        home: The thread and the task that run it.
-    """
-
-    request: Request
-    home: Home | None
-
-
-#: The bodies that run, held by the frames that run them.
-running: Held[Body] = Held()
+#: The executions whose bodies run, held by the frames that run them.
+running: Held[Any] = Held()
 #: Those that this context comes from, outermost first: threads and tasks that a body
 #: starts inherit it. In the body's own, its frame tells.
-inherited: ContextVar[tuple[Body, ...]] = ContextVar("dpflow_around", default=())
+inherited: ContextVar[tuple[Any, ...]] = ContextVar("dpflow_around", default=())
 
 
 def home() -> Home:
@@ -65,7 +53,7 @@ def home() -> Home:
     return threading.current_thread(), task
 
 
-def _bodies_around() -> Iterator[Body]:
+def _bodies_around() -> Iterator[Any]:
     """Yield the bodies that this call comes from, innermost first."""
     yield from running.around()
     if before := inherited.get():

@@ -112,10 +112,7 @@ def _levels(
         thresholds = [thresholds] * len(queries)
     levels = list(thresholds)
     if not levels or len(levels) != len(queries):
-        msg = (
-            "sparse_vector() needs one or more queries, and a threshold for all of "
-            "them or for each. Give as many thresholds as queries, or one number."
-        )
+        msg = "sparse_vector() needs queries, and one threshold for all or for each"
         raise PublicError(msg)
     return levels
 

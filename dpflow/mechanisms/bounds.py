@@ -8,16 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import ExponentialMechanism
 from dpflow.exceptions import PublicError, public_name
 from dpflow.mechanisms.drawn import claimed, is_replace_one
+from dpflow.mechanisms.rows import Floats
 from dpflow.noise.exact import choose
 from dpflow.noise.sources import EXACT
 from dpflow.rounding import Number, exact, float_down, real_or_nan
-
-Floats = NDArray[np.float64]
 
 MOST_CANDIDATES = 10_000
 #: Starts of the names of types whose entries may be text, in lower case.

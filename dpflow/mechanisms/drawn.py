@@ -33,10 +33,7 @@ class Drawn(Generic[T]):
 
 
 def draws_for(
-    kind: type[C],
-    *,
-    relation: str | None = None,
-    by: str = "",
+    kind: type[C], *, relation: str | None = None, by: str = ""
 ) -> Callable[[Callable[Concatenate[C, P], Drawn[T]]], Callable[P, T]]:
     """Make a mechanism a function for the body of a DP step.
 

@@ -151,26 +151,19 @@ def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:
     Raises:
         ReleaseError: If the cost declares anything else, or less than the clip.
     """
-    noise, rate = _noise_of(cost, clip)
-    clipped = clip.apply(rows)
-    drawn = None if rate is None else PrivateMask(poisson_sample(rate, clipped.people))
-    noisy: Floats = draw(noise, clipped.total(drawn))
-    return noisy
-
-
-def _noise_of(cost: Cost, clip: NormClip) -> tuple[Gaussian, Fraction | None]:
-    """Return the noise of a step, and the rate at which it samples people."""
-    if isinstance(cost, Gaussian) and cost.sensitivity >= clip.norm:
-        return cost, None
+    noise, drawn, clipped = cost, None, clip.apply(rows)
     if isinstance(cost, PoissonSampledGaussian):
         multiplier = cost.noise_multiplier
         noise = Gaussian(sensitivity=clip.norm, noise_multiplier=multiplier)
-        return noise, cost.sampling_rate
-    msg = (
-        "a step of gradient descent needs a Gaussian whose sensitivity is at least "
-        f"the clip, or a PoissonSampledGaussian, got {cost!r}"
-    )
-    raise PublicError(msg)
+        drawn = PrivateMask(poisson_sample(cost.sampling_rate, clipped.people))
+    if not isinstance(noise, Gaussian) or noise.sensitivity < clip.norm:
+        msg = (
+            "a step of gradient descent needs a Gaussian whose sensitivity is at least "
+            f"the clip, or a PoissonSampledGaussian, got {cost!r}"
+        )
+        raise PublicError(msg)
+    noisy: Floats = draw(noise, clipped.total(drawn))
+    return noisy
 
 
 def individual_sum(
@@ -251,7 +244,6 @@ def individual_descent(
         total = individual_sum(
             tally, rows, clip=clip, sigma=spread, sampling_rate=sampling_rate
         )
-        model = model - rate * draw(
-            Gaussian(sensitivity=clip.norm, sigma=spread), total
-        )
+        noise = Gaussian(sensitivity=clip.norm, sigma=spread)
+        model = model - rate * draw(noise, total)
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -82,7 +82,10 @@ def largest(
     Groups that nobody is in fill the places up to `among`; to pick one of them is to
     end.
     """
-    ranked = heapq.nlargest(cost.among + 1, counts.items(), key=_rank)
+    # By people; equal ones by nothing but their names.
+    ranked = heapq.nlargest(
+        cost.among + 1, counts.items(), key=lambda group: (group[1], repr(group[0]))
+    )
     left = ranked[: cost.among]
     beyond = ranked[cost.among][1] if len(ranked) > cost.among else 0
     ends = [0] * (cost.among - len(left)) + [beyond + cost.margin]
@@ -94,8 +97,3 @@ def largest(
             return Drawn(picked, len(picked) + 1)
         picked.append(left.pop(index)[0])
     return Drawn(picked, cost.most)
-
-
-def _rank(group: tuple[Hashable, int]) -> tuple[int, str]:
-    """Order by people; equal ones by nothing but their names."""
-    return group[1], repr(group[0])

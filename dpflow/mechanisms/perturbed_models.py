@@ -19,11 +19,10 @@ from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import PublicError, ReleaseError
 from dpflow.mechanisms.drawn import Drawn, draws_for
+from dpflow.mechanisms.rows import Floats
 from dpflow.noise.draws import draw
 from dpflow.people.costs import clip_rows
 from dpflow.rounding import Number, exact, exact_epsilon
-
-Floats = NDArray[np.float64]
 
 #: Cells of the cost.
 NONE, MODEL = "none", "model"
@@ -163,10 +162,7 @@ def output_perturbation(
     recipe = Recipe.of(train, regularisation, threshold)
     cells = dict(cost.cells)
     if set(cells) != {NONE, MODEL} or not 0 < cells[NONE] <= cells[MODEL]:
-        msg = (
-            f"output_perturbation() needs a step with cost=recoverable_model(...) of "
-            f"its own kind; this step declared {cost!r}"
-        )
+        msg = f"output_perturbation() needs cost=recoverable_model(...), not {cost!r}"
         raise PublicError(msg)
     test, model = cells[NONE], cells[MODEL]
     rows, classes = _checked(features, labels, recipe)
@@ -191,10 +187,7 @@ def _checked(
     shapes = np.shape(features), np.shape(labels)
     fits = len(shapes[0]) == 2 and shapes[1] == shapes[0][:1] and 0 not in shapes[0]  # noqa: PLR2004
     if not fits or not recipe.train < shapes[1][0] <= recipe.train + MOST_PEOPLE:
-        msg = (
-            "output_perturbation() needs features[people, parameters] and labels"
-            "[people] with some people beyond those of train= that it is fitted to"
-        )
+        msg = "give features[people, parameters] and labels[people], more than train="
         raise PublicError(msg)
     # A row that is no number has no norm; as zeros it says nothing.
     rows, _ = clip_rows(np.nan_to_num(np.asarray(features, np.float64)), norm=1)
@@ -232,9 +225,7 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
         while loss(w - step) > now + 1e-12 and halvings < _MOST_HALVINGS:
             step, halvings = step / 2, halvings + 1
         w = w - step
-    msg = (
-        "the solver did not reach its tolerance; scale the features or regularise more"
-    )
+    msg = "the solver did not converge; scale the features or regularise more"
     raise ReleaseError(msg)
 
 

@@ -21,10 +21,9 @@ from dpflow.accounting.costs.noise import Laplace
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn, draws_for
+from dpflow.mechanisms.rows import Floats
 from dpflow.noise.draws import draw
 from dpflow.rounding import bound_above, float_up, to_real
-
-Floats = NDArray[np.float64]
 
 FEWEST_PEOPLE = 8
 #: Values are clipped to here; ranges outside the next two are in the outermost bins.
@@ -172,10 +171,7 @@ def interquartile_range(
     """
     numbers = np.asarray(values, np.float64)
     if numbers.ndim != 1 or numbers.size < FEWEST_PEOPLE:
-        msg = (
-            f"interquartile_range() needs one value for each of {FEWEST_PEOPLE} or "
-            "more people"
-        )
+        msg = f"a range needs one value for each of {FEWEST_PEOPLE} or more people"
         raise PublicError(msg)
     numbers = np.clip(np.nan_to_num(numbers), -_FARTHEST, _FARTHEST)
     chosen = 1 + 1 / math.log(numbers.size) if base is None else base

@@ -190,10 +190,7 @@ class Factors:
         """
         values = np.asarray(right, np.float64)
         if values.shape[:1] != self.lengths.shape or values.ndim > _MATRIX:
-            msg = (
-                "the other factor must have one row for each of the people of this "
-                "one, as a vector or a matrix"
-            )
+            msg = "the other factor must be a vector or matrix of the same people"
             raise PublicError(msg)
         return OuterRows(self, values)
 
@@ -297,8 +294,5 @@ def _cut(values: Floats, step: float) -> Floats:
 
 def _check_people(shape: tuple[int, ...], fits: bool) -> None:  # noqa: FBT001
     if not fits or not 0 < shape[0] <= MOST_PEOPLE:
-        msg = (
-            "gradients must be an array with one row for each of 1 to "
-            f"{MOST_PEOPLE} people: number[people, ...]"
-        )
+        msg = f"gradients must be number[people, ...] of 1 to {MOST_PEOPLE} people"
         raise PublicError(msg)

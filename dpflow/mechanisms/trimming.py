@@ -63,10 +63,7 @@ class Window:
         low, high = Fraction(1, MOST_PEOPLE), Fraction(1, 2)
         left_out = int(exact(share, name="trim", low=low, high=high) * people)
         if not 1 <= left_out <= (people - 1) // 2:
-            msg = (
-                "a trim needs to leave out at least 1 person at each end, and to "
-                "leave 1 person in"
-            )
+            msg = "a trim leaves out at least 1 person at each end, and not everybody"
             raise PublicError(msg)
         return cls(left_out, people - 1 - left_out)
 
@@ -202,10 +199,7 @@ def _steps(values: NDArray[Any], bound: float) -> Whole:
     """Return values in whole steps of the grid, each of itself alone."""
     numbers = np.asarray(values, np.float64)
     if numbers.ndim != 1 or not FEWEST_PEOPLE <= numbers.size <= MOST_PEOPLE:
-        msg = (
-            f"a trimmed mean needs one value for each of {FEWEST_PEOPLE} to "
-            f"{MOST_PEOPLE} people"
-        )
+        msg = f"give one value for each of {FEWEST_PEOPLE} to {MOST_PEOPLE} people"
         raise PublicError(msg)
     with np.errstate(over="ignore"):
         steps = np.floor(np.nan_to_num(numbers) / bound * GRID)

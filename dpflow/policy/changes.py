@@ -105,22 +105,15 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
         InvalidCost: If a filter cannot be lowered in place.
     """
     file = policy.pinned()
-    flows = {}
     for name, share in file["flows"].items():
         before = pinned["flows"].get(name, {**pinned, "filter": None})
-        filters = before["filter"], share["filter"]
-        lowered = _lowered(filters[0], share) if all(filters) else filters[1]
-        flows[name] = {**share, "filter": lowered, "odometer": before["odometer"]}
+        if before["filter"] and share["filter"]:
+            share["filter"] = _lowered(before["filter"], share)
+        share["odometer"] = before["odometer"]
     if "whole" in file:
         file["whole"] = _lowered(pinned["whole"], file["lifetime"])
-    return with_derived_numbers(
-        {
-            **file,
-            "filter": _lowered(pinned["filter"], file["budget"]),
-            "odometer": pinned["odometer"],
-            "flows": flows,
-        }
-    )
+    file["filter"] = _lowered(pinned["filter"], file["budget"])
+    return with_derived_numbers(file | {"odometer": pinned["odometer"]})
 
 
 def _lowered(fixed: Copy, budget: Copy) -> Copy:

@@ -124,17 +124,10 @@ class TheoremChoice(BaseModel):
         """Return the theorem and its options as they were given, in one spelling."""
         return {name: one_spelling(v) for name, v in self if v is not None}
 
-    @classmethod
-    def theorem_class(cls, theorem: str) -> type:
-        """Load the class behind a theorem's name."""
-        module, _, name = cls.known[theorem].partition(":")
-        found: type = getattr(import_module(module), name)
-        return found
-
-    def takes(self, option: str) -> bool:
-        """Say whether the theorem's constructor takes an argument of this name."""
-        made = self.theorem_class(self.theorem)
-        return option in inspect.signature(made).parameters
+    def arguments(self) -> Collection[str]:
+        """Return the names of what the theorem's constructor takes."""
+        module, _, name = self.known[self.theorem].partition(":")
+        return inspect.signature(getattr(import_module(module), name)).parameters
 
     @model_validator(mode="before")
     @classmethod
@@ -162,11 +155,10 @@ class TheoremChoice(BaseModel):
     @model_validator(mode="after")
     def _known_options(self) -> Self:
         try:
-            made = self.theorem_class(self.theorem)
+            own = {*self.arguments()}.difference(_GIVEN)
         except ImportError as error:
             message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
-        own = inspect.signature(made).parameters.keys() - _GIVEN.keys()
         problems = (
             problem_at(
                 f"the {self.kind} {self.theorem!r} has no option {option!r}.",
@@ -235,14 +227,14 @@ class PlannedStep(Record):
     def _read(cls, value: object) -> object:
         if isinstance(value, cls):
             return value
-        step = value if isinstance(value, Mapping) else {"weight": value}
-        return step if "cost" in step else {"mechanism": "Gaussian", **step}
+        step = dict(value) if isinstance(value, Mapping) else {"weight": value}
+        if "cost" not in step:
+            step["mechanism"] = step.get("mechanism") or "Gaussian"
+        return step
 
     @model_validator(mode="after")
     def _weight_or_cost(self) -> Self:
-        if (self.weight is None) is (self.cost is None) or (
-            self.cost is not None and self.mechanism is not None
-        ):
+        if (self.weight is None, self.mechanism is None) != (bool(self.cost),) * 2:
             message = "a planned step has a weight or a cost."
             hint = "Write a number, {weight: 2, mechanism: Laplace}, or {cost: COST}."
             raise problem(message, hint)
@@ -405,9 +397,7 @@ def _plain(value: object, option: str) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item, option) for item in value]
     message = f"the option {option} cannot be {shown(value)}."
-    raise problem(
-        message, "Use text, true, false, a finite number, a list or a mapping."
-    )
+    raise problem(message, "Use text, a flag, a number, a list or a mapping.")
 
 
 def _with_short_form(

@@ -35,8 +35,7 @@ from dpflow.removed import FIELDS
 
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
-    "Work in the project's folder, make a project with `dpflow init`, or set "
-    "DPFLOW_POLICIES."
+    "Work in a project's folder, run `dpflow init`, or set DPFLOW_POLICIES."
 )
 
 
@@ -113,10 +112,10 @@ class PolicySet(Mapping[str, Policy]):
 
     def _unknown(self, dataset: str) -> UnknownDataset:
         known = sorted(self.policies)
-        place = "the policies" if self.directory is None else str(self.directory)
-        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
-        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
         file = None if self.directory is None else str(self.directory)
+        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
+        place = file or "the policies"
+        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
         return UnknownDataset(
             message, file=file, line=None, hint=hint, dataset=dataset, known=known
         )
@@ -166,9 +165,8 @@ def read_policies(
 
 def policies_in(directory: Path) -> PolicySet:
     """Read the policies of a folder; none where there is no folder."""
-    if directory.is_dir():
-        return load_policies(directory)
-    return PolicySet({}, {}, directory)
+    known = directory.is_dir()
+    return load_policies(directory) if known else PolicySet({}, {}, directory)
 
 
 def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
@@ -222,7 +220,7 @@ def _validated(document: Document) -> Policy:
     """Read the policy of a dataset, or of a population as the ledger keeps it."""
     data = document.data
     try:
-        if isinstance(data, Mapping) and "population" in data and "dataset" not in data:
+        if "population" in data and "dataset" not in data:
             return Population.model_validate(data).as_policy()
         policy = Policy.model_validate(data)
     except ValidationError as error:

@@ -55,11 +55,6 @@ _KEPT = {
 }
 
 
-def _default_for_others(fields: dict[str, Any]) -> Literal["refuse", "allow"]:
-    """Whoever names flows means these flows; whoever names none means all."""
-    return "refuse" if fields.get("flows") else "allow"
-
-
 class Policy(Governing):
     """What governs one dataset.
 
@@ -83,7 +78,7 @@ class Policy(Governing):
         json_schema_extra={"propertyNames": {"pattern": FLOW_PATTERN}},
     )
     other_flows: Literal["refuse", "allow"] = Field(
-        default_factory=_default_for_others,
+        default_factory=lambda data: "refuse" if data.get("flows") else "allow",
         description="Whether unnamed flows may use it. Default: if no flow is named.",
         examples=["refuse"],
     )
@@ -170,7 +165,7 @@ class Policy(Governing):
             return None
         choice, options = self.odometer, self.odometer.options
         delta = self.budget.delta if choice.delta is None else choice.delta
-        if choice.takes("halt_at_epsilon"):
+        if "halt_at_epsilon" in choice.arguments():
             halt = self.halt_at(flow)
             target = Fraction(self.budget.epsilon) if halt is None else halt
             options["halt_at_epsilon"] = number_text(target)

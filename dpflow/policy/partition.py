@@ -25,8 +25,6 @@ _SHAPES = {
     "week": "2026-W05",
     "month": "2026-01",
 }
-#: Zones whose periods are taken where the policy says none: as they always were.
-DEFAULT_ZONE = "UTC"
 
 
 class Partition(Record):
@@ -63,7 +61,7 @@ class Partition(Record):
     @classmethod
     def _known(cls, value: str | None) -> str | None:
         try:
-            ZoneInfo(value or DEFAULT_ZONE)
+            ZoneInfo(value or "UTC")
         except (KeyError, ValueError, OSError):
             message = f"zone {shown(value)} is no time zone that is known here."
             hint = "Write one such as UTC or Europe/Berlin, or install tzdata."

@@ -36,7 +36,6 @@ from dpflow.rounding import (
 _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
-_LOWEST = RATIO_LOW * 10**4
 
 #: Says whether so many runs fit, given the noise of each step.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
@@ -78,16 +77,11 @@ def planned_multiplier(
     mechanism = share["plan"]["steps"][step]["mechanism"] if step in noise else None
     if mechanism == planned.mechanism:
         return number_from_text(noise[step])
-    why = f"{mechanism} noise. Write `mechanism: {planned.mechanism}` there"
-    if mechanism is None:
-        why = (
-            f"no noise for it in flow {flow!r} (planned steps: "
-            f"{', '.join(noise) or 'none'}). Name it there under "
-            "`flows: {FLOW: {plan: ...}}`"
-        )
     msg = (
         f"step {step!r} declares {planned!r}, but the policy of dataset "
-        f"{pinned['dataset']!r} plans {why}, or give the noise as a number."
+        f"{pinned['dataset']!r} plans {mechanism or 'no'} noise for it in flow "
+        f"{flow!r} (planned steps: {', '.join(noise) or 'none'}). Write it there with "
+        f"`mechanism: {planned.mechanism}`, or give the noise as a number."
     )
     raise InvalidCost(msg, name="noise", value=mechanism or "planned")
 
@@ -141,7 +135,7 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
         return ()
     least = least_noise(
         lambda scale: admits(noise(scale), runs),
-        low=_LOWEST,
+        low=RATIO_LOW * 10**4,
         high=1,
         most=RATIO_HIGH / 10**4,
         close=_CLOSE,

@@ -19,10 +19,7 @@ from dpflow.policy.files import is_policy_file, read_policies
 from dpflow.policy.model import Policy
 from dpflow.policy.strict_yaml import parse_document
 
-_SECONDS = 120
 _LOCK = "ledger.lock"
-#: Verdicts under which a guarantee may be weaker than before.
-WEAKER = ("looser", "other", "removed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +63,11 @@ class RevisionDiff:
         reasons = [
             f"the policy of {edit.dataset} is {edit.verdict}"
             for edit in self.policies
-            if edit.verdict in WEAKER
+            if edit.verdict in ("looser", "other", "removed")
         ]
         if self.lock in ("changed", "removed"):
-            reasons.append(
-                f"the pin of the ledger is {self.lock}; another ledger lacks the "
-                "charges of this one"
-            )
+            why = "another ledger lacks the charges of this one"
+            reasons.append(f"the pin of the ledger is {self.lock}; {why}")
         return reasons
 
 
@@ -117,15 +112,13 @@ def _edits(
     """Yield one edit per dataset; every flow counts as charged."""
     for dataset in sorted(before.keys() | after.keys()):
         old, new = before.get(dataset), after.get(dataset)
-        changes: tuple[Change, ...] = ()
-        if old is not None and new is not None:
-            changes = judge(old.declared(), new.declared())
+        changes = judge(old.declared(), new.declared()) if old and new else ()
         yield PolicyEdit(
             dataset=dataset,
             verdict="new" if old is None else overall(changes) if new else "removed",
             changes=changes,
-            before=None if old is None else old.guarantee_sentence(),
-            after=None if new is None else new.guarantee_sentence(),
+            before=old.guarantee_sentence() if old else None,
+            after=new.guarantee_sentence() if new else None,
         )
 
 
@@ -168,18 +161,12 @@ def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
 def _commit(folder: Path, base: str) -> str:
     """Return the id of the commit at which the change began."""
     if _git(folder, "rev-parse", "--show-toplevel") is None:
-        msg = (
-            f"the policies in {folder} are in no git repository, so there is nothing "
-            "to compare them with. Commit them, or leave --base out."
-        )
+        msg = f"{folder} is in no git repository. Commit it, or leave --base out."
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
     found = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
     if found is None:
-        msg = (
-            f"git knows no commit {base[:80]!r}. Fetch it first (a shallow clone in CI "
-            "needs `fetch-depth: 0`), or name another one with --base."
-        )
+        msg = f"git knows no commit {base[:80]!r}. Fetch it (CI: `fetch-depth: 0`)."
         raise ConfigurationError(msg)
     commit = found.decode().strip()
     common = _git(folder, "merge-base", commit, "HEAD")
@@ -199,7 +186,7 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
             check=False,
             # Inside a git hook, these variables point to another repository.
             env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
-            timeout=_SECONDS,
+            timeout=120,
         )
     except (OSError, subprocess.SubprocessError) as error:
         msg = f"git did not answer in {folder}: {error}. Try again."

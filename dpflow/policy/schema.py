@@ -6,8 +6,6 @@ from typing import Any
 
 from dpflow.policy.model import Policy
 
-_NULL = {"type": "null"}
-
 
 def policy_schema() -> dict[str, Any]:
     """Return the JSON schema of policies, for editors.
@@ -29,7 +27,7 @@ def _drop_null(schema: dict[str, Any]) -> None:
     if "default" in schema and schema["default"] is None:
         del schema["default"]
     if "anyOf" in schema:
-        schema["anyOf"] = [form for form in schema["anyOf"] if form != _NULL]
+        schema["anyOf"] = [form for form in schema["anyOf"] if form != {"type": "null"}]
     for value in schema.values():
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, dict):

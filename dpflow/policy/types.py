@@ -82,8 +82,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def split_hint(error: BaseException) -> tuple[str, str]:
     """Split the text of an error into what is wrong and what to do next."""
     text = str(error).strip() or type(error).__name__
-    message, stop, hint = text.partition(". ")
-    return (f"{message}.", hint) if stop else (f"{text.rstrip('.')}.", "")
+    message, _, hint = text.partition(". ")
+    return f"{message.rstrip('.')}.", hint
 
 
 # Numbers

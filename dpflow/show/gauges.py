@@ -9,6 +9,7 @@ from dpflow.show.status import Status
 
 Labels = Mapping[str, str]
 
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _GAUGES = {
     "dpflow_budget_left_fraction": "Share of an account's budget that is left.",
     "dpflow_runs_left": "Further runs that all gates admit.",
@@ -61,8 +62,5 @@ def _share(part: Mapping[str, str], whole: Mapping[str, str]) -> float:
 
 
 def _text(labels: Labels) -> str:
-    def quoted(text: str) -> str:
-        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-    inside = ",".join(f'{name}="{quoted(text)}"' for name, text in labels.items())
-    return f"{{{inside}}}"
+    inside = [f'{name}="{text.translate(_ESCAPED)}"' for name, text in labels.items()]
+    return f"{{{','.join(inside)}}}"

@@ -7,15 +7,25 @@ from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decision.lifetime import Budgets
-from dpflow.ledger.records import (
-    TermView,
-    UnusualSteps,
-)
+from dpflow.ledger.records import TermView, UnusualSteps
 from dpflow.ledger.views.words import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
 _NEARLY_ALL = 0.99
+_TIGHTENED = (
+    "A tightened term counts as it was opened. Its smaller numbers hold where usage "
+    "was below them and the tightening was decided without regard to what had been "
+    "released."
+)
+_OVERDRAWN = (
+    "More was charged in an overdrawn term than its budget: no sum of budgets bounds "
+    "what all terms lose."
+)
+_DIFFERENT = (
+    "Charged terms protect different units or relations: their sum is a guarantee of "
+    "none of them."
+)
 
 
 def term_guarantee(
@@ -63,20 +73,17 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     reach = reach_of_shares(copy)
     if reach is None:
         return ""
-    text = (
-        f"The flows' shares can use {percent_text(reach)} of the budget "
-        f"{budget_text(copy['budget'])}"
-    )
+    used = f"The flows' shares can use {percent_text(reach)} of the budget"
+    text = f"{used} {budget_text(copy['budget'])}"
     if reach > 1:
         return f"{text}: it may be gone before a flow has used its share."
-    flows = copy["flows"].values()
-    whole = all(share.get("epsilon") is not None for share in flows)
-    if reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse":
-        return (
-            f"{text}, and no flow can use the rest: epsilons of shares do not add up, "
-            "so raise them until this says 100%."
-        )
-    return f"{text}."
+    whole = all(share.get("epsilon") is not None for share in copy["flows"].values())
+    if reach >= _NEARLY_ALL or not whole or copy["other_flows"] != "refuse":
+        return f"{text}."
+    return (
+        f"{text}, and no flow can use the rest: epsilons of shares do not add up, so "
+        "raise them until this says 100%."
+    )
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:
@@ -90,27 +97,17 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
     charged = [view for view in terms if view.charged]
     if charged:
-        total = budget_text(Budgets.of(charged).total())
-        lifetime = terms[-1].lifetime
-        cap = "no lifetime is set" if lifetime is None else budget_text(lifetime)
-        of = f"of the lifetime {cap}" if lifetime else f"and {cap}"
-        parts.append(f"Charged terms add up to {total} {of}.")
+        total, lifetime = budget_text(Budgets.of(charged).total()), terms[-1].lifetime
+        cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
+        parts.append(
+            f"Charged terms add up to {total} {cap or 'and no lifetime is set'}."
+        )
     if any(view.opened != view.budget and not view.divided for view in terms):
-        parts.append(
-            "A tightened term counts as it was opened. Its smaller numbers hold where "
-            "usage was below them and the tightening was decided without regard to "
-            "what had been released."
-        )
+        parts.append(_TIGHTENED)
     if any(view.overdrawn for view in charged):
-        parts.append(
-            "More was charged in an overdrawn term than its budget: no sum of budgets "
-            "bounds what all terms lose."
-        )
+        parts.append(_OVERDRAWN)
     if len({(view.unit, view.relation) for view in charged}) > 1:
-        parts.append(
-            "Charged terms protect different units or relations: their sum is a "
-            "guarantee of none of them."
-        )
+        parts.append(_DIFFERENT)
     return " ".join(parts)
 
 
@@ -149,13 +146,10 @@ def unusual_text(found: UnusualSteps) -> str:
     Args:
         found: What `dpflow.ledger.views.unusual_steps` returned.
     """
-    counted = {
-        "drew their own noise": found.own_noise,
-        "failed": found.failed,
-        f"{'was' if found.forfeited == 1 else 'were'} forfeited": found.forfeited,
-    }
-    parts = [f"{count:,} {what}" for what, count in counted.items() if count]
-    if not parts:
-        return ""
+    forfeited = f"{'was' if found.forfeited == 1 else 'were'} forfeited"
+    whats = "drew their own noise", "failed", forfeited
+    counts = found.own_noise, found.failed, found.forfeited
+    told = zip(counts, whats, strict=True)
+    parts = ", ".join(f"{count:,} {what}" for count, what in told if count)
     which = "newest steps" if found.older else "steps so far"
-    return f"Of the {which}, {', '.join(parts)}."
+    return f"Of the {which}, {parts}." if parts else ""

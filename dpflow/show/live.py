@@ -83,15 +83,36 @@ def make_app(
     """
     from starlette.applications import Starlette  # noqa: PLC0415
     from starlette.middleware import Middleware  # noqa: PLC0415
+    from starlette.responses import HTMLResponse  # noqa: PLC0415
     from starlette.routing import Route  # noqa: PLC0415
 
-    pages = _Pages(read, check, stamps or Stamps())
-    routes = [
-        Route("/", pages.report, methods=["GET"]),
-        Route("/dataset/{dataset:path}", pages.report, methods=["GET"]),
-        Route("/status.json", pages.status, methods=["GET"]),
-        Route("/healthz", pages.health, methods=["GET"]),
-    ]
+    verify = stamps or Stamps()
+
+    def report(request: Request) -> Response:
+        """Return the page of all datasets or of one."""
+        dataset = request.path_params.get("dataset")
+        here = "/" if dataset is None else f"/dataset/{quote(dataset)}"
+        live = Live(here=here, refresh=_refresh(request), dataset=dataset)
+        code = 200
+        try:
+            page = render(read(dataset, verify), live=live)
+        except DpflowError as error:
+            page, code = render_problem(error.message, live=live), _code(error)
+        policy = f"{security_policy()}; frame-ancestors 'none'"
+        headers = {"Content-Security-Policy": policy}
+        return HTMLResponse(page, status_code=code, headers=headers)
+
+    def status(request: Request) -> Response:  # noqa: ARG001
+        """Return the facts of the page for programs."""
+        return _json(lambda: read(None, verify).as_json())
+
+    def health(request: Request) -> Response:  # noqa: ARG001
+        """Say whether the ledger can be read; it is not verified for this."""
+        return _json(lambda: {"status": "ok", "ledger": check()}, status="bad")
+
+    paths = {"/": report, "/dataset/{dataset:path}": report}
+    paths |= {"/status.json": status, "/healthz": health}
+    routes = [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
     return Starlette(routes=routes, middleware=[Middleware(_Guard)])
 
 
@@ -123,41 +144,6 @@ def _is_ours(scope: Any) -> bool:
     """Say whether a request names this machine, and only once."""
     names = [value for name, value in scope["headers"] if name == b"host"]
     return len(names) == 1 and _OURS.fullmatch(names[0].lower()) is not None
-
-
-class _Pages:
-    """Answers; each method runs in a thread of its own."""
-
-    def __init__(
-        self, read: Reader, check: Callable[[], str], stamps: Callable[[Ledger], Stamp]
-    ) -> None:
-        self._read = read
-        self._check = check
-        self._stamps = stamps
-
-    def report(self, request: Request) -> Response:
-        """Return the page of all datasets or of one."""
-        from starlette.responses import HTMLResponse  # noqa: PLC0415
-
-        dataset = request.path_params.get("dataset")
-        here = "/" if dataset is None else f"/dataset/{quote(dataset)}"
-        live = Live(here=here, refresh=_refresh(request), dataset=dataset)
-        code = 200
-        try:
-            page = render(self._read(dataset, self._stamps), live=live)
-        except DpflowError as error:
-            page, code = render_problem(error.message, live=live), _code(error)
-        policy = f"{security_policy()}; frame-ancestors 'none'"
-        headers = {"Content-Security-Policy": policy}
-        return HTMLResponse(page, status_code=code, headers=headers)
-
-    def status(self, request: Request) -> Response:  # noqa: ARG002
-        """Return the facts of the page for programs."""
-        return _json(lambda: self._read(None, self._stamps).as_json())
-
-    def health(self, request: Request) -> Response:  # noqa: ARG002
-        """Say whether the ledger can be read; it is not verified for this."""
-        return _json(lambda: {"status": "ok", "ledger": self._check()}, status="bad")
 
 
 def _json(read: Callable[[], Any], **otherwise: str) -> Response:

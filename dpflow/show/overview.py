@@ -68,8 +68,8 @@ class RunState:
 
 
 def state_of(
-    *,
     gates: Collection[str],
+    *,
     charged: bool,
     halt: Halt | None = None,
     outlook: Outlook | None = None,
@@ -90,10 +90,9 @@ def state_of(
         outlook: How many more runs fit, if that is known.
         pauses: Whether the policy pauses the schedules of flows that are refused.
     """
-    if FROZEN in gates:
-        return RunState(word=FROZEN)
-    if OVERDRAWN in gates:
-        return RunState(word=OVERDRAWN)
+    for word in (FROZEN, OVERDRAWN):
+        if word in gates:
+            return RunState(word=word)
     if halt is not None and halt.current:
         return RunState(word=HALTED, by=_gate(halt), since=halt.refusal.at)
     if outlook is not None and outlook.runs_left == 0:
@@ -102,24 +101,6 @@ def state_of(
     if halt is not None and pauses and not charged:
         return RunState(word=PAUSED, since=halt.refusal.at)
     return RunState(word=RUNNING if charged else NOT_STARTED)
-
-
-def dataset_state(
-    gates: Collection[str], flows: Sequence[RunState], *, charged: bool
-) -> RunState:
-    """Return the state of a dataset: its own, or that of its flows.
-
-    It runs if one of its flows does. If none does, it is as the first that stopped.
-
-    Args:
-        gates: States of the accounts of the whole dataset.
-        flows: Of its flows, each as `state_of` says.
-        charged: Whether anything was charged in the newest term.
-    """
-    own = state_of(gates=gates, charged=charged)
-    if own.stopped or any(each.word == RUNNING for each in flows):
-        return own
-    return next((each for each in flows if each.stopped), own)
 
 
 def _gate(halt: Halt) -> str:
@@ -150,24 +131,17 @@ class Spent:
 
     account: str
     where: str
-    theorem: str
     used: Fraction | None
     epsilon: str
     delta: str
     fraction: float | None
 
     @property
-    def used_text(self) -> str:
-        """The epsilon that was used, rounded up."""
-        return "more than any budget" if self.used is None else short_up(self.used, 3)
-
-    @property
     def text(self) -> str:
-        """What was used and of how much."""
-        of, delta = (
-            short_up(number_from_text(text)) for text in (self.epsilon, self.delta)
-        )
-        return f"epsilon {self.used_text} of {of} at delta {delta}{self.place}"
+        """What was used and of how much, rounded up."""
+        of, delta = (short_up(number_from_text(n)) for n in (self.epsilon, self.delta))
+        used = "more than any budget" if self.used is None else short_up(self.used, 3)
+        return f"epsilon {used} of {of} at delta {delta}{self.place}"
 
     @property
     def place(self) -> str:
@@ -265,37 +239,39 @@ def overview(
         return Overview(state=RunState(word=ENDED), spent=spent)
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
-    above = _above(ledger, pinned)
+    budgets = [*whole, *_above(ledger, pinned)]
+    common = {view.state for view in budgets if view.kind != "partition"}
     halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
-    flows = [
-        FlowOverview(
-            flow=flow,
-            state=state_of(
-                gates={v.state for v in (*whole, *above, *own) if _binds(v, flow)},
-                charged=charged,
-                halt=halts.get(flow),
-                outlook=outlooks.get(flow),
-                pauses=paused,
-            ),
-            lost=_lost(own, [*whole, *above]) if charged else NOTHING,
-            planned=_planned_runs(pinned, flow),
-            outlook=outlooks.get(flow),
+    shares = [view for view in accounts if view.kind in _OF_FLOW]
+    flows = []
+    names = {*pinned["flows"], *(view.name for view in shares), *outlooks, *halts}
+    # Steps outside of any flow come last.
+    for flow in sorted(names, key=lambda name: (name is None, name or "")):
+        own, outlook = [v for v in shares if v.name == flow], outlooks.get(flow)
+        charged = _is_charged(own, outlook, whole, unusual)
+        runs = pinned["flows"].get(flow, {}).get("plan", {}).get("runs")
+        state = state_of(
+            common | {view.state for view in own},
+            charged=charged,
+            halt=halts.get(flow),
+            outlook=outlook,
+            pauses=paused,
         )
-        for flow in _flow_names(pinned, accounts, outlooks, halts)
-        for own in [[v for v in accounts if v.kind in _OF_FLOW and v.name == flow]]
-        for charged in [_is_charged(own, outlooks.get(flow), whole, unusual)]
-    ]
-    state = dataset_state(
-        {view.state for view in (*whole, *above)},
-        [each.state for each in flows],
-        charged=any(view.charged for view in whole),
-    )
+        flows.append(
+            FlowOverview(
+                flow=flow,
+                state=state,
+                lost=_lost(own, budgets) if charged else NOTHING,
+                planned=None if runs is None else int(runs),
+                outlook=outlook,
+            )
+        )
+    gates, any_charged = {v.state for v in budgets}, any(v.charged for v in whole)
+    state = state_of(gates, charged=any_charged)
+    # A dataset runs if one of its flows does; else it is as the first that stopped.
+    if not state.stopped and all(each.state.word != RUNNING for each in flows):
+        state = next((each.state for each in flows if each.state.stopped), state)
     return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
-
-
-def _planned_runs(pinned: Mapping[str, Any], flow: str | None) -> int | None:
-    runs = pinned["flows"].get(flow, {}).get("plan", {}).get("runs")
-    return None if runs is None else int(runs)
 
 
 def pauses(policy: Policy | None) -> bool:
@@ -306,28 +282,9 @@ def pauses(policy: Policy | None) -> bool:
 def _above(ledger: Ledger, pinned: Mapping[str, Any]) -> list[AccountView]:
     """Return the account of a dataset's population in its newest term."""
     population = population_of(pinned)
-    if population is None:
-        return []
-    found = views.accounts(ledger, population)
+    found = [] if population is None else views.accounts(ledger, population)
     newest = max((view.term for view in found), default=0)
     return [view for view in found if view.term == newest]
-
-
-def _binds(view: AccountView, flow: str | None) -> bool:
-    """Say whether an account must admit every step of a flow."""
-    return view.kind != "partition" and (view.kind not in _OF_FLOW or view.name == flow)
-
-
-def _flow_names(
-    pinned: Mapping[str, Any],
-    accounts: Iterable[AccountView],
-    *known: Iterable[str | None],
-) -> list[str | None]:
-    """Return all flows of a dataset; steps outside of any come last."""
-    names: set[str | None] = {*pinned["flows"]}
-    names |= {view.name for view in accounts if view.kind in _OF_FLOW}
-    names |= {name for each in known for name in each}
-    return sorted(names, key=lambda name: (name is None, name or ""))
 
 
 def _is_charged(
@@ -352,14 +309,14 @@ def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound |
     for view in own:
         if view.charged:
             inside.setdefault(partition_of(view.id), []).append(view)
-    opened = (view for view in budgets if view.kind == "partition" and view.id)
-    around = {view.name: view for view in opened}
+    around = {
+        view.name: view for view in budgets if view.kind == "partition" and view.id
+    }
     whole = [view for view in budgets if view.kind != "partition"]
     found = []
     # A flow without gates of its own may have charged any part.
     for part in inside or around or {""}:
-        gates = [*inside.get(part, ()), *whole]
-        gates += [around[part]] if part in around else []
+        gates = [*inside.get(part, ()), *whole, *filter(None, [around.get(part)])]
         bounds = [each for view in gates for each in _bounds(view)]
         if not bounds:
             return None
@@ -369,19 +326,15 @@ def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound |
 
 def _bounds(view: AccountView) -> Iterable[Bound]:
     by = "share" if view.kind == "flow" else view.kind
+    # More may have been charged than such an account ever admitted.
+    over = view.state == FROZEN and (view.used_fraction or 0.0) > 1
     if view.reading is not None:
         if math.isfinite(view.reading):
             yield Bound(epsilon=Fraction(view.reading), delta=view.delta, by=by)
-    elif view.opened is not None and not _broken(view):
+    elif view.opened is not None and view.state != OVERDRAWN and not over:
         # Whoever tightened it may have seen outputs: what it was opened with holds.
         epsilon = number_from_text(view.opened["epsilon"])
         yield Bound(epsilon=epsilon, delta=view.opened["delta"], by=by)
-
-
-def _broken(view: AccountView) -> bool:
-    """Say whether more may have been charged than the account ever admitted."""
-    over = (view.used_fraction or 0.0) > 1
-    return view.state == OVERDRAWN or (view.state == FROZEN and over)
 
 
 def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
@@ -399,7 +352,6 @@ def _spent(view: AccountView) -> Spent:
     return Spent(
         account=view.id,
         where="" if view.kind != "partition" else kind_title(view.kind, "", view.name),
-        theorem=view.theorem,
         used=used,
         epsilon=view.epsilon or "0",
         delta=view.delta,

@@ -4,23 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dpflow.ledger.records import AccountView
+from dpflow.accounting.costs.text import python_form
+from dpflow.ledger.records import AccountView, OpenReservation
 from dpflow.ledger.views.accounts import partition_of
 from dpflow.ledger.views.words import (
     account_title,
     amount_text,
+    held_step,
     percent_text,
     reading_text,
     shown_components,
     spent_and_budget,
+    telling,
 )
 from dpflow.notebook import Sheet
+from dpflow.policy.reserved import run_lines
+from dpflow.show.guarantees import shares_in_words
 from dpflow.show.overview import FlowOverview
+from dpflow.show.status import DatasetStatus
 
 _AMOUNTS = ("budget", "spent", "reserved", "forfeited", "left", "used")
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 #: Without an amount these columns are left out.
 _RARE = ("reserved", "forfeited")
+
+
+def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
+    """Return what stands behind the first words about a dataset.
+
+    Args:
+        known: The dataset in one term.
+        most: About so many accounts are shown.
+
+    Returns:
+        Guarantee and epsilon in words, tables by their titles, and how many accounts
+        of parts are in none of them.
+    """
+    pinned, accounts = known.standing.pinned, known.standing.accounts
+    texts = [f"{each.text}." for each in known.overview.spent]
+    texts += [known.guarantee, known.history]
+    if pinned is not None:
+        texts += [shares_in_words(pinned), *run_lines(pinned)]
+    shown = telling(accounts, most)
+    sheets = {
+        "Flows": flows_sheet(known.overview.flows),
+        "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
+        "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
+    }
+    told = {title: sheet for title, sheet in sheets.items() if sheet.rows}
+    return [*filter(None, texts)], told, len(accounts) - len(shown)
+
+
+def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
+    """Return the open reservations."""
+    rows = [
+        (
+            each.reservation,
+            held_step(each),
+            str(each.body.get("flow") or "-"),
+            python_form(each.cost),
+            each.at[:16].replace("T", " "),
+            "running" if each.alive else "forfeited",
+        )
+        for each in reservations
+    ]
+    heads = ("reservation", "step", "flow", "cost", "since", "state")
+    return Sheet(heads, rows, ("reservation",))
 
 
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:

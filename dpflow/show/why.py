@@ -126,7 +126,7 @@ def why(
             by=tuple(by),
             spending=tuple(spending(ledger, dataset, tuple(by), term=number)),
             unusual=tuple(unusual(ledger, dataset, number)),
-            refused=tuple(_refused(ledger, dataset, number)),
+            refused=tuple(refused(ledger, dataset, number)),
         )
 
 
@@ -140,7 +140,7 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     raise ConfigurationError(msg)
 
 
-def _refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
+def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
     """Return what the gates of a term refused, those alike together, newest first."""
     found: dict[tuple[str, str], Refused] = {}
     for each in views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS):

@@ -15,6 +15,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     UnsupportedCost,
     how_to_install,
+    require,
 )
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import make_project_ledger, project_ledger
@@ -111,9 +112,9 @@ def make_project(wishes: Wishes) -> Made:
     found = settings()
     policies = policies_in(found.policies)
     wishes = _with_defaults(wishes, policies)
-    if wishes.theorem not in FILTERS:
-        msg = f"a first flow can use the filters {', '.join(FILTERS)}; got "
-        raise ConfigurationError(msg + repr(wishes.theorem)[:60])
+    allowed, got = ", ".join(FILTERS), repr(wishes.theorem)[:60]
+    message = f"a first flow can use the filters {allowed}; got {got}"
+    require(wishes.theorem in FILTERS, message)
     ledger = ledger_there(found)
     place = found.policies / f"{_file_name(wishes.dataset or '')}.yaml"
     text = policy_text(wishes)
@@ -162,13 +163,12 @@ def _with_defaults(wishes: Wishes, policies: PolicySet) -> Wishes:
     Raises:
         ConfigurationError: If none was named and the project has several datasets.
     """
-    if wishes.dataset is None and len(policies) > 1:
-        msg = (
-            f"this project has policies for {', '.join(sorted(policies))}: say with "
-            "--dataset which one a flow is made for, or name a new one. `dpflow ledger "
-            "init` makes a ledger and nothing else."
-        )
-        raise ConfigurationError(msg)
+    require(
+        wishes.dataset is not None or len(policies) <= 1,
+        f"this project has policies for {', '.join(sorted(policies))}: say with "
+        "--dataset which one a flow is made for, or name a new one. `dpflow ledger "
+        "init` makes a ledger and nothing else.",
+    )
     dataset = wishes.dataset or next(iter(policies), "visits")
     flows = policies[dataset].flows if dataset in policies else {}
     theorem = wishes.theorem or FILTERS[0]

@@ -8,7 +8,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.policy import policy_schema
 from dpflow.policy.strict_yaml import NUMBER
 
@@ -29,9 +29,8 @@ class Wishes:
 def identifier(flow: str) -> str:
     """Return a name of a flow that Python can import."""
     name = re.sub(r"\W+", "_", flow, flags=re.ASCII).strip("_").lower()
-    if not name or name[0].isdigit() or keyword.iskeyword(name):
-        msg = f"the flow's name {flow[:40]!r} must begin with a letter"
-        raise ConfigurationError(msg)
+    fits = name.isidentifier() and not keyword.iskeyword(name)
+    require(fits, f"the flow's name {flow[:40]!r} must begin with a letter")
     return name
 
 

@@ -20,7 +20,7 @@ from dpflow.config import (
     WITNESS_VARIABLE,
     settings,
 )
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger import views as ledger_views
@@ -143,9 +143,7 @@ class LedgerForTests:
             exhausted: As `BudgetExhausted`; else as the ledger would: as
                 `BudgetRefused` where the step was never granted so much.
         """
-        if times < 1:
-            msg = f"times must be 1 or more, got {times}"
-            raise ConfigurationError(msg)
+        require(times >= 1, f"times must be 1 or more, got {times}")
         self._orders.next += [exhausted] * times
 
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
@@ -184,10 +182,8 @@ class LedgerForTests:
     def spent(self, dataset: str) -> Mapping[str, str]:
         """Return what a dataset's account has settled, in its theorem's currency."""
         views = ledger_views.accounts(self.ledger, dataset)
-        for view in views:
-            if view.kind in ("dataset", "population"):
-                return view.spent
-        return {}
+        whole = ("dataset", "population")
+        return next((view.spent for view in views if view.kind in whole), {})
 
     def _entries(self, dataset: str | None) -> list[Entry]:
         with self.ledger.storage.read() as reading:
@@ -254,10 +250,8 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
     if isinstance(source, str) and "\n" in source:
         return [source.encode()]
     path = Path(source)
-    paths = [*path.iterdir()] if path.is_dir() else [path]
-    paths = [
-        each for each in sorted(paths) if each == path or is_policy_file(each.name)
-    ]
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    paths = [each for each in inside if is_policy_file(each.name)] or [path]
     for each in paths:
         load_policy(each)
     return [each.read_bytes() for each in paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -9,15 +10,20 @@ import mpmath
 from flint import arb, fmpq
 from hypothesis import strategies as st
 
-#: Arithmetic of 120 digits.
-MP: Any = mpmath.mp.clone()
-MP.dps = 120
+
+def arithmetic(digits: int) -> tuple[Any, Callable[[Fraction | int | str], Any]]:
+    """Return arithmetic of so many digits, and what makes an exact number one of it."""
+    mp: Any = mpmath.mp.clone()
+    mp.dps = digits
+
+    def real(value: Fraction | int | str) -> Any:
+        exact = Fraction(value)
+        return mp.mpf(exact.numerator) / exact.denominator
+
+    return mp, real
 
 
-def real(value: Fraction | int | str) -> Any:
-    """Return an exact number in 120-digit arithmetic."""
-    exact = Fraction(value)
-    return MP.mpf(exact.numerator) / exact.denominator
+MP, real = arithmetic(60)
 
 
 def powers(low: int, high: int) -> st.SearchStrategy[Fraction]:

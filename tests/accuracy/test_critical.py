@@ -18,7 +18,7 @@ import pytest
 from scipy import signal
 
 from dpflow import Gaussian, Laplace, Refined
-from dpflow.accuracy.critical import _gaussian_integral, missed
+from dpflow.accuracy.critical import missed
 from dpflow.accuracy.estimate import Estimate
 from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.noise.refining import (
@@ -232,33 +232,6 @@ def test_what_is_missed_is_bounded_by_50_digit_sums(
     (place,) = np.nonzero((lowest <= truth) & (truth < highest))[0]
     exact = exactly(share, times, spreads, truth, step)
     assert exact * (1 - 1e-9) <= bound[place] <= exact * 1.3 + 1e-6
-
-
-@pytest.mark.parametrize("gap", [0.2, 0.02, 1e-3, 1e-6, 1e-9])
-def test_integrals_see_spreads_that_nearly_agree(gap: float) -> None:
-    """Without a cell: to 12 digits, though the kernel is as narrow as the gap says."""
-    rho = 1 - gap
-    spread = math.sqrt((1 - rho) * (1 + rho))
-    low, high = np.array([0.3, -8.5]), np.array([2.0, 8.5])
-    window = np.array([-1.0, -0.7]) / rho, np.array([1.7, 0.9]) / rho
-    found = _gaussian_integral(low, high, window, spread / rho)
-    for row in range(2):
-        with mpmath.workdps(30):
-            width = mpmath.mpf(spread) / rho
-
-            def value(z: object, row: int = row, width: object = width) -> object:
-                upper, lower = (mpmath.mpf(float(end[row])) - z for end in window[::-1])
-                part = mpmath.ncdf(upper / width) - mpmath.ncdf(lower / width)
-                return mpmath.npdf(z) * part
-
-            ends = [float(low[row]), float(high[row])]
-            inner = [
-                float(end[row]) + float(width) * at
-                for end in window
-                for at in (-12, -3, 0, 3, 12)
-            ]
-            points = sorted({*ends, *(p for p in inner if ends[0] < p < ends[1])})
-            assert found[row] == pytest.approx(float(mpmath.quad(value, points)), 1e-11)
 
 
 def test_events_of_draws_that_forget_the_one_before_are_more() -> None:

@@ -25,20 +25,14 @@ def test_a_share_or_a_distance_is_read(
     assert Target.read(within, 0.9) == Target.read(within, "90%")
 
 
-@pytest.mark.parametrize(
-    "within", ["%", "10 percent", 0, -1, "nan", None, True, "1e99"]
-)
-def test_no_distance_is_refused(within: object) -> None:
-    """Nothing is guessed."""
-    with pytest.raises(InvalidCost):
-        Target.read(within)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("confidence", [0, "10%", 1, "100%", 95, "sure"])
-def test_no_confidence_is_refused(confidence: object) -> None:
-    """It lies between a half and one; 95 is not 95 %."""
-    with pytest.raises(InvalidCost):
-        Target.read("10%", confidence)  # type: ignore[arg-type]
+def test_no_distance_and_no_confidence_is_refused() -> None:
+    """Nothing is guessed; a confidence lies between a half and one, 95 is not 95 %."""
+    for within in ("%", "10 percent", 0, -1, "nan", None, True, "1e99"):
+        with pytest.raises(InvalidCost):
+            Target.read(within)  # type: ignore[arg-type]
+    for confidence in (0, "10%", 1, "100%", 95, "sure"):
+        with pytest.raises(InvalidCost):
+            Target.read("10%", confidence)  # type: ignore[arg-type]
 
 
 def test_refining_ends_at_the_first_number_that_shows_it() -> None:

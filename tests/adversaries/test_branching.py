@@ -13,10 +13,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
-from dpflow.accounting.curves.prices import approx_zcdp, renyi
+from dpflow.accounting.curves.conversions import rdp_epsilon_allowed
 from dpflow.accounting.rules.auto import RDP_SHARE, ZCDP_SHARE
 from tests.adversaries.branching_trees import (
     MP,
@@ -107,31 +104,6 @@ def test_the_same_adversary_breaks_the_wrong_rule():
     assert realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
 
 
-def test_the_public_coin_breaks_some_order_has_room():
-    """A Gaussian or a randomized response by a coin: both orders are exceeded."""
-    epsilon, delta, orders = Fraction(8), Fraction("1e-3"), (Fraction(2), Fraction(20))
-    budgets = [rdp_epsilon_allowed(epsilon, delta, a) for a in orders]
-    assert [float(b) for b in budgets] == pytest.approx([2.478539082, 7.845397347])
-    branches = (
-        Gaussian(sensitivity=1, sigma=Fraction(1 / (2 * 1.2392694) ** 0.5)),
-        PureDP(epsilon=Fraction("7.8453973")),
-    )
-    # Each branch fits one of the orders, so the wrong rule admits both.
-    assert renyi(branches[0], orders[0]) <= budgets[0]
-    assert renyi(branches[1], orders[1]) <= budgets[1]
-    for order, budget, overall in zip(
-        orders, budgets, (7.156518, 24.748909), strict=True
-    ):
-        a = real(order)
-        moments = [MP.exp((a - 1) * real(renyi(b, order))) for b in branches]
-        together = MP.log(MP.fsum(moments) / 2) / (a - 1)
-        assert float(together) == pytest.approx(overall, rel=1e-5)
-        assert together > real(budget)
-    for rule in valid_rules(epsilon, delta, orders):
-        admitted = [rule.admits(rule.price(branch)) for branch in branches]
-        assert not all(admitted)
-
-
 # ---- the union rule ----------------------------------------------------------------
 
 
@@ -167,20 +139,3 @@ def test_the_default_auto_stays_below_delta():
     rule = make_filter("auto", epsilon=1, delta=MILLIONTH)
     share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
     assert 0.95 * RDP_SHARE < share <= RDP_SHARE + ZCDP_SHARE
-
-
-def test_pairs_are_priced_exactly():
-    """What a pair costs here is what the library charges where it has a price."""
-    made = response("0.3")
-    bare = Mechanism(made.outputs)
-    for order in (Fraction(2), Fraction(16)):
-        charged = real(renyi(made.cost, order))
-        assert 0 <= charged - bare.divergence(order) <= charged * MP.mpf("1e-29")
-    rho, _ = approx_zcdp(made.cost)
-    assert real(rho) >= bare.divergence(Fraction("1.0001")) / MP.mpf("1.0001")
-    # A pair as wide as mu allows has the Gaussian's own delta at its kink.
-    mu = MP.sqrt(real(gdp_budget(ONE, MILLIONTH)))
-    p = MP.ncdf(mu / 2 - 1 / mu)
-    q = MP.ncdf(-mu / 2 - 1 / mu)
-    assert abs(pair(p, q).mu() - mu) < MP.mpf("1e-25")
-    assert abs(p - MP.e * q - real(MILLIONTH)) < MP.mpf("1e-18")

@@ -22,12 +22,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.curves.conversions import gaussian_delta
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.people import PrivateTally
-from dpflow.rounding import UNITS
 
 ORDER = 8
 ROUNDING = 1 + 1e-10
@@ -265,51 +261,3 @@ def test_refunds_and_late_drops_are_caught(mistake, part):
     adversary = lone(theta_for(bound / part))
     assert worst(lambda: mistake(bound, 1), adversary, 1, 6) > 1.3 * bound
     assert worst(lambda: Shipped(bound, 1), adversary, 1, 6) <= bound * ROUNDING
-
-
-# Poisson sampling: with chance RATE the person takes part at all.
-RATE, RESPONSE, ROUNDS = 0.3, 2.0, 12
-
-
-def hockey_stick(p: dict, q: dict, epsilon: float) -> float:
-    """Return the delta of two laws at epsilon, one direction."""
-    factor = math.exp(epsilon)
-    return math.fsum(max(w - factor * q.get(seen, 0.0), 0.0) for seen, w in p.items())
-
-
-def test_gdp_measure_keeps_its_delta_at_every_epsilon(record_property):
-    """Adaptive randomized responses, charged mu**2, stay below the Gaussian curve."""
-    rule = make_filter("individual", epsilon=1, delta="0.05", measure="gdp")
-    opening, mu = rule.opening(), float(rule.bound) ** 0.5
-    price = lambda eps: rule.price(PureDP(epsilon=eps)).amounts[0] / UNITS
-    sizes = ("0.12", "0.5")
-    prices = {eps: math.nextafter(price(eps), 1) for eps in sizes}
-
-    class Guard(Shipped):
-        def __init__(self) -> None:
-            self.tally = PrivateTally(opening, people=1)
-
-        def costs(self, offset: float, _: np.ndarray) -> np.ndarray:
-            # theta = 2 eps at offset -eps is randomized response of eps.
-            return np.array([prices[min(sizes, key=lambda e: abs(float(e) + offset))]])
-
-    def choose(path: Path) -> tuple[float, np.ndarray]:
-        eps = float(sizes[1] if sum(path) * 2 >= len(path) else sizes[0])
-        return -eps, np.array([2 * eps])
-
-    there = law(Guard, choose, np.ones(1, bool), 11)
-    absent = law(Guard, choose, np.zeros(1, bool), 11)
-    ratios = []
-    for epsilon in (0.01, 0.1, 0.3, 0.5, 1.0, 1.5):
-        limit = float(gaussian_delta(_fraction(epsilon), _fraction(mu)))
-        lost = max(
-            hockey_stick(there, absent, epsilon), hockey_stick(absent, there, epsilon)
-        )
-        assert lost <= limit * ROUNDING
-        ratios.append(lost / limit)
-    assert max(ratios) > 0.8
-    record_property("delta / claimed", max(ratios))
-
-
-def _fraction(value: float):
-    return PureDP(epsilon=value).epsilon

@@ -19,14 +19,14 @@ BUSY = 24
 KEPT = [0, 6, 7, 0, 4, 6]
 
 
-def limits(rows: int = 5, **choice: object) -> Contributions:
+def limits(rows=5, **choice):
     """Return bounds that only count."""
     return Contributions(
         unit=("person",), max_rows=rows, relation="add-or-remove", **choice
     )
 
 
-def week(people: int = 400, seed: int = 3) -> pd.DataFrame:
+def week(people=400, seed=3):
     """Return a week's rows in the order of time, of people with up to 24 of them."""
     chance = random.Random(seed)
     rows = [
@@ -37,7 +37,7 @@ def week(people: int = 400, seed: int = 3) -> pd.DataFrame:
     return pd.DataFrame(sorted(rows), columns=["day", "person"])
 
 
-def skew(frame: pd.DataFrame, bounds: Contributions) -> float:
+def skew(frame, bounds):
     """Return the largest error of a day's share of the rows, relatively."""
     kept = bounds.bound(frame)
     shares = [
@@ -46,7 +46,7 @@ def skew(frame: pd.DataFrame, bounds: Contributions) -> float:
     return float(((shares[1] - shares[0]) / shares[0]).abs().max())
 
 
-def test_the_default_choice_does_not_follow_time() -> None:
+def test_the_default_choice_does_not_follow_time():
     """Each day keeps its share, where the first rows would favour the first days."""
     frame = week()
     assert skew(frame, limits()) < 0.1
@@ -54,7 +54,7 @@ def test_the_default_choice_does_not_follow_time() -> None:
     assert skew(frame, limits(order_by=("day",))) > 0.5
 
 
-def test_the_choice_is_the_same_at_every_run() -> None:
+def test_the_choice_is_the_same_at_every_run():
     """In another process, in polars, under the default's own name, and for ever."""
     frame = week(people=30)
     kept = limits().bound(frame)

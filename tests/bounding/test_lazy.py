@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
 
 import duckdb
 import ibis
@@ -34,7 +33,7 @@ TYPES = {
 CLIPS = {"amount": Clip(-2, 3, grid="0.01"), "whole": Clip(-5, 9)}
 
 
-def limits(rows=2, **options: Any) -> Contributions:
+def limits(rows=2, **options):
     """Return bounds of these tables."""
     options = {"order_by": ("at",), "clip": CLIPS, **options}
     return Contributions(
@@ -42,7 +41,7 @@ def limits(rows=2, **options: Any) -> Contributions:
     )
 
 
-def by_duckdb(bounds: Contributions, frame: pl.DataFrame) -> pl.DataFrame:
+def by_duckdb(bounds, frame):
     """Bound a relation."""
     with duckdb.connect() as connection:
         connection.register("frame", frame.to_arrow())
@@ -51,7 +50,7 @@ def by_duckdb(bounds: Contributions, frame: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(bound.fetchall(), schema=list(TYPES), orient="row")
 
 
-def by_ibis(bounds: Contributions, frame: pl.DataFrame) -> pl.DataFrame:
+def by_ibis(bounds, frame):
     """Bound a table of ibis."""
     with duckdb.connect() as connection:
         connection.register("arrow", frame.to_arrow())
@@ -67,7 +66,7 @@ ENGINES = {
 }
 
 
-def kept(frame: Any) -> list[str]:
+def kept(frame):
     """Return a frame's rows in an order of their own; NaN is missing, as in pandas."""
     rows = frame.rows() if isinstance(frame, pl.DataFrame) else frame.to_numpy()
     return sorted(
@@ -76,22 +75,22 @@ def kept(frame: Any) -> list[str]:
     )
 
 
-def _is_missing(part: Any) -> bool:
+def _is_missing(part):
     return part is None or (isinstance(part, float) and math.isnan(part))
 
 
-def _plain(part: Any) -> Any:
+def _plain(part):
     return part if isinstance(part, str) else int(part)
 
 
-def in_steps(value: float | None, step: float, low: int, high: int) -> int:
+def in_steps(value, step, low, high):
     """Return what a number becomes."""
     if value is None or math.isnan(value):
         return 0
     return round(min(max(value / step, low), high))
 
 
-def table(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+def table(rows):
     """Return a frame in the order of its clipped numbers, which breaks ties."""
     ordered = sorted(
         rows,
@@ -100,7 +99,7 @@ def table(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
     return pl.DataFrame(ordered, schema=TYPES, orient="row")
 
 
-def rows_of(hole: float | None) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+def rows_of(hole):
     """Draw rows in which this stands for what is missing."""
     row = st.tuples(
         st.sampled_from([0.0, -0.0, 1.0, 2.0, None, NAN]),
@@ -115,7 +114,7 @@ def rows_of(hole: float | None) -> st.SearchStrategy[list[tuple[Any, ...]]]:
 
 @given(data=st.data())
 @hypothesis_settings(max_examples=scaled(24), deadline=None)
-def test_all_engines_keep_what_pandas_keeps(data: st.DataObject) -> None:
+def test_all_engines_keep_what_pandas_keeps(data):
     """Nulls, NaN, duplicates, huge and tiny numbers, with groups and without."""
     frame = table(data.draw(st.sampled_from([None, NAN]).flatmap(rows_of)))
     per_group = data.draw(st.sampled_from([None, 1, 2]))
@@ -131,7 +130,7 @@ def test_all_engines_keep_what_pandas_keeps(data: st.DataObject) -> None:
         assert kept(engine(bounds, frame)) == expected, name
 
 
-def random_rows(seed: int, number: int = 24) -> list[tuple[Any, ...]]:
+def random_rows(seed, number=24):
     """Return rows with many ties."""
     chance = random.Random(seed)
     return [
@@ -147,7 +146,7 @@ def random_rows(seed: int, number: int = 24) -> list[tuple[Any, ...]]:
     ]
 
 
-def moved(engine: Any, bounds: Contributions, seed: int) -> bool:
+def moved(engine, bounds, seed):
     """Say whether adding a person, or another order, moves somebody else's rows."""
     rows = random_rows(seed)
     rest = [row for row in rows if row[0] != 3.0]
@@ -164,18 +163,18 @@ GROUPED = {"by": ("group",), "max_rows_per_group": 2}
 
 @pytest.mark.parametrize("options", [{}, GROUPED], ids=["alone", "grouped"])
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_person_moves_nobody_elses_rows(name: str, options: dict[str, Any]) -> None:
+def test_a_person_moves_nobody_elses_rows(name, options):
     """Whoever else is there, in whatever order: the claimed sensitivity rests on it."""
     for seed in range(scaled(5)):
         assert not moved(ENGINES[name], limits(3, **options), seed)
 
 
-def whole_table(table: Any, _: Any, order: Any, *rows: Any) -> Any:
+def whole_table(table, _, order, *rows):
     """The first wrong rule: rows are ranked among those of other people."""
     return FIRST(table, ["note"], order, *rows)
 
 
-def no_ties(table: Any, whose: Any, order: Any, *rows: Any) -> Any:
+def no_ties(table, whose, order, *rows):
     """The second: rows that tie are kept in the order in which they lie."""
     return FIRST(table, whose, order[:1], *rows)
 
@@ -185,9 +184,7 @@ FIRST = tables._first
 
 @pytest.mark.parametrize("wrong", [whole_table, no_ties])
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_wrong_rank_is_caught(
-    name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_rank_is_caught(name, wrong, monkeypatch):
     """The test above can fail, in each engine."""
     monkeypatch.setattr(tables, "_first", wrong)
     assert any(moved(ENGINES[name], limits(3), seed) for seed in range(8))
@@ -203,9 +200,7 @@ def test_a_wrong_rank_is_caught(
         ("interval 1 month", {"clip": {}}, "Select the columns that are needed"),
     ],
 )
-def test_a_table_is_refused_by_its_schema(
-    column: str, options: dict[str, Any], message: str
-) -> None:
+def test_a_table_is_refused_by_its_schema(column, options, message):
     """No row is read for it."""
     options = {"clip": {"amount": Clip(0, 1)}, **options}
     with duckdb.connect() as connection:

@@ -28,7 +28,7 @@ AUTUMN = [int(datetime(2026, 10, 25, h, 30, tzinfo=UTC).timestamp()) for h in (0
 FAR = 4_611_686_018_427_387_904 // 1000
 
 
-def in_berlin(unit: str, factor: int) -> pl.Series:
+def in_berlin(unit, factor):
     """Return both instants of the repeated hour, and another."""
     numbers = [each * factor for each in (*AUTUMN, AUTUMN[0] + 7200)]
     column = pl.Series(numbers, dtype=pl.Datetime(unit))
@@ -64,7 +64,7 @@ CONFUSED = {
 }
 
 
-def limits(**options: Any) -> Contributions:
+def limits(**options):
     """Return bounds of one row a person."""
     options = {"unit": ("person",), "max_rows": 1, **options}
     return Contributions(
@@ -72,7 +72,7 @@ def limits(**options: Any) -> Contributions:
     )
 
 
-def table(people: pl.Series, rows: list[tuple[int | None, str, int]]) -> pl.DataFrame:
+def table(people, rows):
     """Return rows of (person, group, amount) with these names for people."""
     places = pl.Series([row[0] for row in rows], dtype=pl.UInt32)
     return pl.DataFrame(
@@ -84,7 +84,7 @@ def table(people: pl.Series, rows: list[tuple[int | None, str, int]]) -> pl.Data
     )
 
 
-def moved(bounds: Contributions, first: pl.DataFrame, second: pl.DataFrame) -> bool:
+def moved(bounds, first, second):
     """Say whether two neighbours differ by more than is claimed, in L1."""
     one, other = bounds.bound(first), bounds.bound(second)
     total = abs(one["amount"].sum() - other["amount"].sum())
@@ -95,7 +95,7 @@ def moved(bounds: Contributions, first: pl.DataFrame, second: pl.DataFrame) -> b
     return total > bounds.sum("amount") or sum(counts) > bounds.count(by=("group",))
 
 
-def excesses(people: pl.Series, seed: int, number: int = 12) -> int:
+def excesses(people, seed, number=12):
     """Count random neighbours that differ by more than is claimed."""
     chance, found = random.Random(seed), 0
     for _ in range(number):
@@ -113,7 +113,7 @@ def excesses(people: pl.Series, seed: int, number: int = 12) -> int:
 
 
 @pytest.mark.parametrize("kind", PEOPLE)
-def test_no_person_moves_anothers_rows(kind: str) -> None:
+def test_no_person_moves_anothers_rows(kind):
     """Random neighbours differ by what is claimed, whatever people are named by."""
     assert excesses(PEOPLE[kind], seed=1) == 0
 
@@ -121,7 +121,7 @@ def test_no_person_moves_anothers_rows(kind: str) -> None:
 FIRST = tables._first
 
 
-def by_python_objects(table_: Any, whose: Any, *rest: Any) -> Any:
+def by_python_objects(table_, whose, *rest):
     """The negative control: tell people apart as Python does."""
     known: dict[Any, int] = {}
     codes = [known.setdefault(x, len(known)) for x in table_["person"].to_list()]
@@ -130,9 +130,7 @@ def by_python_objects(table_: Any, whose: Any, *rest: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", sorted(CONFUSED))
-def test_a_numbering_of_python_objects_is_caught(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_numbering_of_python_objects_is_caught(kind, monkeypatch):
     """The same neighbours notice that two people are taken for one."""
     monkeypatch.setattr(tables, "_first", by_python_objects)
     assert excesses(PEOPLE[kind], seed=1) > 0
@@ -147,7 +145,7 @@ STRANGE: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("entry", STRANGE)
 @pytest.mark.parametrize("choice", [{}, {"seed": None}])
-def test_one_strange_entry_raises_nothing(entry: str, choice: dict[str, Any]) -> None:
+def test_one_strange_entry_raises_nothing(entry, choice):
     """It names nobody; all others keep what they keep without it."""
     people: list[object] = ["ann", "bob", "ann", 1, None]
     for place in ("person", "group"):
@@ -166,9 +164,7 @@ def test_one_strange_entry_raises_nothing(entry: str, choice: dict[str, Any]) ->
 
 @pytest.mark.parametrize("choice", [{}, {"seed": None}])
 @pytest.mark.parametrize("zone", [None, "UTC"])
-def test_a_date_that_python_has_not_raises_nothing(
-    zone: str | None, choice: dict[str, Any]
-) -> None:
+def test_a_date_that_python_has_not_raises_nothing(zone, choice):
     """Of people, in pandas and polars; of groups too."""
     numbers = np.array([FAR, 5, FAR], "datetime64[ms]")
     column = pd.Series(pd.DatetimeIndex(numbers).as_unit("ms").tz_localize(zone))

@@ -20,7 +20,6 @@ from dpflow.cli import app
 from tests.cli.support import (
     ANSI,
     Shop,
-    run,
     run_fine,
     run_process,
     run_terminal,
@@ -66,12 +65,6 @@ def test_every_command_shows_an_example_that_it_takes(name: str) -> None:
     command.make_context(name, words, resilient_parsing=True)
     taken = {flag for each in command.params for flag in each.opts}
     assert {word for word in words if word.startswith("--")} <= taken
-
-
-def test_the_version_is_printed() -> None:
-    """With the name, as other tools do."""
-    result = run("--version")
-    assert (0, f"dpflow {dpflow.__version__}\n") == (result.exit_code, result.stdout)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -152,14 +145,6 @@ def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
 
 
 # Colours
-
-
-def test_colour_can_be_forced_and_forbidden(busy: Shop) -> None:
-    """By the two variables that everyone knows."""
-    assert "\x1b[32m" in run_process("status", FORCE_COLOR="1").stdout
-    forbidden = run_process("status", FORCE_COLOR="1", NO_COLOR="1").stdout
-    assert "\x1b[32m" not in forbidden
-    assert "\x1b[32m" in run_terminal("status", columns=100)
 
 
 # Terminals

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from dpflow.cli import app
 from tests.cli.support import ADULT, Shop, run, run_fine, run_json
-from tests.cli.support import without_colour as plain
 
 pytestmark = pytest.mark.quick
 
@@ -80,30 +79,6 @@ def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
         assert "policies/ledger.lock pins a ledger that is not at" in text
         assert "would forget what was spent. Set DPFLOW_LEDGER_URL" in text
     assert list(contents(empty.root)) == ["policies/ledger.lock"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (("--epsilon", "-1"), "epsilon"),
-        (("--epsilon", "nan"), "epsilon"),
-        (("--delta", "2"), "delta"),
-        (("--unit", "a\nb"), "unit"),
-        (("--dataset", "a b"), "dataset"),
-        (("--filter", "gpd"), "gdp"),
-        (("--filter", "sequence"), "gdp"),
-        (("--flow", "2026"), "letter"),
-        (("--flow", "--"), "flow"),
-    ],
-)
-def test_bad_answers_make_nothing(
-    empty: Shop, flags: tuple[str, ...], told: str
-) -> None:
-    """The value is named, and the folder stays empty."""
-    result = run("init", "--yes", *flags)
-    assert result.exit_code in (1, 2)
-    assert told in plain(result.stderr)
-    assert contents(empty.root) == {}
 
 
 @pytest.mark.parametrize("word", ["null", "123", "yes", 'it"s', "a: b", "#x", "NAME"])

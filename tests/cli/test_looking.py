@@ -19,17 +19,14 @@ from typing import Any
 
 import pytest
 import rich.progress  # noqa: F401 (before Python's own files are out of reach)
-from starlette.testclient import TestClient
 
 import dpflow.cli
 import dpflow.forecast
 import dpflow.ledger
-from dpflow import Laplace, guarded
-from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE, settings
+from dpflow import guarded
+from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.guard.project import forget_projects, project_ledger
-from dpflow.show.live import make_app
-from dpflow.show.page.facts import read_report
+from dpflow.guard.project import forget_projects
 from tests.cli.support import run
 from tests.ledger.processes import Child, Gate, die
 from tests.ledger.storage.sqlite.mounting import read_only_view
@@ -246,24 +243,6 @@ def test_what_is_kept_is_replayed_and_nothing_else_runs(place: Path, name: str) 
     assert "The step did not run" in message
 
 
-def test_another_cost_under_a_kept_key_may_be_no_replay(place: Path) -> None:
-    """What decides on a replay decides on it here too."""
-
-    def look() -> str:
-        other = guarded(
-            dataset="shop",
-            cost=Laplace(sensitivity=1, epsilon="0.2"),
-            release_key="count/{week}",
-            on_change="refuse",
-        )(count.__wrapped__)
-        try:
-            return other(1)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-    assert "was made at" in seen_by("another user", place, look)
-
-
 def test_a_log_without_its_index_is_no_ledger_to_read(place: Path) -> None:
     """Its newest charges would be left out; the error says where a copy is read."""
 
@@ -297,18 +276,3 @@ def test_what_may_not_be_read_is_told_with_what_to_do(place: Path, end: str) -> 
     told = f"may not read {project}/.dpflow/{end}" if end else "Permission denied"
     assert told in stderr
     assert "Ask who owns it" in stderr
-
-
-def test_the_live_page_needs_no_right_to_write(place: Path) -> None:
-    """It is read anew for every look."""
-
-    def look() -> list[Any]:
-        found = settings()
-        app = make_app(
-            lambda name, stamp: read_report(found, name, stamp=stamp),
-            lambda: project_ledger(found, read_only=True).id,
-        )
-        client = TestClient(app, base_url="http://127.0.0.1")
-        return [client.get(each).status_code for each in ("/", "/healthz")]
-
-    assert seen_by("a read-only mount", place, look) == [200, 200]

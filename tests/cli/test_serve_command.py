@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cli.support import Shop, run
+from tests.cli.support import Shop
 from tests.projects import ROOT
 
 
@@ -56,12 +56,3 @@ def test_the_page_is_at_the_address_that_it_prints(shop: Shop) -> None:
         assert (status, "Privacy budget report" in text) == (200, True)
         status, text = get(f"{url}dataset/cdnow")
         assert (status, "weekly-report" in text) == (200, True)
-
-
-def test_without_a_ledger_the_page_says_so(empty: Shop) -> None:
-    """And shows it as soon as it is there."""
-    with served() as url:
-        status, text = get(url)
-        assert (status, "dpflow ledger init" in text) == (503, True)
-        assert run("ledger", "init").exit_code == 0
-        assert get(url)[0] == 200

@@ -32,9 +32,9 @@ def codes(text: str, **known) -> list[str]:
     return [each.code for each in advice(parse_policy(text), **known)]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
+def test_each_weakness_is_found_at_its_limit():
+    """And not below it."""
+    for old, new, found in (
         ("epsilon: 3", "epsilon: 10", []),
         ("epsilon: 3", "epsilon: 10.1", ["large-epsilon"]),
         ("1e-6}", "1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}", ["large-epsilon"]),
@@ -43,17 +43,10 @@ def codes(text: str, **known) -> list[str]:
         ("1e-6}", "2e-4}", ["large-delta"]),
         ("1e-6}", "5e-5}", []),
         ("unit: person", WEEKS, ["renewal"]),
-        (
-            "unit: person",
-            f"{WEEKS}\nlifetime: {{epsilon: 6, delta: 2e-6}}",
-            [],
-        ),
+        ("unit: person", f"{WEEKS}\nlifetime: {{epsilon: 6, delta: 2e-6}}", []),
         ("unit: person", "unit: person\npartition: {by: region}", []),
-    ],
-)
-def test_each_weakness_is_found_at_its_limit(old, new, found):
-    """And not below it."""
-    assert codes(GOOD.replace(old, new), people=20_000) == found
+    ):
+        assert codes(GOOD.replace(old, new), people=20_000) == found
 
 
 def test_a_mixture_without_a_delta_fits_pure_steps_only():
@@ -105,23 +98,20 @@ def test_a_step_that_never_fits_is_warned_of():
     assert "flow f" in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("filter_name", "cost", "best"),
-    [
+def test_the_theorem_that_goes_furthest_is_suggested():
+    """Its count is the filter's own, and no other filter's is larger."""
+    for name, cost, best in (
         ("rdp", GAUSSIAN, "gdp"),
         ("gdp", GAUSSIAN, "gdp"),
         ("basic", GAUSSIAN, "gdp"),
         ("gdp", PureDP(epsilon="1"), "basic"),
-    ],
-)
-def test_the_theorem_that_goes_furthest_is_suggested(filter_name, cost, best):
-    """Its count is the filter's own, and no other filter's is larger."""
-    policy = parse_policy(GOOD.replace("gdp", filter_name))
-    found = suggestion(policy, (WorkloadStep(cost),))
-    assert found.best.theorem == best
-    rule = parse_policy(GOOD.replace("gdp", best)).dataset_filter()
-    assert runs_of(rule, (WorkloadStep(cost),)) == found.best.rounds
-    assert best in found.text or "No adaptive filter" in found.text
+    ):
+        policy = parse_policy(GOOD.replace("gdp", name))
+        found = suggestion(policy, (WorkloadStep(cost),))
+        assert found.best.theorem == best
+        rule = parse_policy(GOOD.replace("gdp", best)).dataset_filter()
+        assert runs_of(rule, (WorkloadStep(cost),)) == found.best.rounds
+        assert best in found.text or "No adaptive filter" in found.text
 
 
 @pytest.mark.parametrize("filter_name", ["auto", "rdp"])

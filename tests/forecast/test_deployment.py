@@ -28,69 +28,53 @@ def told(folder, *schedules, flow="weekly", function="weekly"):
     return deployed_schedule(folder, flow, since=TODAY)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "every", "first"),
-    [
-        ('{cron: "0 6 * * 1", timezone: UTC}', "7 days", "2026-01-05"),
-        ('{cron: "0 6 * * MON"}', "7 days", "2026-01-05"),
-        ('{cron: "0 6 * * 7"}', "7 days", "2026-01-04"),
-        ('{cron: "30 0 * * *"}', "1 day", "2026-01-01"),
-        ('{cron: "0 6 15 * *"}', "1 month", "2026-01-15"),
-        ('{cron: "0 6 1 */3 *"}', "3 months", "2026-01-01"),
-        ('{cron: "0 6 2 jan,jul *"}', "6 months", "2026-01-02"),
-        (
-            '{interval: 172800, anchor_date: "2026-01-02T06:00:00Z"}',
-            "2 days",
-            "2026-01-02",
-        ),
-        ("{interval: 604800, anchor_date: 2025-12-08}", "7 days", "2026-01-05"),
-        ("{interval: 604800, anchor_date: 2027-01-04T06:00}", "7 days", "2026-01-05"),
-        (
-            "{interval: 604800.0, anchor_date: 2026-01-05T20:00Z, timezone: Japan}",
-            "7 days",
-            "2026-01-06",
-        ),
-        ('{rrule: "FREQ=WEEKLY;BYDAY=MO"}', "7 days", "2026-01-05"),
-        ('{rrule: "FREQ=DAILY;INTERVAL=2"}', "2 days", "2026-01-01"),
-        ('{rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"}', "1 month", "2026-01-20"),
-    ],
-)
-def test_a_schedule_of_equal_distances_is_read(tmp_path, schedule, every, first):
-    """Cron or interval; the first day is the next one that it names."""
-    found = told(tmp_path, schedule)
-    assert (found.every.text, str(found.first)) == (every, first)
-    assert found.source == "schedule"
+JAPAN = "anchor_date: 2026-01-05T20:00Z, timezone: Japan"
+SECOND = 'anchor_date: "2026-01-02T06:00:00Z"'
+#: A schedule, the distance of its days, and the first.
+READ = [
+    ('{cron: "0 6 * * 1", timezone: UTC}', "7 days", "2026-01-05"),
+    ('{cron: "0 6 * * MON"}', "7 days", "2026-01-05"),
+    ('{cron: "0 6 * * 7"}', "7 days", "2026-01-04"),
+    ('{cron: "30 0 * * *"}', "1 day", "2026-01-01"),
+    ('{cron: "0 6 15 * *"}', "1 month", "2026-01-15"),
+    ('{cron: "0 6 1 */3 *"}', "3 months", "2026-01-01"),
+    ('{cron: "0 6 2 jan,jul *"}', "6 months", "2026-01-02"),
+    (f"{{interval: 172800, {SECOND}}}", "2 days", "2026-01-02"),
+    ("{interval: 604800, anchor_date: 2025-12-08}", "7 days", "2026-01-05"),
+    ("{interval: 604800, anchor_date: 2027-01-04T06:00}", "7 days", "2026-01-05"),
+    (f"{{interval: 604800.0, {JAPAN}}}", "7 days", "2026-01-06"),
+    ('{rrule: "FREQ=WEEKLY;BYDAY=MO"}', "7 days", "2026-01-05"),
+    ('{rrule: "FREQ=DAILY;INTERVAL=2"}', "2 days", "2026-01-01"),
+    ('{rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"}', "1 month", "2026-01-20"),
+]
+NO_CRON = "0 6 * * 1-5|0 */2 * * *|0 6 1 * 1|0 6 31 * *|0 6 * * 9|@daily|0 0 6 * * 1"
+NO_RRULE = "DAILY;COUNT=9|DAILY;UNTIL=20260301T000000|DAILY;BYHOUR=6,18|SECONDLY|NEVER"
+UNREAD = [
+    [],
+    *([f'{{cron: "{text}"}}'] for text in NO_CRON.split("|")),
+    *([f'{{rrule: "FREQ={text}"}}'] for text in NO_RRULE.split("|")),
+    *([f"{{interval: {text}, {MONDAY}}}"] for text in NO_DAYS),
+    ['{cron: "0 6 * * 1", active: false}'],
+    [f"{{interval: 86400, {MONDAY}}}", f"{{interval: 604800, {MONDAY}}}"],
+    ["{interval: 86400}"],
+    ["{interval: 86400, anchor_date: soon}"],
+    [f"{{interval: 86400, {MONDAY}, timezone: Nowhere}}"],
+    ["nothing"],
+]
 
 
-@pytest.mark.parametrize(
-    "schedules",
-    [
-        [],
-        ['{cron: "0 6 * * 1-5"}'],
-        ['{cron: "0 */2 * * *"}'],
-        ['{cron: "0 6 1 * 1"}'],
-        ['{cron: "0 6 31 * *"}'],
-        ['{cron: "0 6 * * 9"}'],
-        ['{cron: "@daily"}'],
-        ['{cron: "0 0 6 * * 1"}'],
-        ['{cron: "0 6 30 2 *"}'],
-        ['{rrule: "FREQ=DAILY;COUNT=900"}'],
-        ['{rrule: "FREQ=DAILY;UNTIL=20260301T000000"}'],
-        ['{rrule: "FREQ=DAILY;BYHOUR=6,18"}'],
-        ['{rrule: "FREQ=SECONDLY"}'],
-        ['{rrule: "FREQ=NEVER"}'],
-        ['{cron: "0 6 * * 1", active: false}'],
-        [f"{{interval: 86400, {MONDAY}}}", f"{{interval: 604800, {MONDAY}}}"],
-        ["{interval: 86400}"],
-        ["{interval: 86400, anchor_date: soon}"],
-        *([f"{{interval: {text}, {MONDAY}}}"] for text in NO_DAYS),
-        [f"{{interval: 86400, {MONDAY}, timezone: Nowhere}}"],
-        ["nothing"],
-    ],
-)
-def test_what_is_not_understood_tells_nothing(tmp_path, schedules):
+def test_a_schedule_of_equal_distances_is_read(tmp_path):
+    """Cron, rrule or interval; the first day is the next one that it names."""
+    for schedule, every, first in READ:
+        found = told(tmp_path, schedule)
+        assert (found.every.text, str(found.first)) == (every, first)
+        assert found.source == "schedule"
+
+
+def test_what_is_not_understood_tells_nothing(tmp_path):
     """A wrong date is worse than none."""
-    assert told(tmp_path, *schedules) is None
+    for schedules in UNREAD:
+        assert told(tmp_path, *schedules) is None
 
 
 def test_a_flow_is_known_by_its_function(tmp_path):
@@ -105,18 +89,12 @@ def test_a_flow_is_known_by_its_function(tmp_path):
     assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "deployments: true",
-        "deployments: {a: 1}",
-        *(
-            f"deployments: [{{entrypoint: flows.py:weekly, schedules: {each}}}]"
-            for each in ("true", "86400", "{cron: 0 6 * * *}")
-        ),
-    ],
-)
-def test_a_file_of_another_shape_tells_nothing(tmp_path, text):
+def test_a_file_of_another_shape_tells_nothing(tmp_path):
     """Prefect refuses such a file, too."""
-    (tmp_path / "prefect.yaml").write_text(text, "utf-8")
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+    texts = ["deployments: true", "deployments: {a: 1}"]
+    for each in ("true", "86400", "{cron: 0 6 * * *}"):
+        made = f"{{entrypoint: flows.py:weekly, schedules: {each}}}"
+        texts.append(f"deployments: [{made}]")
+    for text in texts:
+        (tmp_path / "prefect.yaml").write_text(text, "utf-8")
+        assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None

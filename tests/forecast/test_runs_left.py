@@ -179,17 +179,6 @@ def test_a_region_has_its_budget_once(ledger):
     assert runs_left(loads_of(pinned, "f", step))[0] == 10
 
 
-def test_the_last_completed_run_is_the_example(ledger):
-    """One that was refused half way would promise too many."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    run_once(ledger, policy, [(TENTH, None), (TENTH, None)])
-    with pytest.raises(BudgetRefused):
-        run_once(ledger, policy, [(TENTH, None), (PureDP(epsilon=2), None)])
-    (outlook,) = outlooks(ledger)
-    assert (outlook.runs_left, outlook.complete) == (3, True)
-    assert outlook.per_run == "2 steps, epsilon 0.2"
-
-
 def test_a_run_that_replayed_a_step_is_no_example(ledger):
     """It charged less than the next ones will; the dearest of the last five counts."""
     policy = parse_policy(BASE + "budget: {epsilon: 2}\nfilter: basic\n")
@@ -295,16 +284,3 @@ def test_a_frozen_dataset_has_no_runs_left(ledger):
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 0
     assert "frozen" in outlook.limited_by
-
-
-def test_points_are_a_line_from_here_to_the_end(ledger):
-    """Days rise, shares rise, and the last is the last run that fits."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    for day in range(1, 6):
-        run_once(ledger, policy, [(TENTH, None)], key=f"n/2026-01-0{day}")
-    (outlook,) = outlooks(ledger)
-    days = [str(day) for day, _, _ in outlook.ahead]
-    shares = [share for _, share, _ in outlook.ahead]
-    assert days == [f"2026-01-{day:02}" for day in range(6, 11)]
-    assert shares == pytest.approx([0.6, 0.7, 0.8, 0.9, 1.0])
-    assert str(outlook.exhausted_on) == "2026-01-11"

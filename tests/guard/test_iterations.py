@@ -109,21 +109,6 @@ def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
     assert used() == Fraction(8, 10)
 
 
-def test_a_second_loop_is_refused(project: Path) -> None:
-    """The cost covers one."""
-    cost = EarlyStopping(TENTH, stops=STOPS)
-
-    @guarded(dataset="shop", cost=cost)
-    def fit() -> int:
-        for _ in iterations():
-            break
-        with pytest.raises(ReleaseError, match="twice"):
-            iterations()
-        return 1
-
-    fit()
-
-
 def test_a_loop_cannot_go_on_after_its_step_has_ended(project: Path) -> None:
     """Its charge is posted, so nothing would pay for more."""
     kept = {}

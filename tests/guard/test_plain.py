@@ -12,8 +12,6 @@ from dpflow.exceptions import (
     BudgetExhausted,
     ReservationConflict,
 )
-from dpflow.guard.project import current_project
-from dpflow.ledger.views import open_reservations
 from tests.projects import (
     NOISY,
     POLICY,
@@ -28,20 +26,6 @@ from tests.projects import (
 pytestmark = pytest.mark.quick
 
 # Charged once
-
-
-def test_a_guarded_call_is_reserved_run_and_settled(shop):
-    """One call is one charge, and its value is the body's."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def count(week):
-        assert kinds() == ["reserve"]
-        return week * 2
-
-    assert count(21) == 42
-    assert kinds() == ["reserve", "settle"]
-    assert spent() == "0.1"
-    assert open_reservations(current_project().ledger) == []
 
 
 async def test_an_async_function_is_guarded_the_same_way(shop):

@@ -13,7 +13,6 @@ import pytest
 from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.noise import draws
 from tests.projects import POLICY, account, caught, journal, make_project
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
@@ -118,24 +117,3 @@ def test_the_interval_is_kept_in_the_release(
         assert (each.interval, each.confidence) == (first.interval, 0.9)
     assert json.dumps(first) == json.dumps(float(first))
     assert first.interval[1] - first.interval[0] <= 120.001
-
-
-def test_an_error_within_a_refinement_is_charged_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was drawn before it is known to nobody, and paid for all the same."""
-    project(tmp_path, monkeypatch, "gdp")
-    drawn = []
-
-    def failing(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
-        drawn.append(scale)
-        if len(drawn) == 3:
-            msg = "no more noise"
-            raise RuntimeError(msg)
-        return numbers
-
-    monkeypatch.setattr(draws, "_noisy", failing)
-    caught(lambda: customers(COST, 528, within="10%"))
-    full = make_filter("gdp", epsilon=1, delta="1e-6")
-    assert len(drawn) == 3
-    assert account().spent == full.named(full.price(COST))

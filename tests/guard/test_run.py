@@ -13,7 +13,6 @@ from tests.projects import (
     account,
     held,
     kinds,
-    locked_ledger,
     make_project,
     spent,
     start_python,
@@ -63,17 +62,6 @@ def test_a_block_that_does_not_fit_draws_nothing(shop):
     assert ran == []
     assert kinds() == ["refuse"] * 3
     assert (held(), spent()) == ("0", "0")
-
-
-def test_a_seal_that_fails_is_told_and_the_rest_stays_held(shop, caplog):
-    """Nothing is returned that the ledger did not commit."""
-    with reserve_run(costs={"shop": [TENTH] * 2}):
-        count()
-        lock = locked_ledger(shop)
-        lock.__enter__()
-    lock.__exit__(None, None, None)
-    assert "stays held, undrawn rest and all" in caplog.text
-    assert (held(), spent()) == ("0.1", "0.1")
 
 
 KILLED = """

@@ -22,12 +22,10 @@ from tests.projects import ROOT
 
 pytestmark = pytest.mark.slow
 
-#: Runs the page's flow for a day, its first try failing after the release; says which
-#: tasks ended how, and how often the first was tried.
-AIRFLOW = """
-import json, sys
+#: The page's first step, whose first try may fail after the release.
+PAGE = """
+import json
 import daily_report as page
-from airflow.utils.state import State
 
 tries = []
 guarded = page.visitors
@@ -40,34 +38,21 @@ def visitors(day):
     return number
 
 page.visitors = visitors
+"""
+#: Run the page's flow for a day, and say which tasks ended how.
+AIRFLOW = """
 run = page.report.test(run_conf={{"day": "{day}"}})
 states = {{ti.task_id: str(ti.state) for ti in run.get_task_instances()}}
-print("FOUND", json.dumps({{"states": states, "tries": len(tries)}}))
 """
-
 DAGSTER = """
-import json, sys
-import daily_report as page
-
-tries = []
-guarded = page.visitors
-
-def visitors(day):
-    tries.append(day)
-    number = guarded(day)
-    if {flaky} and len(tries) == 1:
-        raise RuntimeError("the network is away")
-    return number
-
-page.visitors = visitors
 config = {{"ops": {{"count": {{"config": {{"day": "{day}"}}}}}}}}
 run = page.daily_report.execute_in_process(run_config=config, raise_on_error=False)
-states = {{}}
-for event in run.all_events:
-    if event.is_step_success:
-        states[event.step_key] = "success"
-    elif event.is_step_failure:
-        states[event.step_key] = "failed"
+events = run.all_events
+ended = [each for each in events if each.is_step_success or each.is_step_failure]
+names = {{True: "success", False: "failed"}}
+states = {{each.step_key: names[each.is_step_success] for each in ended}}
+"""
+FOUND = """
 print("FOUND", json.dumps({{"states": states, "tries": len(tries)}}))
 """
 
@@ -94,6 +79,7 @@ def written(name: str, folder: Path) -> dict[str, str]:
         "PYTHONPATH": f"{folder}:{ROOT}",
         "DPFLOW_LEDGER_URL": f"sqlite:///{folder}/ledger.db",
         "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "DAGSTER_HOME": str(folder),
     }
@@ -123,7 +109,7 @@ def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) 
     """One charge for two tries; then one try, and nothing downstream."""
     world = written(scheduler, tmp_path)
     python = os.environ[f"DPFLOW_{scheduler.upper()}"]
-    program = {"airflow": AIRFLOW, "dagster": DAGSTER}[scheduler]
+    program = PAGE + {"airflow": AIRFLOW, "dagster": DAGSTER}[scheduler] + FOUND
 
     def found(day: str, *, flaky: bool) -> dict:
         text = program.format(day=day, flaky=flaky)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ from tests.projects import POLICY, account, make_project
 from tests.sizes import scaled
 
 
-def squared_norm(row: np.ndarray, step: float) -> Fraction:
+def squared_norm(row, step):
     """Return the squared norm of a row of grid steps, exactly."""
     return sum((Fraction(int(k)) * Fraction(step)) ** 2 for k in row)
 
@@ -51,7 +50,7 @@ def squared_norm(row: np.ndarray, step: float) -> Fraction:
     st.sampled_from(["1", "0.1", "7.3", "1e-9", "1e9"]),
 )
 @settings(max_examples=scaled(30))
-def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
+def test_no_row_is_longer_than_the_clip(rows, norm):
     """In exact arithmetic, whatever the row holds; the sum adds such rows exactly."""
     clip = NormClip.to(norm)
     steps = clip.rows(np.array(rows))
@@ -62,7 +61,7 @@ def test_no_row_is_longer_than_the_clip(rows: list, norm: str) -> None:
     assert [Fraction(value) for value in total.tolist()] == exact
 
 
-def test_the_noise_is_the_declared_one() -> None:
+def test_the_noise_is_the_declared_one():
     """Its spread, within six standard errors."""
     cost = Gaussian(sensitivity=2, sigma=3)
     sample = noisy_gradient(cost, np.zeros((1, 4000)), clip=NormClip.to(1))
@@ -72,7 +71,7 @@ def test_the_noise_is_the_declared_one() -> None:
     assert abs(sample.std() - 2) < 6 * 2 / math.sqrt(2 * 4000)
 
 
-def test_people_are_sampled_independently_at_the_rate() -> None:
+def test_people_are_sampled_independently_at_the_rate():
     """Within Hoeffding's bound at 1e-9, and neighbours are not drawn together."""
     people = 200_000
     first, second = (poisson_sample(Fraction(1, 5), people) for _ in range(2))
@@ -83,7 +82,7 @@ def test_people_are_sampled_independently_at_the_rate() -> None:
     assert poisson_sample(Fraction(1), 5).all()
 
 
-def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_sampled_are_summed(monkeypatch):
     """Those whose word of the system's randomness is below the rate."""
     words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
     monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
@@ -93,26 +92,12 @@ def test_only_the_sampled_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(noisy, [1, 0, 0, 1], atol=0.02)
 
 
-def test_who_has_spent_their_budget_is_left_out() -> None:
-    """Long rows run out first; short ones go on; nobody else can tell."""
-    rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
-    bound = rule.opening()
-    sigma = float(1 / math.sqrt(float(bound.bound))) * 1.0001
-    tally = PrivateTally(bound, people=2)
-    rows = np.array([[1.0, 0.0], [0.0, 0.5]])
-    clip = NormClip.to(1)
-    seen = [individual_sum(tally, rows, clip=clip, sigma=sigma) for _ in range(5)]
-    assert np.allclose(seen[0], [1, 0.5], atol=1e-6)
-    assert all(np.allclose(each, [0, 0.5], atol=1e-6) for each in seen[1:4])
-    assert np.allclose(seen[4], [0, 0], atol=1e-6)
-
-
-def test_the_schedule_sees_released_models_only() -> None:
+def test_the_schedule_sees_released_models_only():
     """Its arguments are the step's number and a copy of the model."""
     bound = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp").opening()
     told = []
 
-    def sigma(number: int, model: np.ndarray) -> int:
+    def sigma(number, model):
         told.append((number, model.copy()))
         model[:] = 99
         return 10 * number
@@ -139,35 +124,33 @@ STOPS = (2, 4, 8)
 TARGET = np.array([0.3, -0.2])
 
 
-def pull(model: np.ndarray) -> np.ndarray:
+def pull(model):
     """Return gradients of ten people who all want the model at the target."""
     return np.tile(model - TARGET, (10, 1))
 
 
-def descend(cost: object, **options: object) -> np.ndarray:
+def descend(cost, **options):
     """Run a guarded descent."""
 
     @guarded(dataset="shop", cost=cost)
-    def fit() -> np.ndarray:
+    def fit():
         return gradient_descent(np.zeros(2), pull, norm=1, rate=0.05, **options)
 
     return fit()
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(tmp_path, monkeypatch):
     """Make a project with a budget that fits these loud steps."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
     return make_project(tmp_path, monkeypatch, policy.replace("basic", "zcdp"))
 
 
-def test_it_descends_and_stops_where_a_paid_test_says(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_descends_and_stops_where_a_paid_test_says(shop, monkeypatch):
     """Asked at stops only; what ran is charged."""
     asked = []
 
-    def good(step: object, model: np.ndarray) -> bool:
+    def good(step, model):
         asked.append(step.number)
         return step.test(-np.abs(model - TARGET).max(), at_least=-0.05, cost=CHECK)
 
@@ -181,9 +164,7 @@ def test_it_descends_and_stops_where_a_paid_test_says(
     assert account().spent == rule.named(once + once + once + once)
 
 
-def test_everybody_may_have_a_budget_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everybody_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
     """The bound is reserved and charged once, in full, however many steps there are."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 5, delta: 1e-6}").replace(
         "filter: basic", "filter: {theorem: individual, measure: gdp}"
@@ -198,16 +179,14 @@ def test_everybody_may_have_a_budget_of_their_own(
 # ---- everybody's budget, with a sample
 
 
-def rdp_bound(steps: float, sigma: float, rate: float) -> IndividualBound:
+def rdp_bound(steps, sigma, rate):
     """Return a bound of order 8 that so many sampled steps of norm 1 fill."""
     one = IndividualBound(measure="rdp", order=8, bound=1)
     (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=sigma, rate=rate)
     return IndividualBound(measure="rdp", order=8, bound=steps * float(cost))
 
 
-def test_a_sampled_step_charges_everybody_and_sums_the_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sampled_step_charges_everybody_and_sums_the_drawn(monkeypatch):
     """Whoever is never drawn runs out like everybody else."""
     bound = rdp_bound(2.5, 2, 0.5)
     tally, seen = PrivateTally(bound, people=3), []

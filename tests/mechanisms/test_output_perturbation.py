@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,7 +56,7 @@ def law(recipe, e1, e2, rows, labels, *, noise=1.0, test=1.0):
     return density * passes, float(((1 - passes) * density).sum() * width)
 
 
-def worst(recipe, e1, e2, **wrong) -> tuple[float, float]:
+def worst(recipe, e1, e2, **wrong):
     """Return the largest losses (none, model) over neighbours."""
     rng = np.random.default_rng(7)
     none = model = 0.0
@@ -85,14 +84,14 @@ RECIPES = [Recipe.of(3, "0.2", 0.8), Recipe.of(2, "0.05", 0.5), Recipe.of(20, 1,
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=range(3))
 @pytest.mark.parametrize(("e1", "e2"), [(1.0, 0.5), (0.5, 0.5), (2.0, 0.1)])
-def test_no_cell_loses_more_than_it_costs(recipe, e1, e2) -> None:
+def test_no_cell_loses_more_than_it_costs(recipe, e1, e2):
     """None costs the test, a model the larger epsilon."""
     none, model = worst(recipe, e1, e2)
     assert none <= e2 * (1 + 1e-3)
     assert model <= max(e1, e2) * (1 + 1e-3)
 
 
-def test_wrong_scales_are_caught() -> None:
+def test_wrong_scales_are_caught():
     """Half the noise; a test scaled for the people tested on alone."""
     recipe = Recipe.of(3, "0.2", 0.8)
     assert worst(recipe, 1.0, 0.5, noise=0.2)[1] > 1.1
@@ -100,7 +99,7 @@ def test_wrong_scales_are_caught() -> None:
     assert worst(narrow, 50.0, 2.0, test=2 / 40)[0] > 2.1
 
 
-def test_the_test_scale_is_the_tighter_one() -> None:
+def test_the_test_scale_is_the_tighter_one():
     """The two documented numbers, at n 700, m 300, Lambda 0.01."""
     recipe = Recipe.of(700, "0.01", 1.0)
     paper = 2 * (math.exp(2 / (700 * 0.01)) - 1)
@@ -111,7 +110,7 @@ def test_the_test_scale_is_the_tighter_one() -> None:
     )
 
 
-def test_one_person_moves_the_minimum_no_farther_than_declared() -> None:
+def test_one_person_moves_the_minimum_no_farther_than_declared():
     """Real fits of random neighbours; the bound is approached, never passed."""
     rng = np.random.default_rng(3)
     recipe = Recipe.of(12, "0.5", 1.0)
@@ -127,7 +126,7 @@ def test_one_person_moves_the_minimum_no_farther_than_declared() -> None:
     assert 0.1 * float(recipe.sensitivity) < moved <= float(recipe.sensitivity)
 
 
-def test_the_solver_reaches_its_tolerance() -> None:
+def test_the_solver_reaches_its_tolerance():
     """The gradient, computed apart, is as small as the sensitivity assumes."""
     rng = np.random.default_rng(5)
     for people, strength in [(50, "0.001"), (3000, "0.01"), (5, "1")]:
@@ -140,7 +139,7 @@ def test_the_solver_reaches_its_tolerance() -> None:
         assert np.linalg.norm(slope) <= float(INEXACT) / people
 
 
-def test_the_noise_is_k_norm_noise() -> None:
+def test_the_noise_is_k_norm_noise():
     """Gamma distributed length, and a direction without preference."""
     sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(500)])
     lengths = np.linalg.norm(sample, axis=1)
@@ -152,7 +151,7 @@ def test_the_noise_is_k_norm_noise() -> None:
     assert stats.kstest(lengths, stats.gamma(2, scale=2).cdf).statistic > limit
 
 
-def test_models_lie_on_a_grid() -> None:
+def test_models_lie_on_a_grid():
     """A power of two, at or above what was asked; the sum is not rounded before."""
     model, noise = np.array([0.3, -1.26, 2.0**51 + 1]), np.array([0.0, 0.0, 0.49])
     rounded = sum_on_grid(model, noise, 0.2)
@@ -162,7 +161,7 @@ def test_models_lie_on_a_grid() -> None:
     assert np.rint(model + noise)[2] == 2.0**51 + 2
 
 
-def people(count: int = 400) -> tuple[np.ndarray, np.ndarray]:
+def people(count=400):
     """Return people whose first feature tells their class."""
     rng = np.random.default_rng(11)
     rows = rng.uniform(-1, 1, (count, 3)) / 2
@@ -174,7 +173,7 @@ RECIPE = {"train": 300, "regularisation": "0.1"}
 COST = recoverable_model(model=5, test=1)
 
 
-def test_a_good_model_is_released_and_a_bad_one_is_none() -> None:
+def test_a_good_model_is_released_and_a_bad_one_is_none():
     """By thresholds that no noise reaches."""
     rows, labels = people()
     drawn = draw(COST, rows, labels, **RECIPE, threshold=50.0)
@@ -187,21 +186,21 @@ def test_a_good_model_is_released_and_a_bad_one_is_none() -> None:
     )
 
 
-def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch) -> None:
+def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     """Fitted to the first people; both noises as declared; tested on the others."""
     rows, labels = people()
     recipe = Recipe.of(300, "0.1", 50.0)
     seen = {}
 
-    def noise(size: int, scale: Fraction) -> np.ndarray:
+    def noise(size, scale):
         seen["noise"] = (size, scale)
         return np.ones(size)
 
-    def drawn(cost: Laplace, value: float) -> float:
+    def drawn(cost, value):
         seen["test"] = (cost, value)
         return 50.5
 
-    def fit(fit_rows: np.ndarray, classes: np.ndarray, used: Recipe) -> np.ndarray:
+    def fit(fit_rows, classes, used):
         seen["fit"] = (fit_rows, classes, used)
         return minimum(fit_rows, classes, used)
 
@@ -220,7 +219,7 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch) -> None:
     assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))
 
 
-def test_rows_are_scaled_and_bad_numbers_are_zeros() -> None:
+def test_rows_are_scaled_and_bad_numbers_are_zeros():
     """No row is refused: an error would tell that there is such a person."""
     rows, labels = people(20)
     rows[0] = [1e300, np.inf, np.nan]
@@ -234,12 +233,12 @@ def test_rows_are_scaled_and_bad_numbers_are_zeros() -> None:
 # ---- in a step
 
 
-def train(threshold: float, cost: object = COST) -> object:
+def train(threshold, cost=COST):
     """Run a guarded step that fits a model."""
     rows, labels = people()
 
     @guarded(dataset="shop", cost=cost)
-    def fit() -> object:
+    def fit():
         return output_perturbation(
             rows, labels, train=300, regularisation="0.1", threshold=threshold
         )
@@ -248,13 +247,13 @@ def train(threshold: float, cost: object = COST) -> object:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(tmp_path, monkeypatch):
     """Make a project whose dataset has epsilon 10 by cells, under replace-one."""
     policy = REPLACE.replace("{epsilon: 1}", "{epsilon: 10}")
     return make_project(tmp_path, monkeypatch, policy)
 
 
-def test_no_model_gives_the_rest_back(shop: Path) -> None:
+def test_no_model_gives_the_rest_back(shop):
     """The test alone is charged; a model costs the larger epsilon."""
     assert train(-50.0) is None
     assert account().spent["epsilon"] == "1"
@@ -262,7 +261,7 @@ def test_no_model_gives_the_rest_back(shop: Path) -> None:
     assert account().spent["epsilon"] == "6"
 
 
-def test_after_none_the_noisy_model_is_nowhere(shop: Path, monkeypatch, caplog) -> None:
+def test_after_none_the_noisy_model_is_nowhere(shop, monkeypatch, caplog):
     """Not in the ledger, not in the log, not in memory that the step left."""
     import gc
     import weakref
@@ -273,7 +272,7 @@ def test_after_none_the_noisy_model_is_nowhere(shop: Path, monkeypatch, caplog) 
     class Noise(np.ndarray):
         """An array that can be watched."""
 
-    def watched(size: int, scale: Fraction) -> np.ndarray:
+    def watched(size, scale):
         noise = (original(size, scale) + 1e6).view(Noise)
         kept.append((weakref.ref(noise), noise.tolist()))
         return noise
@@ -289,7 +288,7 @@ def test_after_none_the_noisy_model_is_nowhere(shop: Path, monkeypatch, caplog) 
         assert repr(value)[:8] not in caplog.text
 
 
-def test_the_cost_takes_the_larger_epsilon() -> None:
+def test_the_cost_takes_the_larger_epsilon():
     """A test that costs more than the model is what a model costs."""
     cells = dict(recoverable_model(model="0.1", test="0.5").cells)
     assert cells == {"none": Fraction(1, 2), "model": Fraction(1, 2)}

@@ -8,7 +8,6 @@ import signal
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -47,13 +46,13 @@ BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
 SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
 
 
-def no_noise() -> Any:
+def no_noise():
     """Add none within a block, to see who takes part."""
     return mock.patch.object(person_sums, "draw", lambda _, value: value)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Make a project, with a folder for witnesses outside of it."""
     monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
     (tmp_path / "shop").mkdir()
@@ -62,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     forget_projects()
 
 
-def customers(week: Any, people: Any, values: Any = None, **options: Any) -> Any:
+def customers(week, people, values=None, **options):
     """Count the customers of a week, or sum what they have."""
 
     @guarded(
@@ -71,19 +70,19 @@ def customers(week: Any, people: Any, values: Any = None, **options: Any) -> Any
         release_key="customers/{week}",
         ignore=("options", "people", "values"),
     )
-    def count(week: str) -> Any:
+    def count(week):
         found = person_sum(people, values, **({"sigma": SIGMA} | options))
         return np.asarray(found).tolist()
 
     return count(str(week))
 
 
-def files(folder: Path) -> list[Path]:
+def files(folder):
     """Return the stores of people."""
     return sorted((folder / ".dpflow" / "people").glob("*.people"))
 
 
-def charged() -> list[str]:
+def charged():
     """Return what each reservation took, oldest first."""
     entries = history(current_project().ledger, "shop", limit=1000)
     return [e.amount["mu_squared"] for e in reversed(entries) if e.kind == "reserve"]
@@ -92,7 +91,7 @@ def charged() -> list[str]:
 # What is charged
 
 
-def test_the_budget_is_taken_once_and_people_pay(folder: Path) -> None:
+def test_the_budget_is_taken_once_and_people_pay(folder):
     """Whoever came to four runs is left out of the fifth, and who is new is counted."""
     with no_noise():
         old = [f"c{number}" for number in range(10)]
@@ -107,7 +106,7 @@ def test_the_budget_is_taken_once_and_people_pay(folder: Path) -> None:
     assert verify(current_project().ledger).fine
 
 
-def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder: Path) -> None:
+def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder):
     """Half of the clip costs a quarter; a person has one row; strange ids have none."""
     half = 0.5
     with no_noise():
@@ -121,7 +120,7 @@ def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder: Path) -> None:
     assert found == pytest.approx([3, 4])
 
 
-def test_the_noise_is_the_one_that_was_said(folder: Path) -> None:
+def test_the_noise_is_the_one_that_was_said(folder):
     """And it is drawn: the journal names OpenDP."""
     found = [customers(week, [], sigma=1) for week in range(scaled(40))]
     assert 0.4 < np.std(found) < 2  # beyond seven standard errors
@@ -140,14 +139,14 @@ weeks = st.lists(
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(weeks)
-def test_nobody_pays_more_than_the_bound(tmp_path_factory, runs) -> None:
+def test_nobody_pays_more_than_the_bound(tmp_path_factory, runs):
     """Whatever comes when, on a store that is opened anew for each run."""
     folder = tmp_path_factory.mktemp("store")
     spent = paid_by(folder, runs)
     assert max(spent.values(), default=0) <= BOUND
 
 
-def paid_by(folder: Path, runs: Any) -> Counter[str]:
+def paid_by(folder, runs):
     """Play runs on a store that is closed between them; return what each paid."""
     places = {"witness": folder / "witness" / "w", "bound": RULE.opening()}
     (folder / "witness").mkdir()
@@ -163,14 +162,14 @@ def paid_by(folder: Path, runs: Any) -> Counter[str]:
     return spent
 
 
-def test_a_store_that_forgets_is_caught(tmp_path: Path, monkeypatch) -> None:
+def test_a_store_that_forgets_is_caught(tmp_path, monkeypatch):
     """The law above fails for people who join anew at each run."""
     run = dict.fromkeys("ab", 0.75)
     (tmp_path / "good").mkdir()
     assert paid_by(tmp_path / "good", [run, run])["a"] <= BOUND
     placed = PersonStore.reserve
 
-    def forgetful(self: PersonStore, costs: Any, people: Any) -> Any:
+    def forgetful(self, costs, people):
         return placed(self, costs, [f"{name}{self.position.step}" for name in people])
 
     monkeypatch.setattr(PersonStore, "reserve", forgetful)
@@ -181,7 +180,7 @@ def test_a_store_that_forgets_is_caught(tmp_path: Path, monkeypatch) -> None:
 # What goes wrong
 
 
-def test_a_store_that_is_gone_grants_nothing(folder: Path) -> None:
+def test_a_store_that_is_gone_grants_nothing(folder):
     """The budget was taken to make it; a new one would forget what people paid."""
     customers(0, ["a"])
     away = folder / "away"
@@ -193,7 +192,7 @@ def test_a_store_that_is_gone_grants_nothing(folder: Path) -> None:
     customers(2, ["a"])
 
 
-def test_a_store_from_a_backup_is_refused(folder: Path) -> None:
+def test_a_store_from_a_backup_is_refused(folder):
     """It would forget what was paid since."""
     customers(0, ["a"])
     [path] = files(folder)
@@ -205,7 +204,7 @@ def test_a_store_from_a_backup_is_refused(folder: Path) -> None:
         customers(3, ["a"])
 
 
-def test_a_store_that_no_charge_paid_is_refused(folder: Path, monkeypatch) -> None:
+def test_a_store_that_no_charge_paid_is_refused(folder, monkeypatch):
     """Its header names its charge, and the ledger knows which those are."""
     customers(0, ["a"])
     [path] = files(folder)
@@ -219,7 +218,7 @@ def test_a_store_that_no_charge_paid_is_refused(folder: Path, monkeypatch) -> No
         customers(1, ["a"])
 
 
-def test_a_kill_behind_the_charge_keeps_it(folder: Path) -> None:
+def test_a_kill_behind_the_charge_keeps_it(folder):
     """What was paid stays paid, and the run goes on under the same key."""
     with no_noise():
         assert customers(0, ["a"]) == 1
@@ -235,11 +234,11 @@ def test_a_kill_behind_the_charge_keeps_it(folder: Path) -> None:
         assert customers(2, ["a"]) == 0
 
 
-def test_a_body_that_does_not_ask_people_is_refused(folder: Path) -> None:
+def test_a_body_that_does_not_ask_people_is_refused(folder):
     """It would be a step for free."""
 
     @guarded(dataset="shop", cost=PersonBudgets(), release_key="free")
-    def free() -> float:
+    def free():
         return 3.0
 
     with pytest.raises(ReleaseError, match="person_sum"):
@@ -259,8 +258,8 @@ def test_a_body_that_does_not_ask_people_is_refused(folder: Path) -> None:
     ],
 )
 def test_where_one_filter_is_not_all_it_is_refused_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
-) -> None:
+    tmp_path, monkeypatch, old, new, said
+):
     """Nothing is charged for it."""
     make_project(tmp_path, monkeypatch, POLICY.replace(old, new))
 
@@ -271,7 +270,7 @@ def test_where_one_filter_is_not_all_it_is_refused_before(
         release_key="x",
         **({"partitions": ["2026-W01"]} if "partition" in new else {}),
     )
-    def count() -> float:
+    def count():
         return float(person_sum(["a"], sigma=1))
 
     with pytest.raises(ConfigurationError, match=said):

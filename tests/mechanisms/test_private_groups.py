@@ -151,25 +151,13 @@ def test_a_person_counts_in_no_more_groups_than_said():
         assert {name for _, name in found} <= {f"g{k}" for k in range(50)}
 
 
-def test_names_that_are_equal_are_the_same_to_the_last_bit(dpflow_ledger):
-    """1, 1.0 and True are groups of their own; zeros have no sign; order is by name."""
-    policy = POLICY.format(relation="add-or-remove")
-    dpflow_ledger.use(
-        policy.replace("epsilon: 1, delta: 1e-6", "epsilon: 20, delta: 0.9")
-    )
-    cost = ApproxDP(epsilon=5, delta="0.1")
+def test_names_that_are_equal_are_the_same_to_the_last_bit():
+    """1, 1.0 and True are groups of their own; zeros have no sign."""
     groups = [1, 1.0, True, 0.0, -0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
-    groups += [float("nan"), [1], object(), None]
-    expected = [True, date(2026, 1, 2), 0.0, 1.0, 1, ("a", 1), ("a", True)]
-    for rows, names in [
-        (groups * 100, expected),
-        (pd.Series(["c", "a", "b"] * 100), ["a", "b", "c"]),
-        (pl.Series(["c", "a", "b"] * 100), ["a", "b", "c"]),
-    ]:
-        people = type(rows)(list(range(len(rows))))
-        body = lambda people=people, rows=rows: private_groups(people, rows)
-        named = guarded(dataset="orders", cost=cost)(body)()
-        assert list(map(repr, named)) == list(map(repr, names))
+    odd = [float("nan"), [1], object(), None]
+    found = people_in(range(12), groups + odd, 1)
+    names = [1, 1.0, True, 0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
+    assert sorted(repr(name) for _, name in found) == sorted(map(repr, names))
 
 
 NANOSECOND = pl.Series([0, 1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.quick
 BINS = Bins.of(2, 0)
 
 
-def brute_force(values: tuple, bins: Bins) -> int:
+def brute_force(values, bins):
     """Return the distance by trying all replacements by all values that matter."""
     home = bins.bin(spread_of(np.sort(np.array(values, float))))
     # A replacement matters by its order among the others only; ends are far out.
@@ -48,7 +47,7 @@ def brute_force(values: tuple, bins: Bins) -> int:
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 @given(st.lists(st.integers(0, 40), min_size=4, max_size=6))
 @settings(max_examples=scaled(12))
-def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
+def test_the_distance_is_exact(shift, values):
     """Against all replacements of up to all people."""
     bins = Bins.of(2, shift)
     assert distance(np.sort(np.array(values, float)), bins) == brute_force(
@@ -62,9 +61,7 @@ def test_the_distance_is_exact(shift: float, values: list[int]) -> None:
     st.floats(-1e6, 1e6),
 )
 @settings(max_examples=scaled(40))
-def test_one_person_moves_the_distance_by_at_most_one(
-    values: list[float], place: int, new: float
-) -> None:
+def test_one_person_moves_the_distance_by_at_most_one(values, place, new):
     """Within a bin; and whoever moves the range to another one was at distance one."""
     other = list(values)
     other[place] = new
@@ -76,7 +73,7 @@ def test_one_person_moves_the_distance_by_at_most_one(
         assert first == second == 1
 
 
-def test_logarithms_of_one_bin_are_at_most_one_apart() -> None:
+def test_logarithms_of_one_bin_are_at_most_one_apart():
     """Whatever the rounding, and for a range of zero."""
     for spread in (0.0, 5e-324, 1e-100, 1.0, 1.9999999, 8.0, 1e100, 1e300):
         for bins in (BINS, Bins.of(1.1, 0.5)):
@@ -85,13 +82,13 @@ def test_logarithms_of_one_bin_are_at_most_one_apart() -> None:
     assert BINS.logarithm(3.0) == pytest.approx(math.log2(3))
 
 
-def test_a_wrong_proposal_passes_with_probability_delta_at_most() -> None:
+def test_a_wrong_proposal_passes_with_probability_delta_at_most():
     """At distance one, by the law of the noise in 50 digits: next to all of delta."""
     for epsilon, delta in ((1, "1e-6"), ("0.3", "0.01"), (7, "1e-35"), (2, "0.5")):
         cost = ProposeTestRelease(epsilon=epsilon, delta=delta)
         least = passing(cost)
 
-        def chance(threshold: float, cost: ProposeTestRelease = cost) -> mpmath.mpf:
+        def chance(threshold, cost=cost):
             room = (mpmath.mpf(threshold) - 1) * mpmath.mpf(str(float(cost.epsilon)))
             return mpmath.exp(-room) / 2
 
@@ -107,7 +104,7 @@ def test_a_wrong_proposal_passes_with_probability_delta_at_most() -> None:
 draw = interquartile_range.__wrapped__
 
 
-def test_at_an_edge_the_second_try_answers() -> None:
+def test_at_an_edge_the_second_try_answers():
     """The first says none for sure, the second, half a bin away, an answer."""
     edge = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
     single = ProposeTestRelease(epsilon=10, delta="1e-9")
@@ -131,11 +128,11 @@ def test_at_an_edge_the_second_try_answers() -> None:
 # ---- in a step
 
 
-def ask(cost: ProposeTestRelease, values: np.ndarray, **options: object) -> object:
+def ask(cost, values, **options):
     """Run a guarded step."""
 
     @guarded(dataset="shop", cost=cost)
-    def spread() -> float | None:
+    def spread():
         return interquartile_range(values, **options)
 
     return spread()
@@ -145,7 +142,7 @@ RAMP = np.linspace(0, 16, 1001)
 EDGE = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
 
 
-def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
+def project(folder, monkeypatch, relation):
     """Make a project with cells and a delta."""
     folder.mkdir()
     policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
@@ -153,9 +150,7 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> Non
     make_project(folder, monkeypatch, policy)
 
 
-def test_two_steps_and_two_tries_cost_what_the_analyses_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_steps_and_two_tries_cost_what_the_analyses_say(tmp_path, monkeypatch):
     """None then answer: 3 epsilon; the deltas are 2 delta, or 2 delta - delta^2.
 
     An answer of the first of two tries: 2 epsilon.

@@ -78,8 +78,8 @@ CASES = [
     (NOISY, lambda: [*iterations()], "EarlyStopping"),
     (NOISY, lambda: release([PEOPLE], until=len), "cost=Refined"),
     (NOISY, lambda: sparse_vector([PEOPLE], [1.0]), "cost=SparseV"),
-    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "as many thresholds"),
-    (SVT, lambda: sparse_vector([]), "one or more"),
+    (SVT, lambda: sparse_vector([1.0] * PEOPLE, [1.0]), "one threshold for all"),
+    (SVT, lambda: sparse_vector([]), "needs queries"),
     *(
         (SVT, lambda bad=bad: sparse_vector(*bad), "no finite number")
         for value in (math.inf, "7", True)
@@ -89,7 +89,7 @@ CASES = [
     (LOOP, lambda: descend(sigma=PEOPLE), "under IndividualBound"),
     (LOOP, lambda: descend(sampling_rate="0.5"), "PoissonSampledGaussian"),
     (LOOP, lambda: descend(norm="1.5"), "at least the clip"),
-    (LOOP, lambda: descend(np.zeros((0, 2))), "one row for each"),
+    (LOOP, lambda: descend(np.zeros((0, 2))), "of 1 to 8388608 people"),
     (NOISY, lambda: person_sum(range(PEOPLE), sigma=9), "PersonBudgets"),
     (NOISY, bounds, "ExponentialMechanism"),
     (EXPONENTIAL, lambda: bounds(quantiles=[0.1, 0.9]), r"Repeated(Exponential"),
@@ -135,7 +135,7 @@ REPLACED = [
         for o in [{"train": True}, {"train": PEOPLE}]
     ),
     (MODEL, lambda: fit(threshold=math.nan), "finite number"),
-    (MODEL, lambda: fit(labels=ROWS[:5, 0]), "beyond those of train="),
+    (MODEL, lambda: fit(labels=ROWS[:5, 0]), "more than train="),
 ]
 
 

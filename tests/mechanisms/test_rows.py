@@ -22,13 +22,13 @@ wild = st.floats(allow_nan=True, allow_infinity=True)
 NORMS = ["1", "0.1", "7.3", "1e-9", "1e9"]
 
 
-def whole(values: np.ndarray) -> list[list[int]]:
+def whole(values):
     """Return rows of floats that are whole numbers as integers."""
     assert (values == np.floor(values)).all()
     return [[int(x) for x in row] for row in values]
 
 
-def exact_rows(products: module._Layer) -> list[list[Fraction]]:
+def exact_rows(products):
     """Return each person's row as it is summed, exactly."""
     unit = Fraction(module._FACTOR_STEP) * Fraction(products.step)
     pairs = zip(whole(products.left.steps), whole(products.right), strict=True)
@@ -42,13 +42,13 @@ def exact_rows(products: module._Layer) -> list[list[Fraction]]:
     st.sampled_from(NORMS),
 )
 @settings(max_examples=scaled(30), deadline=None)
-def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm) -> None:
+def test_no_row_of_layers_is_longer_than_the_clip(inner, errors, last, norm):
     """All layers of a person together, in exact arithmetic; and sums are exact."""
     layers = LayerRows((Factors(inner).outer(errors), Factors(errors).outer(last)))
     assert amiss(NormClip.to(norm).apply(layers), norm) == []
 
 
-def amiss(clipped: module.Clipped, norm: str) -> list[str]:
+def amiss(clipped, norm):
     """Return what is wrong with clipped layers, in exact arithmetic."""
     pairs = zip(*map(exact_rows, clipped.layers), strict=True)
     rows = [first + second for first, second in pairs]
@@ -71,7 +71,7 @@ class OneLayerCharged(module.Clipped):
         return self.layers[-1].squares()
 
 
-def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
+def test_layers_that_are_clipped_or_charged_one_by_one_are_caught():
     """By the look that finds nothing in the right ones."""
     rng = np.random.default_rng(4)
     inner, errors, last = (rng.normal(size=(4, n)) for n in (3, 2, 2))
@@ -87,7 +87,7 @@ def test_layers_that_are_clipped_or_charged_one_by_one_are_caught() -> None:
 
 
 @pytest.mark.parametrize("columns", [None, 3])
-def test_products_are_the_rows_that_they_stand_for(columns) -> None:
+def test_products_are_the_rows_that_they_stand_for(columns):
     """Up to the grid: of the rows written down, clipped and summed."""
     rng = np.random.default_rng(2)
     left = rng.normal(size=(200, 5))
@@ -104,12 +104,12 @@ def test_products_are_the_rows_that_they_stand_for(columns) -> None:
     assert not np.allclose(products.total(mask), products.total(), atol=0.5)
 
 
-def largest_sum(bits: int, people: int = MOST_PEOPLE) -> int:
+def largest_sum(bits, people=MOST_PEOPLE):
     """Return the largest partial sum of so many people's products, in steps."""
     return people * 2**bits * 2 ** (bits + 1)
 
 
-def test_the_largest_sum_is_a_float_without_rounding() -> None:
+def test_the_largest_sum_is_a_float_without_rounding():
     """With one more bit of both factors it would not be."""
     assert largest_sum(module._FACTOR_BITS) <= 2**53
     assert largest_sum(module._FACTOR_BITS + 1) > 2**53
@@ -123,7 +123,7 @@ def test_the_largest_sum_is_a_float_without_rounding() -> None:
         )
 
 
-def test_a_person_moves_the_sum_by_their_own_row_alone() -> None:
+def test_a_person_moves_the_sum_by_their_own_row_alone():
     """Nobody else's features or errors change what a row is cut to."""
     rng = np.random.default_rng(3)
     left, right = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
@@ -22,7 +21,7 @@ from dpflow.mechanisms.above_threshold import sparse_vector as in_body
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.noise.grid import ADDED, GRID
 from tests.sizes import scaled, spread
-from tests.walks import Walk, law_of
+from tests.walks import law_of
 
 SMALL_GRID = 2
 
@@ -34,14 +33,14 @@ MANY = 9
 
 
 @cache
-def mass(k: int, scale: float) -> float:
+def mass(k, scale):
     """Return the probability of k under discrete Laplace noise."""
     ratio = math.exp(-1 / scale)
     return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
 
 
 @cache
-def at_least(k: int, scale: float) -> float:
+def at_least(k, scale):
     """Return the probability of k or more."""
     ratio = math.exp(-1 / scale)
     return ratio**k / (1 + ratio) if k > 0 else 1 - ratio ** (1 - k) / (1 + ratio)
@@ -50,18 +49,18 @@ def at_least(k: int, scale: float) -> float:
 class Draw:
     """A draw that is known only by the comparisons made with it: one, here."""
 
-    def __init__(self, walk: Walk, scale: Fraction, shift: int = 0) -> None:
+    def __init__(self, walk, scale, shift=0):
         self.walk, self.scale, self.shift = walk, float(scale), shift
 
-    def __radd__(self, other: int) -> Draw:
+    def __radd__(self, other):
         return Draw(self.walk, self.scale, self.shift + other)  # type: ignore[arg-type]
 
-    def __ge__(self, limit: int) -> bool:
+    def __ge__(self, limit):
         chance = at_least(limit - self.shift, self.scale)
         return self.walk.take([chance, 1 - chance]) == 0
 
 
-def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
+def law(mechanism, cost, queries):
     """Return the probability of each output: (answers, cell)."""
     whole = Fraction(SMALL_GRID + ADDED) / cost.sensitivity
     threshold = float(cost.threshold_scale * whole)
@@ -69,10 +68,10 @@ def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
     found: dict = {}
     for shift in range(-reach, reach + 1):
 
-        def run(walk: Walk, shift: int = shift) -> tuple:
+        def run(walk, shift=shift):
             first = iter([shift])
 
-            def noise(scale: Fraction) -> object:
+            def noise(scale):
                 # The threshold's noise is the first draw of all.
                 drawn = next(first, None)
                 return Draw(walk, scale) if drawn is None else drawn
@@ -90,7 +89,7 @@ def law(mechanism: Callable, cost: SparseVector, queries: tuple) -> dict:
     return found
 
 
-def worst_excess(mechanism: Callable, cost: SparseVector, pairs: list) -> float:
+def worst_excess(mechanism, cost, pairs):
     """Return the largest loss of any output beyond the epsilon of its cell."""
     epsilons = {name: float(e) for name, e in cost.output_dp().cells}
     worst = -math.inf
@@ -117,7 +116,7 @@ COSTS = [
 ]
 
 
-def neighbours(cost: SparseVector, size: int) -> list:
+def neighbours(cost, size):
     """Return pairs of query vectors that one privacy unit can turn into each other.
 
     The far ones, where the bound is nearly met, and numbers off the grid.
@@ -134,7 +133,7 @@ def neighbours(cost: SparseVector, size: int) -> list:
 
 
 @pytest.mark.parametrize("cost", COSTS, ids=range(len(COSTS)))
-def test_no_output_loses_more_than_its_cell_costs(cost: SparseVector) -> None:
+def test_no_output_loses_more_than_its_cell_costs(cost):
     """Over neighbours on and off the grid, in both directions."""
     pairs = spread(neighbours(cost, 2), 4)
     assert worst_excess(answers, cost, pairs) <= 1e-9
@@ -144,7 +143,7 @@ def test_no_output_loses_more_than_its_cell_costs(cost: SparseVector) -> None:
 OFF = 1e-6
 
 
-def off_by(steps: float) -> float:
+def off_by(steps):
     """Return the excess where floats move neighbours apart by so many more steps."""
     cost = SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers=4)
     # Just below a grid point, far above the threshold: there the bound is met.
@@ -153,7 +152,7 @@ def off_by(steps: float) -> float:
     return worst_excess(answers, cost, [((start,) * 2, (moved,) * 2)])
 
 
-def test_sums_of_floats_may_be_off_by_what_is_said() -> None:
+def test_sums_of_floats_may_be_off_by_what_is_said():
     """As many steps on a small grid as that is on the real one, rounded down; no more.
 
     Such neighbours are two steps more than the sensitivity apart.
@@ -167,13 +166,8 @@ def test_sums_of_floats_may_be_off_by_what_is_said() -> None:
 
 
 def variant(
-    *,
-    redraw: bool = False,
-    noiseless: bool = False,
-    unbounded: bool = False,
-    unscaled: bool = False,
-    numeric: bool = False,
-) -> Callable:
+    *, redraw=False, noiseless=False, unbounded=False, unscaled=False, numeric=False
+):
     """Return the technique with one mistake of the literature."""
 
     def run(cost, queries, thresholds, *, noise, grid):
@@ -219,7 +213,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_variant_is_caught(name: str) -> None:
+def test_a_broken_variant_is_caught(name):
     """Each loses more than its cell costs on these neighbours; the right one does not.
 
     Outputs that one of them cannot have are a loss without bound, and real ones.
@@ -235,11 +229,11 @@ sparse_vector = in_body.__wrapped__
 SURE = SparseVector(positives=2, epsilon_threshold=1000, epsilon_answers=1000)
 
 
-def test_it_ends_after_the_last_positive_and_evaluates_nothing_more() -> None:
+def test_it_ends_after_the_last_positive_and_evaluates_nothing_more():
     """Queries are functions; those behind the end are never called."""
     called = []
 
-    def query(value: float) -> Callable[[], float]:
+    def query(value):
         return lambda: (called.append(value), value)[1]
 
     values = [9.0, -9.0, 8.0, 7.0]
@@ -249,7 +243,7 @@ def test_it_ends_after_the_last_positive_and_evaluates_nothing_more() -> None:
     assert called == values[:3]
 
 
-def test_the_law_of_the_drawn_one_is_the_computed_one() -> None:
+def test_the_law_of_the_drawn_one_is_the_computed_one():
     """Frequencies of 1,500 runs, within Hoeffding's bound at 1e-9."""
     cost = SparseVector(positives=1, epsilon_threshold=1, epsilon_answers=1)
     runs = scaled(1500)
@@ -270,7 +264,7 @@ def test_the_law_of_the_drawn_one_is_the_computed_one() -> None:
     [(5e12, 1e13), (2.5e12, 9e14), (3 * 10**400, 3 * 10**400 + 1), (-1e300, 1e300)],
     ids=["5e12", "2.5e12", "ints beyond floats", "1e300"],
 )
-def test_large_numbers_keep_their_order(query: float, threshold: float) -> None:
+def test_large_numbers_keep_their_order(query, threshold):
     """A comparison is exact at every size: the draws of a script decide no more."""
     cost = SparseVector(positives=2, epsilon=1)
     pairs = [query, threshold, query, threshold], [threshold, query, query, threshold]

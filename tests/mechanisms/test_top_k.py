@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +16,13 @@ import pytest
 
 from dpflow import guarded
 from dpflow.costs import TopK
-from dpflow.exceptions import BudgetRefused, ReleaseError
+from dpflow.exceptions import BudgetRefused
 from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.largest_groups import largest
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread
-from tests.walks import Walk, law_of
+from tests.walks import law_of
 
 Counts = tuple[int, ...]
 #: Probabilities of names and cell; what went wrong may have cell 0.
@@ -40,19 +38,13 @@ SHARP = TopK(epsilon="2.08", delta="0.001", most=2, among=2)
 SINGLE = TopK(epsilon="0.71", delta="0.33", most=1, among=1)
 
 
-def law(
-    mechanism: Mechanism,
-    cost: TopK,
-    counts: Counts,
-    real: Any = float,
-    exp: Any = math.exp,
-) -> Law:
-    """Return the probability of each output, in floats or in more digits."""
+def law(mechanism, cost, counts):
+    """Return the probability of each output."""
     table = {name: n for name, n in zip("abcd", counts, strict=False) if n}
 
-    def run(walk: Walk) -> Any:
-        def choose(rates: Sequence[Fraction]) -> int:
-            weights = [exp(-real(each)) for each in rates]
+    def run(walk):
+        def choose(rates):
+            weights = [math.exp(-each) for each in rates]
             total = sum(weights)
             return walk.take([weight / total for weight in weights])
 
@@ -62,7 +54,7 @@ def law(
     return law_of(run)
 
 
-def excess(cost: TopK, one: Law, other: Law) -> Any:
+def excess(cost, one, other):
     """Return the least delta with which the epsilons of the cells hold, one way."""
     sizes = {str(0): 1.0}
     sizes |= {name: math.exp(e) for name, e in cost.output_dp().cells}
@@ -70,7 +62,7 @@ def excess(cost: TopK, one: Law, other: Law) -> Any:
     return sum(max(0.0, gain) for gain in gains)
 
 
-def neighbours(groups: int, most: int) -> Iterator[tuple[Counts, Counts]]:
+def neighbours(groups, most):
     """Yield counts of people, and those with one person more in some groups."""
     for counts in itertools.product(range(most + 1), repeat=groups):
         for own in itertools.product((0, 1), repeat=groups):
@@ -78,7 +70,7 @@ def neighbours(groups: int, most: int) -> Iterator[tuple[Counts, Counts]]:
                 yield counts, tuple(map(sum, zip(counts, own, strict=True)))
 
 
-def at_the_end(cost: TopK) -> list[tuple[Counts, Counts]]:
+def at_the_end(cost):
     """Return neighbours with groups as large as the end."""
     levels = [range(cost.margin - 1, cost.margin + 2)] * cost.among
     return [
@@ -87,9 +79,7 @@ def at_the_end(cost: TopK) -> list[tuple[Counts, Counts]]:
     ]
 
 
-def worst(
-    mechanism: Mechanism, cost: TopK, pairs: Sequence[tuple[Counts, Counts]]
-) -> float:
+def worst(mechanism, cost, pairs):
     """Return the largest delta over neighbours, in both directions."""
     laws = {c: law(mechanism, cost, c) for c in set(itertools.chain(*pairs))}
     return max(
@@ -110,10 +100,10 @@ def test_no_neighbours_lose_more_than_cells_and_delta(cost, groups, most, share)
     assert found == pytest.approx(share, abs=1e-4)
 
 
-def with_margin(margin: Callable[[TopK], int]) -> Mechanism:
+def with_margin(margin):
     """Return the choice with its end elsewhere."""
 
-    def run(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[list[Any]]:
+    def run(cost, counts, *, choose):
         wrong = SimpleNamespace(
             pick=cost.pick, most=cost.most, among=cost.among, margin=margin(cost)
         )
@@ -122,23 +112,17 @@ def with_margin(margin: Callable[[TopK], int]) -> Mechanism:
     return run
 
 
-def with_cell(cell: Callable[[Drawn[list[Any]]], int]) -> Mechanism:
+def with_cell(cell):
     """Return the choice with another cell."""
 
-    def run(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[list[Any]]:
+    def run(cost, counts, *, choose):
         drawn = largest(cost, counts, choose=choose)
         return Drawn(drawn.output, cell(drawn))
 
     return run
 
 
-def for_one_group(cost: TopK) -> int:
-    """Return the margin of a person who is in one group only."""
-    odds = float((1 - cost.delta) / cost.delta)
-    return 1 + math.ceil(math.log(odds) / float(cost.pick))
-
-
-def double_noise(cost: TopK, counts: dict[str, int], *, choose: Any) -> Drawn[Any]:
+def double_noise(cost, counts, *, choose):
     """Choose twice as sharply as the cells say."""
     return largest(cost, counts, choose=lambda rates: choose([2 * r for r in rates]))
 
@@ -147,7 +131,6 @@ WRONG = {
     "the end is not above the next group and one person": with_margin(
         lambda cost: cost.margin - 1
     ),
-    "the margin of one changed group": with_margin(for_one_group),
     "the end is free": with_cell(lambda drawn: len(drawn.output)),
     "all picks at the price of one": with_cell(lambda _: 1),
     "half of the noise": double_noise,
@@ -155,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_mistake_is_caught(mistake: str) -> None:
+def test_a_mistake_is_caught(mistake):
     """By the search that finds nothing in the right one."""
     for cost in (PAIR, SHARP):
         pairs = [*spread(neighbours(3, 2), 100), *at_the_end(cost)]
@@ -169,13 +152,13 @@ draw = top_k.__wrapped__
 LOUD = TopK(epsilon=400, delta="1e-9", most=2, among=3)
 
 
-def rows(**counts: int) -> tuple[list[int], list[str]]:
+def rows(**counts):
     """Return people and their groups, so many in each."""
     groups = [name for name, n in counts.items() for _ in range(n)]
     return list(range(len(groups))), groups
 
 
-def test_the_largest_come_out_in_their_order() -> None:
+def test_the_largest_come_out_in_their_order():
     """With next to no noise; what does not stand out ends it."""
     assert LOUD.margin == 2
     assert draw(LOUD, *rows(tea=5, milk=9, salt=7, rice=1)) == Drawn(
@@ -186,25 +169,13 @@ def test_the_largest_come_out_in_their_order() -> None:
     assert draw(LOUD, [], []) == Drawn([], 1)
 
 
-def test_a_person_counts_once_in_a_group_and_equal_names_are_kept_apart() -> None:
-    """Whoever brings a name, and however often; nothing that names nobody counts."""
-    people = [1] * 50 + [2, 3, 4, 5, 2, 3, 4, 5, None]
-    groups: list[object] = ["own"] * 50 + [1] * 4 + [True] * 4 + [1]
-    found = draw(LOUD, people, groups)
-    assert sorted(map(repr, found.output)) == ["1", "True"]
-    with pytest.raises(ReleaseError, match="as many"):
-        draw(LOUD, [1], [])
-
-
 @guarded(dataset="shop", cost=TopK(epsilon="0.5", delta="1e-7", most=5))
-def best_sold(*table: list[object]) -> list[object]:
+def best_sold(*table):
     """Name what most people buy."""
     return top_k(*table)
 
 
-def test_a_step_pays_for_its_picks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_step_pays_for_its_picks(tmp_path, monkeypatch, caplog):
     """A tenth for a name or the end; delta in full; and what is left is spent."""
     policy = POLICY.replace("basic", "output-dp")
     policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")

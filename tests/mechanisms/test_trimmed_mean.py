@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,18 +27,18 @@ People = tuple[int, ...]
 Distance = Callable[[np.ndarray, Window, int], int]
 
 
-def ordered(values: People) -> np.ndarray:
+def ordered(values):
     """Return sorted values."""
     return np.sort(np.array(values, np.int64))
 
 
-def neighbours(values: People, targets: list[int]) -> Iterator[People]:
+def neighbours(values, targets):
     """Yield what one replacement makes of the values."""
     for place, target in itertools.product(range(len(values)), targets):
         yield tuple(sorted([*values[:place], target, *values[place + 1 :]]))
 
 
-def brute_force(values: People, window: Window, width: int) -> int:
+def brute_force(values, window, width):
     """Return the distance by walking over all replacements by values that matter."""
     targets = sorted({*values, -(2**45), 2**45})
     seen = layer = {tuple(sorted(values))}
@@ -57,7 +56,7 @@ def brute_force(values: People, window: Window, width: int) -> int:
 @pytest.mark.parametrize("window", WINDOWS)
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=5), st.integers(0, 12))
 @settings(max_examples=scaled(8), deadline=None)
-def test_the_distance_is_exact(window: Window, values: list[int], width: int) -> None:
+def test_the_distance_is_exact(window, values, width):
     """Against all replacements of up to all people."""
     found = distance(ordered(tuple(values)), window, width)
     assert found == brute_force(tuple(values), window, width)
@@ -70,9 +69,7 @@ def test_the_distance_is_exact(window: Window, values: list[int], width: int) ->
     st.integers(0, 60),
 )
 @settings(max_examples=scaled(60))
-def test_one_person_moves_the_distance_by_at_most_one(
-    values: list[int], place: int, new: int, width: int
-) -> None:
+def test_one_person_moves_the_distance_by_at_most_one(values, place, new, width):
     """And a sum that jumps beyond the width has distance one on both sides."""
     other = list(values)
     other[place] = new
@@ -87,7 +84,7 @@ def test_one_person_moves_the_distance_by_at_most_one(
 # ---- the law of the output, exactly
 
 
-def upper_tail(epsilon: float, above: float) -> float:
+def upper_tail(epsilon, above):
     """Return the probability that Laplace noise of scale 1 / epsilon passes."""
     tail = 0.5 * math.exp(-epsilon * abs(above))
     return tail if above > 0 else 1 - tail
@@ -96,9 +93,7 @@ def upper_tail(epsilon: float, above: float) -> float:
 STEPS = np.arange(-400, 401)
 
 
-def law(
-    cost: ProposeTestRelease, values: People, width: int, far: Distance
-) -> tuple[float, np.ndarray]:
+def law(cost, values, width, far):
     """Return the probability of "none", and those of the noisy sums of a median."""
     data, window = ordered(values), WINDOWS[0]
     epsilon = float(cost.epsilon)
@@ -108,7 +103,7 @@ def law(
     return 1 - passes, passes * noise
 
 
-def worst(cost: ProposeTestRelease, width: int, far: Distance) -> float:
+def worst(cost, width, far):
     """Return the largest delta that the cells need, over all small pairs."""
     once, twice = math.exp(cost.epsilon), math.exp(2 * cost.epsilon)
     people = list(itertools.combinations_with_replacement((0, 2, 9), 5))
@@ -126,25 +121,25 @@ def worst(cost: ProposeTestRelease, width: int, far: Distance) -> float:
 LOUD = ProposeTestRelease(epsilon="0.7", delta="0.3")
 
 
-def test_no_pair_loses_more_than_its_cells_and_delta() -> None:
+def test_no_pair_loses_more_than_its_cells_and_delta():
     """None costs epsilon, an answer twice that, and delta covers wrong proposals."""
     needed = worst(LOUD, 3, distance)
     assert float(LOUD.delta) / 4 < needed <= float(LOUD.delta)
 
 
-def test_looking_at_the_own_jump_only_is_caught() -> None:
+def test_looking_at_the_own_jump_only_is_caught():
     """Whether one replacement jumps, without asking how far off that is."""
 
-    def own(data: np.ndarray, window: Window, width: int) -> int:
+    def own(data, window, width):
         return 1 if distance(data, window, width) == 1 else 100
 
     assert worst(LOUD, 3, own) > float(LOUD.delta)
 
 
-def test_noise_of_half_the_bound_is_caught() -> None:
+def test_noise_of_half_the_bound_is_caught():
     """The distance of a bound of 7 with the noise of one of 3."""
 
-    def wider(data: np.ndarray, window: Window, width: int) -> int:
+    def wider(data, window, width):
         return distance(data, window, 3 * width)
 
     low = ProposeTestRelease(epsilon="0.7", delta="1e-9")
@@ -160,7 +155,7 @@ def test_noise_of_half_the_bound_is_caught() -> None:
 NORMAL = np.random.default_rng(3).normal(size=20_001) * 3 + 50
 
 
-def test_the_sum_is_the_one_of_the_window() -> None:
+def test_the_sum_is_the_one_of_the_window():
     """With next to no noise, and negative values, to the grid."""
     quiet = ProposeTestRelease(epsilon=1000, delta="1e-6")
     values = np.array([-7.0, -5.0, -5.0, -4.0, -3.5, -3.0, 1e9])
@@ -174,7 +169,7 @@ def test_the_sum_is_the_one_of_the_window() -> None:
 # ---- in a step
 
 
-def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> None:
+def project(folder, monkeypatch, relation):
     """Make a project with cells and a delta."""
     policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
     policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-4}")
@@ -182,20 +177,18 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch, relation: str) -> Non
 
 
 @guarded(dataset="shop", cost=COST)
-def middle(bound: str) -> float | None:
+def middle(bound):
     """Release a median."""
     return median(NORMAL, bound=bound)
 
 
 @guarded(dataset="shop", cost=COST)
-def inner(bound: str) -> float | None:
+def inner(bound):
     """Release a trimmed mean."""
     return trimmed_mean(NORMAL, bound=bound, trim="0.2")
 
 
-def test_steps_pay_for_their_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_pay_for_their_cells(tmp_path, monkeypatch):
     """None gives half of the epsilon back, and delta never."""
     project(tmp_path, monkeypatch, "replace-one")
     assert middle("1e-6") is None

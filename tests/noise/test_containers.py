@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict, defaultdict
 from decimal import Decimal
 from fractions import Fraction
@@ -41,7 +42,7 @@ class TestContainers:
 
     @pytest.mark.parametrize("dtype", ["i1", "u8", ">i4", "f2", ">f8"])
     @pytest.mark.parametrize("shape", [(), (6,), (1, 2, 3)], ids=str)
-    def test_arrays(self, dtype: str, shape: tuple[int, ...]) -> None:
+    def test_arrays(self, dtype, shape):
         """Arrays keep shape and order; ints become int64, floats keep their width."""
         array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
         noisy = draw(QUIET, array)
@@ -49,7 +50,7 @@ class TestContainers:
         assert (type(noisy), noisy.dtype, noisy.shape) == (np.ndarray, kept, shape)
         assert np.allclose(array, noisy, atol=1e-3)
 
-    def test_ints_that_leave_int64(self) -> None:
+    def test_ints_that_leave_int64(self):
         """Noise beyond int64 is held at its ends and never wraps around."""
         cost = Gaussian(sensitivity="1e15", noise_multiplier="1e9")
         noisy = draw(cost, np.zeros(50, dtype=np.int64))
@@ -69,12 +70,12 @@ TABLES: list[Any] = [
 ]
 
 
-def types(table: Any) -> list[tuple[str, str]]:
+def types(table):
     """Return the columns of a table with their types."""
     return list(zip(table.columns, map(str, table.dtypes), strict=True))
 
 
-def rows(table: Any) -> list[tuple[Any, ...]]:
+def rows(table):
     """Return the rows of a table."""
     is_pandas = isinstance(table, pd.DataFrame)
     return list(table.itertuples()) if is_pandas else table.rows()
@@ -84,11 +85,11 @@ class TestTables:
     """One vector of noise over all numbers of a container; the rest stays."""
 
     @pytest.mark.parametrize("table", TABLES, ids=lambda t: type(t).__module__[:6])
-    def test_a_frame_keeps_its_labels(self, table: Any, monkeypatch: Any) -> None:
+    def test_a_frame_keeps_its_labels(self, table, monkeypatch):
         """One draw, over the numeric columns one after the other."""
         drawn: list[list[Any]] = []
 
-        def one_more(_: str, __: float, numbers: list[Any]) -> list[float]:
+        def one_more(_, __, numbers):
             drawn.append(numbers)
             return [number + 1.25 for number in numbers]
 
@@ -105,23 +106,6 @@ class TestTables:
                     assert after - number in (1, 1.25)
                     moved += 1
         assert moved == len(drawn[0]) > 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "kept"), [(pa.int8(), pa.int64()), (pa.float32(), pa.float32())]
-)
-def test_arrow_numbers_come_back_as_arrow(kind, kept):
-    """An array, chunks, and the numbers of a table with one vector of noise."""
-    cost = Gaussian(sensitivity=1, noise_multiplier=1)
-    array = pa.array([3, 4], kind)
-    assert draw(cost, array).type == kept
-    chunks = draw(cost, pa.chunked_array([array, array]))
-    assert (chunks.type, len(chunks)) == (kept, 4)
-    table = pa.table({"n": array, "week": ["a", "b"], "m": array})
-    noisy = draw(cost, table)
-    assert noisy.column_names == ["n", "week", "m"]
-    assert noisy["week"].equals(table["week"])
-    assert [noisy[name].type for name in ("n", "m")] == [kept, kept]
 
 
 SERIES = pd.Series([3, 4], index=pd.Index(["a", "b"], name="key"), name="n")
@@ -169,6 +153,9 @@ WIDTHS = {
         (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 0)), pl.Series([3])),
         (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 2)), pl.Series([3.0])),
         (pa.table({"n": [True, False]}), pa.table({"n": [1, 0]})),
+        (pa.array([3, 4], pa.int8()), pa.array([3, 4])),
+        (pa.chunked_array([[3.0], [4.0]]), pa.chunked_array([[3.0, 4.0]])),
+        (pa.table({"n": [3], "week": ["a"], "m": [0.5]}),) * 2,
     ],
     ids=lambda value: repr(value)[:30].replace("\n", " "),
 )
@@ -177,7 +164,8 @@ def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
     monkeypatch.setattr(noise, "_noisy", lambda *parts: parts[-1])
     found = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
     assert type(found) is type(kept)
-    assert repr(found) == repr(kept)
+    texts = [re.sub(r"0x\w+", "", repr(value)) for value in (found, kept)]
+    assert texts[0] == texts[1]
     assert str(getattr(found, "dtypes", "")) == str(getattr(kept, "dtypes", ""))
 
 
@@ -206,7 +194,7 @@ def test_decimals_are_as_far_apart_as_declared(cost, container, exact, monkeypat
     """Neighbours differ by at most the sensitivity as drawn; floats are the control."""
     seen = []
 
-    def keep(_: str, scale: float, numbers: list[float]) -> list[float]:
+    def keep(_, scale, numbers):
         seen.extend((Fraction(number), Fraction(scale)) for number in numbers)
         return numbers
 

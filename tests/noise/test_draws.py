@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
@@ -21,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -44,7 +42,7 @@ MECHANISMS = [Gaussian(sensitivity=1, sigma=3), Laplace(sensitivity=1, scale=3)]
 NAMES = ["gaussian", "laplace"]
 
 
-def true_law(cost: Cost) -> Any:
+def true_law(cost):
     """Return the continuous distribution that a cost promises."""
     if isinstance(cost, Gaussian):
         return stats.norm(scale=float(cost.sigma))
@@ -52,7 +50,7 @@ def true_law(cost: Cost) -> Any:
     return stats.laplace(scale=float(cost.scale))
 
 
-def distance(sample: np.ndarray, law: Callable[[np.ndarray], np.ndarray]) -> float:
+def distance(sample, law):
     """Return the Kolmogorov-Smirnov distance of a sample to a distribution."""
     ordered = np.sort(sample)
     below = np.arange(len(ordered)) / len(ordered)
@@ -62,7 +60,7 @@ def distance(sample: np.ndarray, law: Callable[[np.ndarray], np.ndarray]) -> flo
 
 
 @cache
-def floats_near_half(cost: Cost) -> np.ndarray:
+def floats_near_half(cost):
     """Return draws around one half."""
     return draw(cost, np.full(DRAWS, 0.5))
 
@@ -71,13 +69,13 @@ class TestLaw:
     """The noise has the distribution that was declared."""
 
     @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
-    def test_floats(self, cost: Cost) -> None:
+    def test_floats(self, cost):
         """Floats get the continuous noise, centred on the value."""
         sample = floats_near_half(cost) - 0.5
         assert distance(sample, true_law(cost).cdf) < KS_LIMIT
 
     @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
-    def test_ints(self, cost: Cost) -> None:
+    def test_ints(self, cost):
         """Ints get the continuous noise, rounded to the nearest int."""
         sample = draw(cost, np.full(DRAWS, 7)) - 7
         points = np.arange(-40, 41)
@@ -92,7 +90,7 @@ class TestLaw:
         ],
         ids=["laplace", "gaussian"],
     )
-    def test_whole_numbers(self, cost: Cost, weight: Callable[..., Any]) -> None:
+    def test_whole_numbers(self, cost, weight):
         """Discrete noise has the weights that its cost says; a fifth less is seen."""
         sample = np.array(draw(cost, [7] * DRAWS)) - 7
         points = np.arange(-200, 201)
@@ -106,14 +104,14 @@ class TestLaw:
             draw(cost, 7.0)
 
     @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
-    def test_the_distance_can_tell(self, cost: Cost) -> None:
+    def test_the_distance_can_tell(self, cost):
         """A scale that is a fifth too small would be noticed, a right one is not."""
         law = true_law(cost)
         sample = law.rvs(DRAWS, random_state=1)
         assert distance(sample, law.cdf) < KS_LIMIT
         assert distance(sample * 0.8, law.cdf) > KS_LIMIT
 
-    def test_entries_are_independent(self) -> None:
+    def test_entries_are_independent(self):
         """Every entry has noise of its own: neighbours do not correlate."""
         sample = floats_near_half(MECHANISMS[0])
         correlation = np.corrcoef(sample[:-1], sample[1:])[0, 1]
@@ -132,7 +130,7 @@ class TestPrice:
 
     @given(sensitivity=numbers, ratio=ratios)
     @settings(max_examples=scaled(8), deadline=None)
-    def test_map(self, sensitivity: Fraction, ratio: Fraction) -> None:
+    def test_map(self, sensitivity, ratio):
         """Its rho is at most (sensitivity / sigma)^2 / 2, its epsilon 1 / ratio."""
         scale, slack = float_up(sensitivity * ratio), 1 + 1e-9
         gaussian = noise._make_measurement("gaussian", scale)
@@ -140,7 +138,7 @@ class TestPrice:
         laplace = noise._make_measurement("laplace", scale)
         assert laplace.map(float(sensitivity)) <= float(1 / ratio) * slack
 
-    def test_scale_is_rounded_up(self) -> None:
+    def test_scale_is_rounded_up(self):
         """A scale of one third is drawn with the float above it, never below."""
         cost = Laplace(sensitivity=1, epsilon=3)
         noise._measurements.make.cache_clear()
@@ -151,7 +149,7 @@ class TestPrice:
         assert Fraction(float_up(Fraction(1, 3))) >= Fraction(1, 3)
 
     @pytest.mark.parametrize("scale", [Fraction(0), Fraction(10) ** 400])
-    def test_no_noise_is_refused(self, scale: Fraction) -> None:
+    def test_no_noise_is_refused(self, scale):
         """OpenDP returns the true value at scale 0; dpflow does not get there."""
         with pytest.raises(ReleaseError, match="cannot be drawn"):
             noise._continuous("laplace", scale)
@@ -202,7 +200,7 @@ class TestRefusals:
     """What cannot be noised is refused without a word about the value."""
 
     @pytest.mark.parametrize("value", SECRETS, ids=lambda value: type(value).__name__)
-    def test_values(self, value: Any) -> None:
+    def test_values(self, value):
         """The error names the type and what to do, and never the value."""
         with pytest.raises(ReleaseError) as caught:
             draw(MECHANISMS[0], value)
@@ -212,16 +210,16 @@ class TestRefusals:
         assert error.__cause__ is None
         assert error.__context__ is None
 
-    def test_an_empty_sum_names_its_cure(self) -> None:
+    def test_an_empty_sum_names_its_cure(self):
         """SQL's NULL is no number; the statement can say which it stands for."""
         for value in (None, (None,), [(1, None)]):
             with pytest.raises(ReleaseError, match=r"COALESCE\(SUM\(x\), 0\)"):
                 draw(MECHANISMS[0], value)
 
-    def test_opendp_fails(self) -> None:
+    def test_opendp_fails(self):
         """An error inside OpenDP keeps its text to itself."""
 
-        def measurement(values: list[float]) -> list[float]:
+        def measurement(values):
             raise ValueError(values)
 
         with pytest.raises(ReleaseError, match="ValueError") as caught:
@@ -230,7 +228,7 @@ class TestRefusals:
         assert caught.value.__context__ is None
 
 
-def fork_draw(_: int) -> list[float]:
+def fork_draw(_):
     """Draw in a child process."""
     return list(draw(Laplace(sensitivity=1, scale=1), [0.0] * 20))
 
@@ -238,11 +236,11 @@ def fork_draw(_: int) -> list[float]:
 class TestConcurrency:
     """Threads and forks never share noise."""
 
-    def test_threads(self) -> None:
+    def test_threads(self):
         """Many threads draw at once; no draw repeats and the law holds."""
         cost = Laplace(sensitivity=1, scale=1)
 
-        def work(_: int) -> list[float]:
+        def work(_):
             return list(
                 chain.from_iterable(draw(cost, [0.0] * 25) for _ in range(DRAWS // 400))
             )
@@ -255,7 +253,7 @@ class TestConcurrency:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_forks(self) -> None:
+    def test_forks(self):
         """Forked workers do not repeat the parent's noise or each other's."""
         first = fork_draw(0)
         with multiprocessing.get_context("fork").Pool(3) as pool:
@@ -264,7 +262,7 @@ class TestConcurrency:
         assert len(set(chain.from_iterable(drawn))) == 8 * 20
 
 
-def coarse(outputs: np.ndarray, low: float) -> tuple[int, int]:
+def coarse(outputs, low):
     """Count the outputs in (low, 2 low), and those of them on the 2^-53 grid."""
     window = outputs[(outputs > low) & (outputs < 2 * low)]
     return len(window), int(np.sum(window * 2.0**53 % 1 == 0))
@@ -273,7 +271,7 @@ def coarse(outputs: np.ndarray, low: float) -> tuple[int, int]:
 class TestFloatingPoint:
     """Where a noisy float lies on the grid of floats says nothing about the value."""
 
-    def test_numpy_has_the_fault(self) -> None:
+    def test_numpy_has_the_fault(self):
         """Near 0, sums of 1 and numpy's noise lie on a coarser grid than the noise."""
         rng = np.random.default_rng(20261121)
         sample = rng.laplace(0, 1, 4_000_000)
@@ -284,7 +282,7 @@ class TestFloatingPoint:
         assert total > 500
         assert total == on_grid
 
-    def test_draw_has_not(self) -> None:
+    def test_draw_has_not(self):
         """The same statistic is the same for both values: 2^-5 of the window."""
         # Floats in (2^-6, 2^-5) have a grid of 2^-58, of which 1 in 32 is coarse.
         low, share, wanted = 2.0**-6, 2.0**-5, 1e-9

@@ -17,7 +17,7 @@ class Lost(Exception):
     """A path that is too improbable to follow."""
 
 
-def law(run) -> dict:
+def law(run):
     """Return the probability of each result of a run that tosses and picks."""
     found: dict = {}
     paths = [()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 
 from dpflow.accounting import make_filter
 from dpflow.exceptions import PolicyError
-from dpflow.policy import Policy, parse_policy
+from dpflow.policy import parse_policy
 from dpflow.policy.changes import judge, overall, tightened_pins
 
 pytestmark = pytest.mark.quick
@@ -24,21 +22,19 @@ BASE = {
 }
 
 
-def policy(**fields: str | None) -> Policy:
+def policy(**fields):
     """Make the base policy with other fields; None leaves one out."""
     given = {name: text for name, text in (BASE | fields).items() if text is not None}
     return parse_policy("\n".join(f"{name}: {text}" for name, text in given.items()))
 
 
-def judged(
-    before: Policy, after: Policy, charged: Collection[str] | None = None
-) -> list[tuple[str, str]]:
+def judged(before, after, charged=None):
     """Return each changed field with its verdict."""
     found = judge(before.declared(), after.declared(), charged_flows=charged)
     return [(change.field, change.verdict) for change in found]
 
 
-def verdict(before: Policy, after: Policy, charged: Collection[str] = ()) -> str:
+def verdict(before, after, charged=()):
     """Return what all changes together do."""
     return overall(judge(before.declared(), after.declared(), charged_flows=charged))
 
@@ -58,12 +54,12 @@ def verdict(before: Policy, after: Policy, charged: Collection[str] = ()) -> str
         {"alerts": "[0.9]", "errors": "keep", "data_version": '"2"'},
     ],
 )
-def test_one_guarantee_has_one_declaration(fields: dict[str, str]) -> None:
+def test_one_guarantee_has_one_declaration(fields):
     """However its numbers are spelt, and whatever no guarantee rests on."""
     assert policy(**fields).declared() == policy().declared()
 
 
-def test_options_are_declared_in_one_spelling_too() -> None:
+def test_options_are_declared_in_one_spelling_too():
     """Also inside lists and mappings; words and flags stay."""
     one = policy(filter="{theorem: rdp, orders: [2, 8.0], conversion: tight}")
     two = policy(filter='{theorem: rdp, orders: ["2.0", 8], conversion: tight}')
@@ -79,9 +75,7 @@ def test_options_are_declared_in_one_spelling_too() -> None:
         ({"lifetime": "{epsilon: 9}"}, "exceeds the lifetime's delta 0"),
     ],
 )
-def test_a_lifetime_that_holds_no_term_is_refused(
-    fields: dict[str, str], told: str
-) -> None:
+def test_a_lifetime_that_holds_no_term_is_refused(fields, told):
     """A lifetime is at least one budget."""
     with pytest.raises(PolicyError, match=told):
         policy(**fields)
@@ -115,9 +109,7 @@ def test_a_lifetime_that_holds_no_term_is_refused(
         ),
     ],
 )
-def test_each_field_is_judged(
-    fields: dict[str, str | None], expected: list[tuple[str, str]] | None
-) -> None:
+def test_each_field_is_judged(fields, expected):
     """And the other way round, the other way round."""
     if fields.get("odometer", "") is None:
         fields = fields | {"flows": "{weekly: {epsilon: 2, delta: 5e-7}}"}
@@ -131,7 +123,7 @@ def test_each_field_is_judged(
     assert judged(after, before) == back
 
 
-def test_an_unknown_field_cannot_be_compared() -> None:
+def test_an_unknown_field_cannot_be_compared():
     """A later version's field is no tightening to this one."""
     before, after = dict(policy().declared()), dict(policy().declared())
     after["partition"] = {"by": "week"}
@@ -170,13 +162,7 @@ NAMED = "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, daily: {}}"
         (SHARED, SHARED.replace(", halt_at_epsilon: 3", ""), "refuse", (), "looser"),
     ],
 )
-def test_each_change_of_a_flow_is_judged(
-    old: str | None,
-    new: str | None,
-    others: str,
-    charged: Collection[str] | None,
-    expected: str,
-) -> None:
+def test_each_change_of_a_flow_is_judged(old, new, others, charged, expected):
     """A share may begin in the middle of a term only if nothing was charged before."""
     before = policy(flows=old or BASE["flows"], other_flows=others)
     after = policy(flows=new or BASE["flows"], other_flows=others)
@@ -188,7 +174,7 @@ def test_each_change_of_a_flow_is_judged(
 # What a tightened term pins
 
 
-def test_derived_numbers_stay_as_they_were_pinned() -> None:
+def test_derived_numbers_stay_as_they_were_pinned():
     """The file alone would tune another order, which no tally has kept."""
     renyi = {"filter": "rdp"}
     before = policy(**renyi)

@@ -13,12 +13,12 @@ from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 pytestmark = pytest.mark.quick
 
 
-def epsilon(text: str) -> str:
+def epsilon(text):
     """Return the example with another epsilon."""
     return edited("epsilon: 3,", f"epsilon: {text},")
 
 
-def odometer(text: str) -> str:
+def odometer(text):
     """Return the example with another odometer."""
     return edited("{theorem: rdp, delta: 1e-6}", text)
 
@@ -74,9 +74,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "line", "message", "hint"), REFUSED)
-def test_fields_that_cannot_be_used_are_refused(
-    text: str, line: int, message: str, hint: str
-) -> None:
+def test_fields_that_cannot_be_used_are_refused(text, line, message, hint):
     """Every wrong field is refused with its line and what to write instead."""
     error = refused(text)
     assert line == error.line
@@ -84,7 +82,7 @@ def test_fields_that_cannot_be_used_are_refused(
     assert hint in error.hint
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_told_at_once_in_the_order_of_the_file():
     """Someone who repairs a file sees the whole list."""
     text = edited("customer", "12", edited("redact", "hide"))
     lines = str(refused(text)).splitlines()
@@ -94,13 +92,13 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
 
 
 @pytest.mark.parametrize("name", ["weekly report @ 1/2", "日報", "ETL (a), v2 #1 😀"])
-def test_flow_names_are_those_of_prefect(name: str) -> None:
+def test_flow_names_are_those_of_prefect(name):
     """Any printable name that Prefect takes can stand in a policy, and a / too."""
     policy = parse_policy(edited("weekly-report:", f'"{name}":'))
     assert covers_flow(policy.pinned(), name)
 
 
-def test_options_that_yaml_cannot_hold_are_refused_from_python() -> None:
+def test_options_that_yaml_cannot_hold_are_refused_from_python():
     """An option is data, never an object."""
     data = yaml.safe_load(SHORT) | {"filter": {"theorem": "gdp", "x": object()}}
     with pytest.raises(ValidationError, match="the option x cannot be <object"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pickle
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 import yaml
 
-from dpflow.accounting import make_filter
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.policy import (
     Policy,
@@ -21,7 +19,7 @@ from tests.policy_examples import EXAMPLE, SHORT, edited
 # What is read
 
 
-def test_defaults_of_a_short_policy() -> None:
+def test_defaults_of_a_short_policy():
     """What a short policy leaves out has the defaults that the schema tells."""
     policy = parse_policy(SHORT)
     assert policy.odometer is None
@@ -33,17 +31,7 @@ def test_defaults_of_a_short_policy() -> None:
     assert policy.on_exhausted.schedule == "keep"
 
 
-def test_long_form_of_a_filter_passes_its_options_on() -> None:
-    """Options reach the theorem with exact numbers."""
-    long = "{theorem: zcdp, delta_loss: 9e-7, conversion: classic}"
-    policy = parse_policy(edited("gdp", long, SHORT))
-    options = {"delta_loss": Decimal("9e-7"), "conversion": "classic"}
-    assert options == policy.filter.options
-    expected = make_filter("zcdp", epsilon=3, delta="1e-6", **options)
-    assert expected == policy.dataset_filter()
-
-
-def test_policies_from_python_read_floats_as_their_decimals() -> None:
+def test_policies_from_python_read_floats_as_their_decimals():
     """0.1 means one tenth from Python too."""
     data = yaml.safe_load(SHORT) | {"budget": {"epsilon": 0.1, "delta": 1e-6}}
     policy = Policy.model_validate(data)
@@ -51,7 +39,7 @@ def test_policies_from_python_read_floats_as_their_decimals() -> None:
     assert Decimal("0.000001") == policy.budget.delta
 
 
-def test_policies_dump_copy_and_pickle() -> None:
+def test_policies_dump_copy_and_pickle():
     """A policy survives what pydantic and process pools do with it."""
     long = "{theorem: zcdp, conversion: classic}"
     policy = parse_policy(edited("gdp", long))
@@ -63,7 +51,7 @@ def test_policies_dump_copy_and_pickle() -> None:
 # Words
 
 
-def test_the_guarantee_is_one_sentence() -> None:
+def test_the_guarantee_is_one_sentence():
     """It names the unit, both numbers, the dataset, the ledger and the assumption."""
     assert parse_policy(EXAMPLE).guarantee_sentence() == (
         "Every customer (add-or-remove): all releases from dataset 'cdnow' governed "
@@ -73,7 +61,7 @@ def test_the_guarantee_is_one_sentence() -> None:
     )
 
 
-def test_the_guarantee_never_rounds() -> None:
+def test_the_guarantee_never_rounds():
     """A number with more digits than a float holds is written out."""
     text = edited("epsilon: 3", "epsilon: 0.10000000000000000001", SHORT)
     sentence = parse_policy(text).guarantee_sentence()
@@ -83,14 +71,14 @@ def test_the_guarantee_never_rounds() -> None:
 # Sets of policies
 
 
-def write(folder: Path, name: str, dataset: str) -> Path:
+def write(folder, name, dataset):
     """Write a short policy for a dataset."""
     path = folder / name
     path.write_text(edited("cdnow", dataset, SHORT))
     return path
 
 
-def test_a_folder_is_a_mapping_from_datasets_to_policies(tmp_path: Path) -> None:
+def test_a_folder_is_a_mapping_from_datasets_to_policies(tmp_path):
     """YAML files of a folder are read; all other files are left alone."""
     one = write(tmp_path, "one.yaml", "cdnow")
     two = write(tmp_path, "two.yml", "adult")
@@ -104,7 +92,7 @@ def test_a_folder_is_a_mapping_from_datasets_to_policies(tmp_path: Path) -> None
     assert (one, two) == (policies.source("cdnow"), policies.source("adult"))
 
 
-def test_two_files_for_one_dataset_are_refused(tmp_path: Path) -> None:
+def test_two_files_for_one_dataset_are_refused(tmp_path):
     """Neither file wins."""
     first = write(tmp_path, "a.yaml", "cdnow")
     second = write(tmp_path, "b.yaml", "cdnow")
@@ -116,7 +104,7 @@ def test_two_files_for_one_dataset_are_refused(tmp_path: Path) -> None:
     assert error.hint == "Keep one file for each dataset."
 
 
-def test_unknown_datasets_are_refused_with_the_nearest_name(tmp_path: Path) -> None:
+def test_unknown_datasets_are_refused_with_the_nearest_name(tmp_path):
     """No step runs without a policy."""
     write(tmp_path, "one.yaml", "cdnow")
     policies = load_policies(tmp_path)
@@ -131,7 +119,7 @@ def test_unknown_datasets_are_refused_with_the_nearest_name(tmp_path: Path) -> N
         policies.source("cdno")
 
 
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path):
     """No folder, no run."""
     folder = tmp_path / "policies"
     with pytest.raises(PolicyError, match="No such file") as caught:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.quick
 # Shares, halts and other flows
 
 
-def test_a_share_has_the_theorem_of_the_dataset() -> None:
+def test_a_share_has_the_theorem_of_the_dataset():
     """The flow's own filter differs in its numbers only."""
     policy = parse_policy(EXAMPLE)
     expected = make_filter("gdp", epsilon=2, delta="5e-7")
@@ -57,9 +57,7 @@ REFUSED_SHARES = [
 
 
 @pytest.mark.parametrize(("text", "message", "hint"), REFUSED_SHARES)
-def test_shares_that_cannot_hold_are_refused(
-    text: str, message: str, hint: str
-) -> None:
+def test_shares_that_cannot_hold_are_refused(text, message, hint):
     """A share beyond the budget or a halt that admits nothing is refused."""
     error = refused(text)
     assert error.line == 9
@@ -68,7 +66,7 @@ def test_shares_that_cannot_hold_are_refused(
     assert hint in error.hint
 
 
-def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
+def test_a_share_for_which_the_options_do_not_fit_is_refused():
     """Options that hold for the dataset must hold for each share."""
     error = refused(edited("gdp", "{theorem: zcdp, delta_loss: 9e-7}"))
     assert error.line == 9
@@ -76,7 +74,7 @@ def test_a_share_for_which_the_options_do_not_fit_is_refused() -> None:
     assert "A share uses the dataset's filter and options." in error.hint
 
 
-def test_odometers_are_tuned_for_the_halt_of_the_flow() -> None:
+def test_odometers_are_tuned_for_the_halt_of_the_flow():
     """A flow that halts is tuned for its halt, any other for the budget."""
     policy = parse_policy(share("{halt_at_epsilon: 1.5}"))
     halting = make_odometer("rdp", delta="1e-6", halt_at_epsilon="1.5")
@@ -97,9 +95,7 @@ def test_odometers_are_tuned_for_the_halt_of_the_flow() -> None:
         (SHORT + "flows: {a: {}}\nother_flows: allow\n", True, True),
     ],
 )
-def test_other_flows_are_refused_once_any_flow_is_named(
-    text: str, named: bool, unnamed: bool
-) -> None:
+def test_other_flows_are_refused_once_any_flow_is_named(text, named, unnamed):
     """Whoever names flows means these, unless the policy says otherwise."""
     policy = parse_policy(text)
     assert named == covers_flow(policy.pinned(), "a")
@@ -110,7 +106,7 @@ def test_other_flows_are_refused_once_any_flow_is_named(
 # Pins
 
 
-def test_pins_hold_every_derived_number() -> None:
+def test_pins_hold_every_derived_number():
     """What a ledger keeps is written out, defaults and tuning included."""
     rule = {"theorem": "gdp", "epsilon": "3", "delta": "0.000001"}
     odometer = parse_policy(EXAMPLE).flow_odometer(None)
@@ -136,7 +132,7 @@ def test_pins_hold_every_derived_number() -> None:
     } == parse_policy(EXAMPLE).pinned()
 
 
-def test_pins_rebuild_the_rules() -> None:
+def test_pins_rebuild_the_rules():
     """The pinned parameters are enough to make equal rules."""
     policy = parse_policy(EXAMPLE)
     pinned = json.loads(json.dumps(policy.pinned()))
@@ -147,14 +143,14 @@ def test_pins_rebuild_the_rules() -> None:
     assert policy.flow_odometer("weekly-report") == make_odometer(**flow["odometer"])
 
 
-def test_what_no_guarantee_rests_on_is_not_pinned() -> None:
+def test_what_no_guarantee_rests_on_is_not_pinned():
     """Alerts, errors, exhaustion and version may change at any time."""
     text = edited("[0.5, 0.8, 0.95]", "[0.9]", edited("redact", "keep"))
     text = edited("pause", "keep", text) + 'data_version: "2"\n'
     assert parse_policy(text).pinned() == parse_policy(EXAMPLE).pinned()
 
 
-def test_differences_name_field_ledger_and_file() -> None:
+def test_differences_name_field_ledger_and_file():
     """Each change is said once, with both values."""
     changed = parse_policy(edited("epsilon: 3", "epsilon: 4", SHORT) + "source: a\n")
     assert difference_lines(parse_policy(SHORT).declared(), changed.declared()) == [

@@ -160,14 +160,6 @@ def test_a_problem_is_placed_at_its_own_flow(theorem, second, place):
         policy(theorem, share=share, flows={"second": share | second})
 
 
-def test_a_policy_without_a_plan_declares_what_it_did_before():
-    """Older copies go on to agree with their files."""
-    share = policy(flows={"x": {"epsilon": 1, "delta": "1e-7"}}).declared()["flows"][
-        "x"
-    ]
-    assert set(share) == {"epsilon", "delta", "halt_at_epsilon"}
-
-
 def test_another_plan_is_another_term_unless_the_flow_never_ran():
     """Runs are counted from an empty account."""
     old, new = policy().declared(), policy(share={"plan": {"runs": 60}}).declared()

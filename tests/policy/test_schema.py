@@ -21,7 +21,7 @@ SCHEMA_FILE = ROOT / "policies" / "policy.schema.json"
 # The schema
 
 
-def test_the_schema_file_is_current() -> None:
+def test_the_schema_file_is_current():
     """What editors use is what the code says."""
     expected = json.dumps(policy_schema(), indent=2) + "\n"
     assert expected == SCHEMA_FILE.read_text(), (
@@ -29,7 +29,7 @@ def test_the_schema_file_is_current() -> None:
     )
 
 
-def test_every_field_of_the_schema_explains_itself() -> None:
+def test_every_field_of_the_schema_explains_itself():
     """Editors show a title, a description and an example for each field."""
     schema = policy_schema()
     parts = [schema, *schema["$defs"].values()]
@@ -43,7 +43,7 @@ def test_every_field_of_the_schema_explains_itself() -> None:
         assert set() == missing, name
 
 
-def test_every_example_of_the_schema_is_valid() -> None:
+def test_every_example_of_the_schema_is_valid():
     """What an editor offers is accepted by the schema and by the loader."""
     schema = policy_schema()
     whole = yaml.safe_load(SHORT)
@@ -66,7 +66,7 @@ def test_every_example_of_the_schema_is_valid() -> None:
         ("weekly-report", "' a'"),
     ],
 )
-def test_the_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
+def test_the_schema_refuses_what_the_loader_refuses(old, new):
     """An editor underlines what would be refused."""
     data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
     with pytest.raises(jsonschema.ValidationError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import yaml
@@ -34,7 +33,7 @@ decimals = st.decimals(
 @example(Decimal("1E-6"))
 @example(Decimal("1e1"))
 @example(Decimal("0.1234567890123456789012345678901234567890123456789"))
-def test_decimals_are_read_exactly(number: Decimal) -> None:
+def test_decimals_are_read_exactly(number):
     """No digit of a literal is lost, bare or quoted, in any notation."""
     for text in (str(number), f"{number:f}", f'"{number}"', f"{number:e}"):
         if len(text) <= 64:
@@ -44,7 +43,7 @@ def test_decimals_are_read_exactly(number: Decimal) -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text):
     """Whatever stands in a file, the answer is a policy or a PolicyError."""
     for whole in (text, SHORT + text, edited("customer", text, SHORT)):
         try:
@@ -92,9 +91,7 @@ REFUSED_TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "line", "message", "hint"), REFUSED_TEXTS)
-def test_texts_that_are_no_plain_mapping_are_refused(
-    text: str, line: int, message: str, hint: str
-) -> None:
+def test_texts_that_are_no_plain_mapping_are_refused(text, line, message, hint):
     """Whatever reads otherwise than it looks is refused with its line."""
     error = refused(text)
     assert line == error.line
@@ -106,7 +103,7 @@ def test_texts_that_are_no_plain_mapping_are_refused(
     "number",
     [".nan", ".NaN", ".inf", "-.inf", "+.Inf", "1e401", "1e-999999999", "9" * 65],
 )
-def test_numbers_without_a_reasonable_size_are_refused(number: str) -> None:
+def test_numbers_without_a_reasonable_size_are_refused(number):
     """No infinity, nothing that is no number, nothing that is slow to compute."""
     error = refused(edited("epsilon: 3", f"epsilon: {number}", SHORT))
     assert error.line == 4
@@ -116,7 +113,7 @@ def test_numbers_without_a_reasonable_size_are_refused(number: str) -> None:
 # Refusals of files
 
 
-def test_files_over_64_kib_are_refused(tmp_path: Path) -> None:
+def test_files_over_64_kib_are_refused(tmp_path):
     """A policy is a page, not a book; 64 KiB themselves still pass."""
     path = tmp_path / "cdnow.yaml"
     padding = "#" * (64 * 1024 - len(SHORT))
@@ -146,7 +143,7 @@ HIDING = [
 
 
 @pytest.mark.parametrize(("sign", "named"), HIDING)
-def test_signs_that_hide_a_field_are_refused(sign: str, named: str) -> None:
+def test_signs_that_hide_a_field_are_refused(sign, named):
     """A sign that editors show otherwise than YAML reads it is named, with its line."""
     hidden = f"customer  # each one{sign}errors: keep  # {sign}"
     error = refused(edited("customer", hidden, SHORT))
@@ -155,7 +152,7 @@ def test_signs_that_hide_a_field_are_refused(sign: str, named: str) -> None:
     assert "type the line again" in error.hint
 
 
-def test_a_hidden_field_would_have_been_read() -> None:
+def test_a_hidden_field_would_have_been_read():
     """The control: for YAML such a sign ends the comment, and the field counts."""
     for sign in ("\x85", "\u2028", "\u2029", "\r"):
         hidden = f"customer  # each{sign}errors: keep  # {sign}"
@@ -164,7 +161,7 @@ def test_a_hidden_field_would_have_been_read() -> None:
         assert "errors" not in [line.partition(":")[0] for line in text.split("\n")]
 
 
-def test_a_hidden_field_is_refused_wherever_policies_are_read(tmp_path: Path) -> None:
+def test_a_hidden_field_is_refused_wherever_policies_are_read(tmp_path):
     """A file, a folder of them, and a text that git or a form handed over."""
     text = edited("customer", "customer  # each\rerrors: keep  # \r", SHORT)
     path = tmp_path / "cdnow.yaml"
@@ -178,7 +175,7 @@ def test_a_hidden_field_is_refused_wherever_policies_are_read(tmp_path: Path) ->
             read()
 
 
-def test_files_of_windows_editors_are_read(tmp_path: Path) -> None:
+def test_files_of_windows_editors_are_read(tmp_path):
     """CR LF ends a line for everyone, and a mark at the beginning shows nowhere."""
     path = tmp_path / "cdnow.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + EXAMPLE.replace("\n", "\r\n").encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import multiprocessing
 import os
 from typing import get_type_hints
 
@@ -25,7 +24,6 @@ from prefect.settings import (
 from dpflow import (
     BudgetExhausted,
     EarlyStopping,
-    Laplace,
     PureDP,
     dp_flow,
     dp_task,
@@ -33,6 +31,7 @@ from dpflow import (
     release,
 )
 from dpflow.exceptions import ConfigurationError, ReleaseError
+from tests.ledger.processes import Child
 from tests.pages import run_forked
 from tests.prefect.matrix.support import (
     books,
@@ -43,8 +42,6 @@ from tests.prefect.matrix.support import (
     wait_until,
 )
 from tests.projects import NOISY, POLICY, TENTH, caught, kinds, spent
-
-FORK = multiprocessing.get_context("fork")
 
 
 def test_a_step_keeps_what_makes_it_a_task():
@@ -185,7 +182,7 @@ def test_every_way_to_ask_gets_the_value_of_a_replay(project):
         ("COMPLETED", name) for name in names
     ]
     assert "cost nothing" in states[1].message
-    stored = task_runs(run.state_details.flow_run_id, 2)
+    stored = task_runs(run.state_details.flow_run_id, 14)
     assert [each.state.name for each in stored if "count" in each.name][:2] == names[:2]
     assert (ran, kinds()) == (["a"], ["reserve", "settle"])
 
@@ -264,34 +261,23 @@ def test_an_artifact_says_how_far_a_loop_came(make_project):
     assert spent() == "1.1"
 
 
-def told_by_a_child(act):
-    """Return what an act does in a forked child: its value, or the error's text."""
-    told = FORK.Queue()
-
-    def child():
-        try:
-            told.put(("value", act()))
-        except BaseException as error:
-            told.put((type(error).__name__, str(error)))
-
-    process = FORK.Process(target=child)
-    process.start()
-    found = told.get(timeout=600)
-    process.join()
-    return found
-
-
 def test_a_forked_child_of_a_body_draws_nothing(project):
     """The charge pays for one draw, and each child would have a copy of it."""
 
-    @dp_task(dataset="shop", cost=Laplace(sensitivity=1, epsilon="0.1"))
-    def count() -> list[str]:
-        drawn = [told_by_a_child(lambda: release(5)) for _ in range(2)]
-        release(5)
-        return [f"{kind}: {text}" for kind, text in drawn]
+    def draw():
+        return release(5)
 
-    for said in in_flow(count, make_flow=dp_flow)():
-        assert said.startswith("PublicError: release() was called in a process that")
+    @dp_task(dataset="shop", cost=NOISY)
+    def count() -> list[str]:
+        children = [Child(lambda say: say(repr(caught(draw)))) for _ in range(2)]
+        draw()
+        return [line for child in children for line in child.end()[1]]
+
+    said = in_flow(count, make_flow=dp_flow)()
+    assert len(said) == 2
+    for text in said:
+        assert text.startswith("PublicError(")
+        assert "release() was called in a process that" in text
     assert books() == settled(1, "0.1")
 
 

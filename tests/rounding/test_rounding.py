@@ -45,100 +45,39 @@ pytestmark = pytest.mark.quick
 
 BITS = 300
 LARGEST = Fraction(math.nextafter(math.inf, 0))
+#: Texts that are no finite number of a sane size; spaces stand in two of them.
+NO_TEXTS = """
+nan,NaN7,sNaN,inf,-Infinity,abc,one,0x10,1/0,1/x,0.5/2,1/3/5,1e,e5,1.2.3,1 0,--1,1-,10%,
+1e-6j,1e999999999,-1e999999999,1e-999999999,0e999999999,1e99999999999999999999,1e401,
+"""
 NO_NUMBERS = [
-    None,
-    True,
-    False,
-    np.bool_(True),
-    np.bool_(False),
-    float("nan"),
-    float("inf"),
-    float("-inf"),
-    np.nan,
-    np.float64("nan"),
-    np.float32("inf"),
-    Decimal("NaN"),
-    Decimal("sNaN"),
-    Decimal("-sNaN12"),
-    Decimal("Infinity"),
-    Decimal("1e999999"),
-    Decimal("1e-999999"),
-    "",
-    " ",
-    "nan",
-    "NaN7",
-    "sNaN",
-    "inf",
-    "-Infinity",
-    "abc",
-    "one",
-    "0x10",
-    "1/0",
-    "1/x",
-    "0.5/2",
-    "1/3/5",
-    "1e",
-    "e5",
-    "1,5",
-    "1.2.3",
-    "1 0",
-    "--1",
-    "1-",
-    "10%",
-    "1e-6j",
-    "\N{MINUS SIGN}1",
-    "1e999999999",
-    "-1e999999999",
-    "1e-999999999",
-    "0e999999999",
-    "1e99999999999999999999",
-    "1e401",
-    b"1",
-    bytearray(b"1"),
-    1 + 0j,
-    np.complex128(1),
-    [],
-    [1],
-    (1,),
-    {1},
-    {"epsilon": 1},
-    object(),
-    np.array(0.5),
-    np.array([0.5]),
-    np.str_("x"),
-    float,
-    lambda: 1,
-    mpmath.mpf("nan"),
-    mpmath.mpf("inf"),
+    *(text.strip() for text in NO_TEXTS.split(",")),
+    *("1,5", " ", "\N{MINUS SIGN}1", None, True, float("nan"), float("-inf"), b"1"),
+    *(np.bool_(False), np.float64("nan"), np.float32("inf"), np.complex128(1), 1 + 0j),
+    *map(Decimal, ("NaN", "sNaN", "-sNaN12", "Infinity", "1e999999", "1e-999999")),
+    *([], [1], (1,), {1}, {"epsilon": 1}, object(), np.array(0.5), np.array([0.5])),
+    *(np.str_("x"), float, bytearray(b"1"), mpmath.mpf("nan"), mpmath.mpf("inf")),
 ]
 GOOD_NUMBERS = [
     (0.1, Fraction(1, 10)),
     ("0.1", Fraction(1, 10)),
     (Decimal("0.10"), Fraction(1, 10)),
-    (Fraction(1, 10), Fraction(1, 10)),
     (np.float64(0.1), Fraction(1, 10)),
     (np.float32(0.1), Fraction(float(np.float32(0.1)).__repr__())),
-    (np.float16(0.5), Fraction(1, 2)),
     (np.int64(7), Fraction(7)),
-    (np.int8(-128), Fraction(-128)),
     (np.uint64(2**64 - 1), Fraction(2**64 - 1)),
     (10**30 + 1, Fraction(10**30 + 1)),
     (np.str_("0.1"), Fraction(1, 10)),
     (" 1e-6\n", Fraction(1, 10**6)),
-    ("1E-6", Fraction(1, 10**6)),
     ("+.5", Fraction(1, 2)),
-    ("5.", Fraction(5)),
     ("1/3", Fraction(1, 3)),
     (" -10/4 ", Fraction(-5, 2)),
-    ("-0", Fraction(0)),
     (-0.0, Fraction(0)),
-    ("1_000", Fraction(1000)),
     ("\N{FULLWIDTH DIGIT ONE}\N{FULLWIDTH DIGIT TWO}", Fraction(12)),
     ("\N{ARABIC-INDIC DIGIT THREE}", Fraction(3)),
     ("1e400", Fraction(10**400)),
     ("1e-400", Fraction(1, 10**400)),
     (5e-324, Fraction(5, 10**324)),
-    (1e16, Fraction(10**16)),
     (1.7976931348623157e308, Fraction("1.7976931348623157e308")),
     ("0." + "1" * 100, Fraction(int("1" * 100), 10**100)),
 ]
@@ -221,35 +160,20 @@ def test_the_ends_of_the_ranges_are_allowed():
         exact_delta(0, zero=False)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [10**5000, Fraction(1, 10**5000), -(10**5000), Fraction(10**5000 + 1, 10**5000)],
-    ids=["huge", "tiny", "negative", "long"],
-)
-def test_a_number_of_thousands_of_digits_is_refused_or_read(value):
-    """A number too long for Python to print still ends in InvalidCost or a value."""
-    try:
-        assert exact_epsilon(value) == value
-    except InvalidCost as refused:
-        assert refused.name == "epsilon"  # noqa: PT017
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_a_number_of_thousands_of_digits_is_refused_or_read():
+    """A number that Python cannot print, or wider than a float, is never rounded."""
+    long = Fraction(10**5000 + 1, 10**5000)
+    wide = (
         np.longdouble(1) + np.longdouble(1e-19),
         mpmath.mpf((0, 2**100 + 1, -100, 101)),
-    ],
-    ids=["longdouble", "mpf"],
-)
-def test_a_real_wider_than_a_float_is_not_rounded(value):
-    """A number with more digits than a float is read exactly or refused."""
-    try:
-        number = exact(value, name="thing")
-    except InvalidCost as refused:
-        assert refused.name == "thing"  # noqa: PT017
-    else:
-        assert number != 1
+    )
+    for value in (10**5000, Fraction(1, 10**5000), -(10**5000), long, *wide):
+        try:
+            number = exact(value, name="thing")
+        except InvalidCost as refused:
+            assert refused.name == "thing"  # noqa: PT017
+        else:
+            assert number != 1
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -283,25 +207,13 @@ def test_any_text_is_read_as_python_reads_it_or_refused(text):
 @example(Fraction(1, 10**400))
 @example(-Fraction(1, 10**400))
 @example(Fraction(1, 10))
-def test_float_up_is_the_smallest_float_that_is_not_below(value):
-    """The float is at least the value and its predecessor is below it."""
+def test_floats_enclose_the_value_as_closely_as_they_can_float_that_is_not_below(value):
+    """The float up is not below, its predecessor is; the float down is its mirror."""
     up = float_up(value)
     assert up == math.inf or Fraction(up) >= value
     below = math.nextafter(up, -math.inf)
     assert below == -math.inf or Fraction(below) < value
-
-
-@given(st.one_of(fractions_of_all_sizes, near_floats))
-@example(Fraction(0))
-@example(LARGEST + 1)
-@example(-LARGEST - 1)
-@example(Fraction(1, 10**400))
-def test_float_down_is_the_largest_float_that_is_not_above(value):
-    """The float is at most the value and its successor is above it."""
-    down = float_down(value)
-    assert down == -math.inf or Fraction(down) <= value
-    above = math.nextafter(down, math.inf)
-    assert above == math.inf or Fraction(above) > value
+    assert float_down(value) == -float_up(-value)
 
 
 @given(positive_fractions)
@@ -326,11 +238,7 @@ EXPRESSIONS: dict[str, tuple[Callable[..., Any], Callable[..., arb], int]] = {
     "tanh": (lambda mp, x: mp.tanh(x), lambda x: x.tanh(), 50),
     "erfc": (lambda mp, x: mp.erfc(x), lambda x: x.erfc(), 200),
     "log erfc": (lambda mp, x: mp.log(mp.erfc(x)), lambda x: x.erfc().log(), 200),
-    "cancelling": (
-        lambda mp, x: mp.log1p(x) - x,
-        lambda x: x.log1p() - x,
-        100,
-    ),
+    "cancelling": (lambda mp, x: mp.log1p(x) - x, lambda x: x.log1p() - x, 100),
     "negative": (lambda mp, x: -mp.sqrt(x) - 1, lambda x: -x.sqrt() - 1, 10**30),
 }
 
@@ -377,24 +285,18 @@ def test_pure_rounding_noise_is_refused():
     assert isinstance(refused.value, InvalidCost)  # what public functions may raise
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
+def test_what_is_no_finite_real_gets_no_bound():
+    """Infinite, undefined and complex values raise and never become a bound."""
+    for expression in (
         lambda mp: mp.inf,
-        lambda mp: -mp.inf,
         lambda mp: mp.nan,
         lambda mp: mp.log(0),
         lambda mp: mp.sqrt(-1),
         lambda mp: mp.mpc(1, 1),
-    ],
-    ids=["inf", "-inf", "nan", "log 0", "root of -1", "complex"],
-)
-def test_what_is_no_finite_real_gets_no_bound(expression):
-    """Infinite, undefined and complex values raise and never become a bound."""
-    with pytest.raises(ArithmeticError):
-        bound_above(expression)
-    with pytest.raises(ArithmeticError):
-        bound_below(expression)
+    ):
+        for bound in (bound_above, bound_below):
+            with pytest.raises(ArithmeticError):
+                bound(expression)
 
 
 @given(st.integers(-(2**200), 2**200), st.integers(-400, 400))

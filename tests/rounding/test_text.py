@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from dpflow.rounding import exact, number_from_text, number_text, short_down, short_up
 from tests.rounding.fractions_of_all_sizes import fractions_of_all_sizes
 
-# -- text --------------------------------------------------------------------------
-
 
 @given(
     st.one_of(

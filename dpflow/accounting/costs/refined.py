@@ -163,7 +163,7 @@ class GaussianDraws(Refined, named=False):
 
         The number after k draws is the average of the first k of these, by precision.
         """
-        return tuple(self._gaussian(sigma) for sigma in _added(self.spreads))
+        return _added(self.finest.sensitivity, self.spreads)
 
     def realised(self, outcome: Outcome) -> Gaussian:
         """Return the one Gaussian that the draws together are.
@@ -171,10 +171,7 @@ class GaussianDraws(Refined, named=False):
         Raises:
             InvalidCost: If there are not so many draws.
         """
-        return self._gaussian(self.draw(outcome))
-
-    def _gaussian(self, sigma: Fraction) -> Gaussian:
-        return Gaussian(sensitivity=self.finest.sensitivity, sigma=sigma)
+        return Gaussian(sensitivity=self.finest.sensitivity, sigma=self.draw(outcome))
 
 
 class LaplaceDraws(Refined, OutcomeCost, named=False):
@@ -207,9 +204,10 @@ def _falling(first: Fraction, finest: Fraction) -> tuple[Fraction, ...]:
 
 
 @lru_cache(maxsize=256)
-def _added(sigmas: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Return the sigma of each draw, of which the first ones make each of these."""
-    return (sigmas[0], *(_between(*both) for both in pairwise(sigmas)))
+def _added(bound: Fraction, sigmas: tuple[Fraction, ...]) -> tuple[Gaussian, ...]:
+    """Return the draws, of which the first ones make each of these sigmas."""
+    each = (sigmas[0], *(_between(*both) for both in pairwise(sigmas)))
+    return tuple(Gaussian(sensitivity=bound, sigma=sigma) for sigma in each)
 
 
 def _between(before: Fraction, after: Fraction) -> Fraction:

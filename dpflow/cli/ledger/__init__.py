@@ -79,39 +79,31 @@ def _witness_place(ledger: Ledger) -> str:
 
 def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
-    from dpflow.ledger import storage_at
+    from dpflow.exceptions import LedgerMissing
+    from dpflow.ledger import open_ledger, storage_at
 
-    pinned, place = lock.exists(), storage_at(found.ledger_url).place
-    if (there := _ledger_there(found)) is not None:
-        then = (
-            "`dpflow status` shows what it holds."
-            if pinned
-            else f"But {lock} is missing. Restore it from version control; if this "
-            f"is certainly the project's ledger, write its id {there} there."
-        )
-        msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
-        raise ConfigurationError(msg)
-    if pinned:
+    url, runs, witness = found.ledger_url, found.environment, found.witness
+    place = storage_at(url).place
+    try:
+        there = open_ledger(url, environment=runs, witness=witness)
+    except LedgerMissing:
+        if not lock.exists():
+            return
         msg = (
             f"{lock} pins a ledger that is not at {place}. Restore that one, or set "
             "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
             f"spent; only if that is meant, remove {short_path(lock)} first."
         )
-        raise ConfigurationError(msg)
-
-
-def _ledger_there(found: Settings) -> str | None:
-    """Return the id of the ledger that is there already."""
-    from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger import open_ledger
-
-    url, runs, witness = found.ledger_url, found.environment, found.witness
-    try:
-        ledger = open_ledger(url, environment=runs, witness=witness)
-    except LedgerMissing:
-        return None
-    ledger.close()
-    return ledger.id
+        raise ConfigurationError(msg) from None
+    there.close()
+    then = (
+        "`dpflow status` shows what it holds."
+        if lock.exists()
+        else f"But {lock} is missing. Restore it from version control; if this is "
+        f"certainly the project's ledger, write its id {there.id} there."
+    )
+    msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
+    raise ConfigurationError(msg)
 
 
 @app.command()

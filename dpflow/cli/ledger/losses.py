@@ -113,26 +113,24 @@ def _decision_parts(lost: LostDecisions, *, repaired: bool) -> Iterator[str]:
             yield "  Then this freezes nothing for it."
 
 
-def _says_more(line: Line) -> bool:
-    """Order lines about one entry: what it was says more than that it was the last."""
-    from dpflow.ledger.witness.lines import HEAD
-
-    return line.kind != HEAD
-
-
 def _entry(line: Line) -> str:
     """Say what a witnessed entry was, as far as its line tells."""
+    from dpflow.ledger.witness.lines import HEAD
+
     if line.charge:
         run = f" of run {line.run}" if line.run else ""
         return f"entry {line.number}: reservation {line.charge}{run}"
     kind = _DECISIONS.get(line.kind, "a charge by hand")
-    return f"entry {line.number}: {kind if _says_more(line) else 'all up to it'}"
+    return f"entry {line.number}: {'all up to it' if line.kind == HEAD else kind}"
 
 
 def _loss_parts(loss: Loss, *, repaired: bool) -> Iterator[str]:
     from dpflow.ledger.views.words import amounts_text
+    from dpflow.ledger.witness.lines import HEAD
 
-    told = {line.number: line for line in sorted(loss.missing, key=_says_more)}
+    # What an entry was says more than that it was the last.
+    ordered = sorted(loss.missing, key=lambda line: line.kind != HEAD)
+    told = {line.number: line for line in ordered}
     lines = [told[number] for number in sorted(told)]
     entries = "entry" if len(lines) == 1 else "entries"
     yield f"Account {loss.account} lacks {len(lines)} witnessed {entries}:"

@@ -22,7 +22,7 @@ from dpflow.cli.output import Answer, Part, warn
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.notebook import Sheet, data_of
+from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
@@ -259,24 +259,13 @@ def _sha256(path: Path) -> str:
 
 
 def _reservation_parts(found: list[OpenReservation]) -> Iterator[Part]:
-    from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.ledger.views.words import FORFEITED, held_step
+    from dpflow.ledger.views.words import FORFEITED
+    from dpflow.show.sheets import reservations_sheet
 
     if not found:
         yield "No reservation is open: every charge was settled, voided or closed."
         return
-    rows = [
-        (
-            each.reservation,
-            each.at[:16].replace("T", " "),
-            held_step(each),
-            repr(cost_from_description(each.cost)),
-            "running" if each.alive else "forfeited",
-        )
-        for each in found
-    ]
-    heads = ("reservation", "since", "step", "cost", "state")
-    yield Sheet(heads, rows, ("reservation",))
+    yield reservations_sheet(found)
     if not all(each.alive for each in found):
         yield from ("", FORFEITED)
         yield (

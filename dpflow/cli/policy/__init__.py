@@ -120,27 +120,19 @@ def _gates_sheet(gates: list[GateCheck]) -> Sheet:
     from dpflow.ledger.views.words import account_title
 
     costs = [*gates[0].counts] if gates else []
-    rows = [
-        (
-            account_title(gate.account),
-            gate.account.theorem,
-            ", ".join(
-                _constant(name, value)
-                for name, value in gate.account.parameters.items()
-                if name != "theorem"
-            ),
-            _threshold(gate.account),
-            *(_count(*gate.counts[name]) for name in costs),
-        )
-        for gate in gates
-    ]
+    rows = []
+    for gate in gates:
+        account = gate.account
+        told = {n: v for n, v in account.parameters.items() if n != "theorem"}
+        constants = ", ".join(_constant(name, value) for name, value in told.items())
+        texts = (account_title(account), account.theorem, constants)
+        counts = [_count(*gate.counts[name]) for name in costs]
+        rows.append((*texts, _threshold(account), *counts))
     return Sheet(("gate", "theorem", "constants", "threshold", *costs), rows, costs)
 
 
 def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
-    if not priced:
-        return "no price"
-    return "no end" if steps is None else f"{steps}"
+    return "no price" if not priced else "no end" if steps is None else str(steps)
 
 
 def _constant(name: str, value: Any) -> str:
@@ -152,13 +144,12 @@ def _constant(name: str, value: Any) -> str:
     if name == "steps":
         times = [str(step["times"]) for step in value[:_STEPS_SHOWN]]
         return f"{' + '.join(times)}{' + ...' * (len(value) > len(times))} steps"
-    text = str(value)
     try:
-        number = number_from_text(text)
+        number = number_from_text(str(value))
     except (ValueError, ArithmeticError):
-        return f"{name} {text}"
+        return f"{name} {value}"
     short = short_up(number)
-    return f"{name} {short if number_from_text(short) == number else text}"
+    return f"{name} {short if number_from_text(short) == number else value}"
 
 
 def _threshold(view: AccountView) -> str:
@@ -168,11 +159,11 @@ def _threshold(view: AccountView) -> str:
     if view.reading is not None:
         halt = "never" if view.halt_at is None else f"at {float(view.halt_at):g}"
         return f"halts {halt}, idle {reading_up(view.reading)}"
+    amounts = {name: text for name, text in (view.budget or {}).items() if text != "0"}
+    # A sequence counts each of its costs.
     parts = [
-        # A sequence counts each of its costs.
         f"{name.partition('(')[0]} {short_down(number_from_text(text))}"
-        for name, text in (view.budget or {}).items()
-        if text != "0"
+        for name, text in amounts.items()
     ]
     return ", ".join(parts) or "no box"
 

@@ -114,18 +114,15 @@ def apply(
     if dataset is None and new_term:
         msg = "a new term is opened for one DATASET at a time"
         raise typer.BadParameter(msg, param_hint="--new-term")
-    wish = {
-        "reason": reason or "",
-        "new_term": new_term,
-        "raise_lifetime": raise_lifetime,
-    }
+    wish = {"new_term": new_term, "raise_lifetime": raise_lifetime}
     applied: list[tuple[Policy, Applied]] = []
     errors: list[DpflowError] = []
     with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
         for policy in _wanted(policies, dataset):
             try:
-                applied.append((policy, apply_policy(ledger, policy, **wish)))
+                done = apply_policy(ledger, policy, reason=reason or "", **wish)
+                applied.append((policy, done))
             except DpflowError as error:
                 errors.append(error)
     data = {"applied": [each for _, each in applied], "errors": errors}

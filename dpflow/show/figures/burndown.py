@@ -83,15 +83,15 @@ class BurnDown:
         shown.sort(key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
         first = shown[0][0]
         same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
-        refused = refusals(ledger, dataset=dataset)
+        limits = f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}"
+        refused = [e for e in refusals(ledger, dataset=dataset) if e.term == newest]
         return cls(
             dataset=dataset,
-            budget=f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}, "
-            f"{first.theorem} filter",
+            budget=f"{limits}, {first.theorem} filter",
             lines=tuple((_title(view, same=same), own) for view, own in shown),
             omitted=len(used) - len(shown),
-            refused=sum(each.term == newest for each in refused),
-            alerts=tuple(Fraction(alert) for alert in alerts),
+            refused=len(refused),
+            alerts=tuple(map(Fraction, alerts)),
             # It goes on from the first account's newest point only.
             line=line if line is not None and line.account == first.id else None,
         )
@@ -154,11 +154,16 @@ def burn_down(
     line = budget_line(outlooks(project.ledger, dataset))
     data = BurnDown.read(project.ledger, dataset, alerts=alerts, line=line)
     if data is None:
-        msg = (
-            f"nothing was charged to dataset {dataset!r} yet, so there is no burn-down"
-        )
-        raise ConfigurationError(msg)
+        raise nothing_charged(dataset)
     return draw_burn_down(data, over=over)
+
+
+def nothing_charged(dataset: str) -> ConfigurationError:
+    """Return the error for a dataset without a charge."""
+    return ConfigurationError(
+        f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
+        "Run a flow whose steps are under @dp_task."
+    )
 
 
 def draw_burn_down(
@@ -253,12 +258,12 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
 
 
 def _date_ticks(axes: Any) -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415
+    import matplotlib.dates  # noqa: PLC0415
 
-    locator: Any = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    dates: Any = matplotlib.dates
+    locator = dates.AutoDateLocator(minticks=3, maxticks=8)
     axes.xaxis.set_major_locator(locator)
-    formatter: Any = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(formatter)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     axes.set_xlabel("date (UTC)")
     axes.margins(x=0.02)
 

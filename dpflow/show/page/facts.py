@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -12,16 +12,17 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AlertView, OpenReservation, RefusalView
+from dpflow.ledger.records import AlertView, OpenReservation
 from dpflow.ledger.views.releases import KeptRelease, releases
 from dpflow.notebook import Record
-from dpflow.policy import Policy
+from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.figures.burndown import BurnDown
 from dpflow.show.page.stamp import Stamp
 from dpflow.show.status import DatasetStatus, status_of
+from dpflow.show.why import Refused, refused
 
-_MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 200, 30, 100
+_MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 10, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,12 @@ class Section(DatasetStatus):
     Attributes:
         thresholds: The shares at which the policy alerts.
         alerts: The alerts of its newest term.
-        refusals: The newest refusals of this term.
+        refusals: The newest refusals of this term, those alike together.
     """
 
     thresholds: tuple[Fraction, ...] = ()
     alerts: tuple[AlertView, ...] = ()
-    refusals: tuple[RefusalView, ...] = ()
+    refusals: tuple[Refused, ...] = ()
     burn_down: BurnDown | None = field(default=None, repr=False)
 
 
@@ -90,26 +91,25 @@ def read_report(
         made = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         empty = Report(
-            ledger=ledger.id, place=ledger.place, at=at, warnings=(), stamp=made
+            ledger=ledger.id,
+            place=ledger.place,
+            at=at,
+            warnings=tuple(problems),
+            stamp=made,
         )
         try:
-            return _collect(found, ledger, dataset, empty, problems)
+            return _collect(found, ledger, dataset, empty)
         except LedgerCorrupt as error:
             if made is None or made.found.fine:
                 raise
-            return replace(empty, warnings=(*problems, error.message))
+            return replace(empty, warnings=(*empty.warnings, error.message))
 
 
 def _collect(
-    found: Settings,
-    ledger: Ledger,
-    dataset: str | None,
-    empty: Report,
-    problems: Sequence[str],
+    found: Settings, ledger: Ledger, dataset: str | None, empty: Report
 ) -> Report:
     status = status_of(found, ledger, dataset)
     policies, _ = policies_and_problem(found.policies)
-    refused = views.refusals(ledger)
     known = {view.id for each in status.datasets for view in each.standing.accounts}
     kept = releases(ledger, dataset)
     held = [
@@ -119,11 +119,8 @@ def _collect(
     ]
     return replace(
         empty,
-        warnings=(*problems, *status.warnings),
-        sections=tuple(
-            _section(ledger, each, policies.get(each.standing.dataset), refused)
-            for each in status.datasets
-        ),
+        warnings=(*empty.warnings, *status.warnings),
+        sections=tuple(_section(ledger, each, policies) for each in status.datasets),
         flows=status.flows,
         reservations=tuple(held[:_MOST_RESERVATIONS]),
         held=len(held),
@@ -132,23 +129,18 @@ def _collect(
     )
 
 
-def _section(
-    ledger: Ledger,
-    known: DatasetStatus,
-    policy: Policy | None,
-    refused: Sequence[RefusalView],
-) -> Section:
+def _section(ledger: Ledger, known: DatasetStatus, policies: PolicySet) -> Section:
     name, term = known.standing.dataset, known.standing.term
     facts = {each.name: getattr(known, each.name) for each in fields(known)}
     if known.standing.pinned is None:
         return Section(**facts)
-    shares = tuple(Fraction(alert) for alert in (policy.alerts if policy else ()))
-    line = budget_line(known.outlooks)
-    own = [each for each in refused if (each.dataset, each.term) == (name, term)]
+    shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
     return Section(
         **facts,
         thresholds=shares,
         alerts=tuple(views.alerts(ledger, name)),
-        refusals=tuple(own[:_MOST_REFUSALS]),
-        burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
+        refusals=tuple(refused(ledger, name, term or 0)[:_MOST_REFUSALS]),
+        burn_down=BurnDown.read(
+            ledger, name, alerts=shares, line=budget_line(known.outlooks)
+        ),
     )

@@ -10,34 +10,23 @@ import base64
 import hashlib
 import re
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dpflow.accounting.costs.text import python_form
 from dpflow.exceptions import ConfigurationError, how_to_install
-from dpflow.ledger.entry import canonical
-from dpflow.ledger.records import OpenReservation, RefusalView
 from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.words import amounts_text, held_step, percent_text, telling
+from dpflow.ledger.views.words import percent_text
 from dpflow.notebook import Sheet, plain, shown_key
-from dpflow.show.figures import (
-    BurnDown,
-    alt_text,
-    data_uri,
-    draw_burn_down,
-)
+from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
 from dpflow.show.guarantees import unusual_text
 from dpflow.show.page.facts import Report, Section
-from dpflow.show.sheets import accounts_sheet, flows_sheet, odometers_sheet
+from dpflow.show.sheets import details, reservations_sheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: What refusals that stand together have in common.
-_ALIKE = ("step", "flow", "gate", "theorem", "asked", "left", "fits")
-_MOST_REFUSALS, _MOST_ACCOUNTS, _MOST_RELEASES = 20, 60, 10
+_MOST_ACCOUNTS = 60
 _drawing = threading.Lock()
 
 
@@ -64,13 +53,13 @@ def render(report: Report, *, live: Live | None = None) -> str:
         live: What it can do if it is served; None for a file.
     """
     sections = [_section(section) for section in report.sections]
-    newest = report.releases[:_MOST_RELEASES]
+    newest = report.releases
     names = [shown_key(each.key) or each.id for each in newest]
     facts = {
         "report": report,
         "sections": sections,
         "drawn": all(each["drawn"] for each in sections),
-        "held": _held(report.reservations),
+        "held": reservations_sheet(report.reservations),
         "kept": Sheet(
             ("release key", "dataset", "step", "state", "at"),
             [
@@ -107,26 +96,15 @@ def _frame(live: Live | None) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    accounts, found = section.standing.accounts, section.overview
     pictures, drawn = _pictures(section)
-    filters = telling([v for v in accounts if v.reading is None], _MOST_ACCOUNTS)
-    odometers = telling([v for v in accounts if v.reading is not None], _MOST_ACCOUNTS)
-    sheets = [
-        ("Flows", flows_sheet(found.flows)),
-        ("Accounts", accounts_sheet(filters)),
-        ("Odometers", odometers_sheet(odometers)),
-    ]
-    spent = [f"{each.text}." for each in found.spent]
+    texts, sheets, hidden = details(section, _MOST_ACCOUNTS)
     return {
         "facts": section,
         "anchor": anchor(section.standing.dataset, section.standing.term),
-        "details": [
-            text for text in (section.guarantee, section.history, *spent) if text
-        ],
-        "sheets": [(label, sheet) for label, sheet in sheets if sheet.rows],
-        "hidden": len(accounts) - len(filters) - len(odometers),
-        "unusual": unusual_text(found.unusual),
-        "refusals": _refusals(section.refusals),
+        "texts": texts,
+        "sheets": sheets,
+        "hidden": hidden,
+        "unusual": unusual_text(section.overview.unusual),
         "pictures": pictures,
         "drawn": drawn,
     }
@@ -137,44 +115,6 @@ def anchor(dataset: str, term: int | None) -> str:
     plain = re.sub(r"[^A-Za-z0-9]+", "-", dataset).strip("-").lower()
     tag = hashlib.sha256(dataset.encode("utf-8", "replace")).hexdigest()[:8]
     return f"dataset-{plain}-{tag}-{term or 0}"
-
-
-def _refusals(refusals: Sequence[RefusalView]) -> Sheet:
-    """Gather refusals that say the same; the newest are first."""
-    alike: dict[str, list[RefusalView]] = {}
-    for each in refusals:
-        said = {name: each.body.get(name) for name in _ALIKE}
-        alike.setdefault(canonical(said), []).append(each)
-    heads = ("step", "flow", "times", "last", "refused by")
-    rows = [_refused(same) for same in [*alike.values()][:_MOST_REFUSALS]]
-    return Sheet((*heads, "requested", "left", "what would fit"), rows, ("last",))
-
-
-def _refused(same: Sequence[RefusalView]) -> tuple[Any, ...]:
-    body = same[0].body
-    step, flow, gate, theorem, fits = (
-        body.get(name) or "-" for name in ("step", "flow", "gate", "theorem", "fits")
-    )
-    asked, left = amounts_text(body.get("asked")), body.get("left")
-    by = f"{gate}, {theorem}"
-    left_text = amounts_text(left, up=False)
-    return step, flow, len(same), _moment(same[0].at), by, asked, left_text, fits
-
-
-def _held(reservations: Sequence[OpenReservation]) -> Sheet:
-    heads = ("step", "flow", "worst case", "accounts", "since", "state")
-    rows = [
-        (
-            held_step(each),
-            each.body.get("flow") or "-",
-            python_form(each.cost),
-            ", ".join(each.accounts),
-            _moment(each.at),
-            "running" if each.alive else "forfeited",
-        )
-        for each in reservations
-    ]
-    return Sheet(heads, rows)
 
 
 def _pictures(section: Section) -> tuple[list[tuple[str, str]], bool]:

@@ -19,8 +19,10 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.curves.conversions import gaussian_delta
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared, renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.accounting.oracle import MP, powers, real
+from tests.accounting.oracle import arithmetic, powers
 from tests.sizes import scaled
+
+MP, real = arithmetic(120)
 
 ZERO = Fraction(0)
 

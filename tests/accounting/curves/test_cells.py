@@ -15,7 +15,6 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.curves.cells import cell_renyi
-from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
@@ -51,24 +50,6 @@ def test_one_line_is_above_all_cells(
             elif loss < 0:
                 most = min(most, (x**a / c - 1) / (x - 1))
     assert least <= most * (1 + MP.mpf(10) ** -25)
-
-
-@settings(max_examples=scaled(7), deadline=None)
-@given(EPSILONS, EPSILONS, ORDERS)
-def test_cells_are_ordered_and_the_worst_is_reserved(
-    first: Fraction, second: Fraction, order: Fraction
-) -> None:
-    """Larger epsilons cost more; the largest as much as a pure step of it."""
-    cost = cells(first, second)
-    small, large = sorted((first, second))
-    names = {first: 0, second: 1}
-    costs = [cell_renyi(cost, names[epsilon], order) for epsilon in (small, large)]
-    assert costs[0] <= costs[1]
-    reserved = renyi(cost, order)
-    assert reserved == renyi(PureDP(epsilon=large), order)
-    assert costs[1] <= reserved * (1 + Fraction(1, 10**29))
-    # Never less than the cell would cost in a mechanism without a larger one.
-    assert costs[0] >= renyi(PureDP(epsilon=small), order) * (1 - Fraction(1, 10**29))
 
 
 def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:

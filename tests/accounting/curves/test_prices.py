@@ -207,16 +207,6 @@ def test_no_two_point_pair_diverges_more_than_it_is_charged(epsilon, q, tilt, or
     assert mean <= approx_zcdp(cost)[0]
 
 
-@given(moderate)
-def test_randomized_response_attains_the_price(epsilon):
-    """The tight rho is no more than what randomized response really needs."""
-    with flint.ctx.workprec(400):
-        heads = 1 / (1 + (-to_arb(epsilon)).exp())
-        needed, _ = ends(kl(heads, 1 - heads))
-    price, _ = approx_zcdp(PureDP(epsilon=epsilon))
-    assert price * (1 - Fraction(1, 10**25)) < needed < price
-
-
 @given(moderate, shares, tilts)
 def test_no_two_point_pair_is_easier_to_tell_apart_than_its_mu(epsilon, q, tilt):
     """Every test between a pure pair errs at least as much as between Gaussians."""

@@ -14,7 +14,9 @@ import pytest
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteLaplace, Laplace, RandomizedResponse
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import arithmetic
+
+MP, real = arithmetic(120)
 
 #: Pairs (P, Q) of the probabilities of each output.
 Law = list[tuple[object, object]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,29 +16,17 @@ from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.fixed.loss_distribution import curves, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import (
     ComposedMasses,
-    Curve,
     Masses,
-    curve_masses,
     response_masses,
 )
 from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
+from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost
-from tests.sizes import scaled
-
-mp = mpmath.mp.clone()
-mp.dps = 50
+from tests.accounting.oracle import MP, real
+from tests.sizes import scaled, spread
 
 #: How far above the optimum an epsilon may be, relatively.
 GAP = Fraction(3, 10**5)
-
-
-def laplace_delta(epsilon: mpmath.mpf, size: mpmath.mpf) -> mpmath.mpf:
-    """Return the delta of one Laplace at an epsilon of any sign."""
-    if epsilon >= size:
-        return mp.mpf(0)
-    if epsilon <= -size:
-        return -mp.expm1(epsilon)
-    return -mp.expm1((epsilon - size) / 2)
 
 
 @settings(max_examples=scaled(4), deadline=None)
@@ -63,45 +51,28 @@ def test_exact_compositions_are_met_from_above(
     assert found <= true * (1 + GAP) + Fraction(1, 10**6)
 
 
-def test_one_laplace_is_its_curve() -> None:
-    """A single Laplace has the delta of its closed form."""
-    parts: Parts = ((Laplace(sensitivity=3, scale=2), 1),)
-    for epsilon in ("0.3", "1", "1.3"):
-        delta = laplace_delta(mp.mpf(epsilon), mp.mpf("1.5"))
-        found = grid_epsilon(parts, Fraction(str(delta)))
-        assert Fraction(epsilon) <= found <= Fraction(epsilon) * Fraction("1.001")
+#: Epsilons of one Laplace step and deltas, some of them found by search.
+STEPS = [("1", "1e-10"), ("1.54", "1e-8"), ("2.34", "5.2e-11"), ("4.21", "1e-8")]
+STEPS += [("0.01", "1e-7"), ("0.3", "1e-12"), ("7.7", "1e-7"), ("20.3", "1.2e-12")]
 
 
-def hockey_stick(masses: Masses, step: float, epsilon: float) -> mpmath.mpf:
+@pytest.mark.parametrize(("size", "delta"), spread(STEPS, 2))
+def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
+    """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
+    true = real(size) + 2 * MP.log1p(-real(delta))
+    parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
+    found = real(composed_epsilon(parts, Fraction(delta), "pld"))
+    assert true <= found <= true * (1 + MP.mpf("3e-5"))
+
+
+def hockey_stick(masses: Masses, step: float, epsilon: float) -> Any:
     """Return the divergence of masses on a grid, in 50 digits."""
-    total = mp.mpf(masses.infinite)
+    total = MP.mpf(masses.infinite)
     for index, mass in enumerate(masses.masses):
-        loss = mp.mpf((masses.first + index) * step)
+        loss = MP.mpf((masses.first + index) * step)
         if loss > epsilon:
-            total += mp.mpf(float(mass)) * -mp.expm1(mp.mpf(epsilon) - loss)
+            total += MP.mpf(float(mass)) * -MP.expm1(MP.mpf(epsilon) - loss)
     return total
-
-
-def step_curves() -> list[tuple[str, Curve, mpmath.mpf]]:
-    """Return the curves of a Laplace and of a Gaussian, with their parameters."""
-    laplace = curves(Laplace(sensitivity=1, epsilon="0.7"))[0]
-    sampled = curves(PoissonSampledGaussian(sampling_rate=1, noise_multiplier=2))[0]
-    return [("laplace", laplace, mp.mpf("0.7")), ("gdp", sampled, mp.mpf("0.5"))]
-
-
-def test_masses_dominate_their_curve() -> None:
-    """On grid points and between them, the masses' divergence is not below."""
-    step = 2.0**-5
-    for name, curve, size in step_curves():
-        masses = curve_masses(curve, step, -64, 96, 1)
-        for epsilon in [*(np.arange(-40, 60) / 37.0), 0.0, step, -3 * step]:
-            at = mp.mpf(float(epsilon))
-            if name == "laplace":
-                true = laplace_delta(at, size)
-            else:
-                true = mp.ncdf(size / 2 - at / size)
-                true -= mp.exp(at) * mp.ncdf(-size / 2 - at / size)
-            assert hockey_stick(masses, step, float(epsilon)) >= true
 
 
 def test_response_masses_dominate() -> None:
@@ -112,7 +83,7 @@ def test_response_masses_dominate() -> None:
         epsilon = i / 12
         true = fixed_delta(((PureDP(epsilon=size), count),), Fraction(epsilon))
         found = hockey_stick(masses, step, epsilon)
-        assert found >= mp.mpf(true.numerator) / true.denominator
+        assert found >= real(true)
 
 
 def test_dropping_the_guards_would_be_noticed() -> None:
@@ -130,19 +101,17 @@ def sampled(rate: str, noise: str) -> PoissonSampledGaussian:
     return PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
 
 
-def sampled_delta(
-    epsilon: mpmath.mpf, rate: mpmath.mpf, mu: mpmath.mpf, *, more: bool
-) -> mpmath.mpf:
+def sampled_delta(epsilon: Any, rate: Any, mu: Any, *, more: bool) -> Any:
     """Return the delta of one sampled Gaussian from its two tails, in 50 digits."""
-    odds = (mp.exp(-epsilon if more else epsilon) - 1 + rate) / rate
+    odds = (MP.exp(-epsilon if more else epsilon) - 1 + rate) / rate
     if odds <= 0:
-        return mp.mpf(0) if more else -mp.expm1(epsilon)
-    point = mp.log(odds) / mu + mu / 2
+        return MP.mpf(0) if more else -MP.expm1(epsilon)
+    point = MP.log(odds) / mu + mu / 2
     if more:
-        low, high = mp.ncdf(point), mp.ncdf(point - mu)
-        return low - mp.exp(epsilon) * ((1 - rate) * low + rate * high)
-    low, high = mp.ncdf(-point), mp.ncdf(mu - point)
-    return (1 - rate) * low + rate * high - mp.exp(epsilon) * low
+        low, high = MP.ncdf(point), MP.ncdf(point - mu)
+        return low - MP.exp(epsilon) * ((1 - rate) * low + rate * high)
+    low, high = MP.ncdf(-point), MP.ncdf(mu - point)
+    return (1 - rate) * low + rate * high - MP.exp(epsilon) * low
 
 
 @pytest.mark.parametrize("noise", ["0.3", "0.8", "1", "7"])
@@ -155,9 +124,9 @@ def test_sampled_curves_are_just_above_the_truth(rate: str, noise: str) -> None:
     losses = np.sort(np.concatenate([np.linspace(-4, 30, 18), near, -near]))
     for curve, is_more in ((fewer, False), (more, True)):
         for loss, found in zip(losses, curve(losses), strict=True):
-            numbers = mp.mpf(float(loss)), mp.mpf(rate), 1 / mp.mpf(noise)
+            numbers = MP.mpf(float(loss)), MP.mpf(rate), 1 / MP.mpf(noise)
             true = sampled_delta(*numbers, more=is_more)
-            assert true <= mp.mpf(float(found)) <= true * 1.001 + mp.mpf("3e-12")
+            assert true <= MP.mpf(float(found)) <= true * 1.001 + MP.mpf("3e-12")
 
 
 def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
@@ -168,10 +137,10 @@ def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
     point = np.log(part) / mu + mu / 2
     plain = rate * np.exp(losses) * (part * ndtr(point) - ndtr(point - mu))
     true = [
-        sampled_delta(mp.mpf(float(x)), mp.mpf(rate), mp.mpf(mu), more=True)
+        sampled_delta(MP.mpf(float(x)), MP.mpf(rate), MP.mpf(mu), more=True)
         for x in losses
     ]
-    assert any(mp.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
+    assert any(MP.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
 
 
 def test_what_delta_cannot_cover() -> None:

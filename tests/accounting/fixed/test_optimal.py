@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
-import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,31 +23,24 @@ from dpflow.accounting.fixed.optimal import (
     without_substeps,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from tests.accounting.oracle import MP, real
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
-
-mp = mpmath.mp.clone()
-mp.dps = 60
 
 TENTH = PureDP(epsilon="0.1")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
-def real(value: Fraction) -> mpmath.mpf:
-    """Return a number with 60 digits."""
-    return mp.mpf(value.numerator) / value.denominator
-
-
-def close_above(found: Fraction, true: mpmath.mpf, relative: str = "1e-9") -> None:
+def close_above(found: Fraction, true: Any, relative: str = "1e-9") -> None:
     """Assert that a bound is not below the truth and hardly above it."""
     assert real(found) >= true
-    assert real(found) <= true * (1 + mp.mpf(relative))
+    assert real(found) <= true * (1 + MP.mpf(relative))
 
 
 def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
     """Draw numbers of few digits, evenly on a log scale."""
-    exponents = st.floats(float(mp.log10(low)), float(mp.log10(high)))
+    exponents = st.floats(float(MP.log10(low)), float(MP.log10(high)))
     return exponents.map(lambda x: Fraction(f"{10**x:.6g}"))
 
 
@@ -65,16 +58,16 @@ def test_kov_theorem(
     i = data.draw(st.integers(1, count // 2)) if count > 1 else 0
     eps = real(epsilon)
     terms = (
-        mp.binomial(count, low)
-        * (mp.exp((count - low) * eps) - mp.exp((count - 2 * i + low) * eps))
+        MP.binomial(count, low)
+        * (MP.exp((count - low) * eps) - MP.exp((count - 2 * i + low) * eps))
         for low in range(i)
     )
-    with mp.workdps(400):
-        lattice = mp.fsum(terms) / (1 + mp.exp(eps)) ** count
+    with MP.workdps(400):
+        lattice = MP.fsum(terms) / (1 + MP.exp(eps)) ** count
         true = 1 - (1 - real(own)) ** count * (1 - lattice)
     parts = ((ApproxDP(epsilon=epsilon, delta=own), count),)
     found = fixed_delta(parts, (count - 2 * i) * epsilon)
-    if true > mp.mpf(10) ** -300:
+    if true > MP.mpf(10) ** -300:
         close_above(found, true)
 
 
@@ -93,32 +86,32 @@ def test_unequal_steps_by_enumeration(
     """Delta equals the sum over all outcomes of four-valued randomized responses."""
     pairs = []
     for size, lost in steps:
-        top, share = 1 / (1 + mp.exp(-real(size))), mp.mpf(lost)
+        top, share = 1 / (1 + MP.exp(-real(size))), MP.mpf(lost)
         keep = 1 - share
         pairs.append(
             [
-                (share, mp.mpf(0)),
+                (share, MP.mpf(0)),
                 (keep * top, keep * (1 - top)),
                 (keep * (1 - top), keep * top),
-                (mp.mpf(0), share),
+                (MP.mpf(0), share),
             ]
         )
-    true = mp.mpf(0)
+    true = MP.mpf(0)
     for outcome in itertools.product(*pairs):
-        one = mp.fprod(pair[0] for pair in outcome)
-        other = mp.fprod(pair[1] for pair in outcome)
-        true += max(one - mp.exp(real(epsilon)) * other, mp.mpf(0))
+        one = MP.fprod(pair[0] for pair in outcome)
+        other = MP.fprod(pair[1] for pair in outcome)
+        true += max(one - MP.exp(real(epsilon)) * other, MP.mpf(0))
     parts = tuple((ApproxDP(epsilon=e, delta=d), 1) for e, d in steps)
     found = fixed_delta(parts, epsilon)
-    if true > mp.mpf(10) ** -40:
+    if true > MP.mpf(10) ** -40:
         close_above(found, true)
 
 
-def gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
+def gaussian_delta(epsilon: Any, mu: Any) -> Any:
     """Return the delta of a Gaussian, from mpmath's normal distribution."""
-    with mp.workdps(120):
-        upper = mp.ncdf(mu / 2 - epsilon / mu)
-        return upper - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+    with MP.workdps(120):
+        upper = MP.ncdf(mu / 2 - epsilon / mu)
+        return upper - MP.exp(epsilon) * MP.ncdf(-mu / 2 - epsilon / mu)
 
 
 @settings(max_examples=scaled(12), deadline=None)
@@ -128,41 +121,41 @@ def test_gaussians_are_inverted_exactly(
 ) -> None:
     """The epsilon of Gaussians is the root of their delta, from above."""
     found = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
-    mu = mp.sqrt(count) / real(sigma)
+    mu = MP.sqrt(count) / real(sigma)
     assert gaussian_delta(real(found), mu) <= real(delta)
     if found:
-        assert gaussian_delta(real(found) * (1 - mp.mpf("1e-11")), mu) > real(delta)
+        assert gaussian_delta(real(found) * (1 - MP.mpf("1e-11")), mu) > real(delta)
 
 
 def test_gaussian_and_responses_by_quadrature() -> None:
     """A Gaussian among responses has the hockey-stick divergence of the product."""
-    sizes, mu, epsilon = ("0.3", "0.7", "0.7"), mp.mpf("0.4"), mp.mpf("0.9")
+    sizes, mu, epsilon = ("0.3", "0.7", "0.7"), MP.mpf("0.4"), MP.mpf("0.9")
 
-    def excess(x: mpmath.mpf) -> mpmath.mpf:
-        total = mp.mpf(0)
+    def excess(x: Any) -> Any:
+        total = MP.mpf(0)
         for signs in itertools.product((1, -1), repeat=3):
-            loss = sum(s * mp.mpf(e) for s, e in zip(signs, sizes, strict=True))
-            top = mp.fprod(
-                1 / (1 + mp.exp(-s * mp.mpf(e)))
+            loss = sum(s * MP.mpf(e) for s, e in zip(signs, sizes, strict=True))
+            top = MP.fprod(
+                1 / (1 + MP.exp(-s * MP.mpf(e)))
                 for s, e in zip(signs, sizes, strict=True)
             )
-            one = top * mp.npdf(x, mu)
-            total += max(one - mp.exp(epsilon - loss) * top * mp.npdf(x), mp.mpf(0))
+            one = top * MP.npdf(x, mu)
+            total += max(one - MP.exp(epsilon - loss) * top * MP.npdf(x), MP.mpf(0))
         return total
 
     kinks = [
-        (epsilon - a * mp.mpf("0.3") - b * mp.mpf("1.4")) / mu + mu / 2
+        (epsilon - a * MP.mpf("0.3") - b * MP.mpf("1.4")) / mu + mu / 2
         for a in (-1, 1)
         for b in (-1, 0, 1)
     ]
-    with mp.workdps(25):
-        true = mp.quad(excess, sorted([mp.mpf(-12), mp.mpf(12), *kinks]))
+    with MP.workdps(25):
+        true = MP.quad(excess, sorted([MP.mpf(-12), MP.mpf(12), *kinks]))
     parts: tuple[tuple[Cost, int], ...] = (
         (Gaussian(sensitivity=2, sigma=5), 1),
         *((PureDP(epsilon=e), 1) for e in sizes),
     )
     found = fixed_delta(parts, Fraction("0.9"))
-    assert abs(real(found) - true) < mp.mpf("1e-15")
+    assert abs(real(found) - true) < MP.mpf("1e-15")
 
 
 @settings(max_examples=scaled(8), deadline=None)

@@ -11,10 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.noise import Gaussian, Laplace
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.costs.noise import Laplace
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import MP, powers, real
 from tests.sizes import scaled
@@ -185,15 +184,3 @@ def test_readings_lie_just_above_the_truth(delta, variance, beta, people):
         odometer = make_odometer("rogers", delta=delta, people=people)
         truth = true_people(variance, people, delta, repaired=True)
     assert truth <= real(Fraction(odometer.read(tally))) <= truth * (1 + real("1e-9"))
-
-
-def test_steps_without_a_price_are_refused():
-    """A Gaussian has no epsilon; an (epsilon, delta)-DP step no bound on its loss."""
-    rule = make_filter("rogers", epsilon=1, delta="1e-6")
-    odometer = make_odometer("rogers", delta="1e-6", beta=1)
-    gaussian = Gaussian(sensitivity=1, sigma=20)
-    approx = ApproxDP(epsilon="0.1", delta="1e-8")
-    for made, cost in ((rule, gaussian), (odometer, gaussian), (odometer, approx)):
-        with pytest.raises(UnsupportedCost):
-            made.price(cost)
-    assert odometer.read(odometer.charge(gaussian)) == math.inf

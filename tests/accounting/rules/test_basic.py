@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import pytest
@@ -81,10 +80,3 @@ def test_admission_agrees_with_exact_sums(costs):
     delta = sum((getattr(cost, "delta", Fraction(0)) for cost in costs), Fraction(0))
     fits = epsilon <= 1 and delta <= Fraction(1, 10**6)
     assert fits == RULE.admits(total(RULE, costs))
-
-
-def test_used_fraction_of_a_budget_of_nothing():
-    """Nothing of nothing is nothing, and something of nothing is too much."""
-    rule = make_filter("basic", epsilon=1)
-    assert rule.used_fraction(rule.zero()) == 0
-    assert rule.used_fraction(Tally((0, 1))) == math.inf

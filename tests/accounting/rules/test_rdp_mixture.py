@@ -113,57 +113,35 @@ def boundary(rule, direction: list[int]) -> Tally | None:
     return at(low)
 
 
+@pytest.mark.parametrize("conversion", ["tight", "classic"])
 @settings(max_examples=scaled(12), deadline=None)
-@given(
-    epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
-)
+@given(epsilon=powers(-9, 3), delta=DELTAS, shape=st.tuples(ORDERS, PARTS, PARTS))
 def test_the_decision_is_sound_and_tight_at_its_boundary(
-    epsilon, delta, orders, parts, directions
+    conversion, epsilon, delta, shape
 ):
     """What is just admitted certifies delta; 1e-9 more would not."""
+    orders, parts, directions = shape
     weights = normalised(parts, len(orders))
+
+    def certified(tally: Tally):
+        if conversion == "tight":
+            return certified_delta(orders, weights, tally, epsilon)
+        return 1 / mixture(orders, weights, tally, real(epsilon))
+
+    options = {"epsilon": epsilon, "delta": delta, "conversion": conversion}
     try:
-        rule = make_filter(
-            "rdp", epsilon=epsilon, delta=delta, orders=orders, weights=weights
-        )
+        rule = make_filter("rdp", orders=orders, weights=weights, **options)
     except InvalidCost:
-        zero = Tally((0,) * len(orders))
-        truth = certified_delta(orders, weights, zero, epsilon)
+        truth = certified(Tally((0,) * len(orders)))
         assert truth > real(delta) * (1 - TIGHT)
         return
     tally = boundary(rule, directions[: len(orders)])
     if tally is None:
         return
-    truth = certified_delta(orders, weights, tally, epsilon)
-    assert truth <= real(delta) * (1 + MP.mpf("1e-30"))
+    assert certified(tally) <= real(delta) * (1 + MP.mpf("1e-30"))
     more = Tally(tuple(a + a // 10**9 + 2 for a in tally.amounts))
     assert not rule.admits(more)
-    assert certified_delta(orders, weights, more, epsilon) >= real(delta) * (1 - TIGHT)
-
-
-@settings(max_examples=scaled(12), deadline=None)
-@given(
-    epsilon=powers(-9, 3), delta=DELTAS, orders=ORDERS, parts=PARTS, directions=PARTS
-)
-def test_the_classic_decision_is_the_mean_at_epsilon(
-    epsilon, delta, orders, parts, directions
-):
-    """N(epsilon) >= 1/delta at the boundary, and 1e-9 beyond it not clearly so."""
-    weights = normalised(parts, len(orders))
-    options = {"epsilon": epsilon, "delta": delta, "conversion": "classic"}
-    try:
-        rule = make_filter("rdp", orders=orders, weights=weights, **options)
-    except InvalidCost:
-        zero = Tally((0,) * len(orders))
-        assert mixture(orders, weights, zero, real(epsilon)) * real(delta) < 1 + TIGHT
-        return
-    tally = boundary(rule, directions[: len(orders)])
-    if tally is None:
-        return
-    assert mixture(orders, weights, tally, real(epsilon)) * real(delta) >= 1
-    more = Tally(tuple(a + a // 10**9 + 2 for a in tally.amounts))
-    assert not rule.admits(more)
-    assert mixture(orders, weights, more, real(epsilon)) * real(delta) <= 1 + TIGHT
+    assert certified(more) >= real(delta) * (1 - TIGHT)
 
 
 @settings(max_examples=scaled(20), deadline=None)

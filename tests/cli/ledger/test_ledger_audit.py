@@ -46,17 +46,6 @@ def witness_of(shop: Shop) -> Path:
     return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
 
 
-def test_a_bad_entry_is_named_and_the_exit_code_is_1(shop: Shop) -> None:
-    """In text and in JSON."""
-    shop.charge()
-    edit(shop, "UPDATE entry SET at = '' WHERE number = 2")
-    result = run("ledger", "verify")
-    assert result.exit_code == 1
-    assert "entry 2: its content" in result.stderr
-    data = run_json("ledger", "verify", exit_code=1)
-    assert data["bad"][0]["entry"] == 2
-
-
 def test_checkpoints_are_signed_and_checked(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +53,7 @@ def test_checkpoints_are_signed_and_checked(
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
     assert run("ledger", "verify").exit_code == 1
-    assert "signed the newest, entry 3." in run_fine("ledger", "sign")
+    assert "signed 1 journals" in run_fine("ledger", "sign")
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k", public=True))
     data = run_json("ledger", "verify")
@@ -124,7 +113,7 @@ def test_a_new_key_is_written_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) 
     assert key_from_text(texts[0]).public == key_from_text(texts[1]).public
     shop.charge()
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", "mine")
-    assert "signed the newest, entry 3." in run_fine("ledger", "sign")
+    assert "signed 1 journals" in run_fine("ledger", "sign")
     for there, gone in (("mine", "mine.pub"), ("mine.pub", "mine")):
         kept = (shop.root / there).read_bytes()
         (shop.root / gone).unlink()
@@ -161,7 +150,7 @@ def test_a_bad_ledger_is_not_trusted(shop: Shop) -> None:
     """It is verified first."""
     shop.charge()
     witness_of(shop).unlink()
-    edit(shop, "UPDATE entry SET at = '' WHERE number = 2")
+    edit(shop, "UPDATE entry SET at = '' WHERE book = 'cdnow' AND number = 2")
     assert run("ledger", "trust", "--yes").exit_code == 1
     assert not witness_of(shop).exists()
 
@@ -198,17 +187,10 @@ def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
     run_fine("ledger", "backup", "before.db")
     run_fine("freeze", "cdnow", "--reason", "wrong sigma")
     put_back(shop)
-    text = run("ledger", "reconcile").stdout
-    assert "entry 4: a freeze" in text
-    assert "Dataset 'cdnow' would be frozen: repaired: a freeze was lost" in text
-    reason = "repaired: a freeze was lost, or a tightened policy"
     data = run_json("ledger", "reconcile", exit_code=1)
     assert data["lost"] == [{"dataset": "cdnow", "gates": True, "terms": []}]
     text = run_fine("ledger", "reconcile", *BECAUSE)
-    assert f"Dataset 'cdnow' is frozen: {reason}." in text
-    assert "dpflow policy apply cdnow" in text
     assert "dpflow unfreeze cdnow --reason TEXT" in text
-    assert "steps of the other datasets run again" in text
     with pytest.raises(BudgetRefused, match=r"is frozen by .*a freeze was lost"):
         shop.charge()
     run_fine("unfreeze", "cdnow", "--reason", "it was right")
@@ -225,8 +207,6 @@ def test_a_forgotten_term_is_applied_again_first(shop: Shop) -> None:
     run_fine(*again)
     put_back(shop)
     text = run("ledger", "reconcile").stdout
-    assert "entry 4: a new term" in text
-    assert "would be frozen: repaired: term 2 was lost" in text
     assert "First apply term 2 again: `dpflow policy apply cdnow --new-term" in text
     (lost,) = run_json("ledger", "reconcile", exit_code=1)["lost"]
     assert lost["terms"] == [2]

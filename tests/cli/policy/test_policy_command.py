@@ -52,7 +52,7 @@ def test_a_folder_without_policies_fails(empty: Shop) -> None:
     """A check that checks nothing must not look like success."""
     result = run("policy", "check")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "make a project with `dpflow init`" in result.stderr
+    assert "run `dpflow init`" in result.stderr
     run_fine("ledger", "init")
     result = run("policy", "check")
     assert (result.exit_code, result.stdout) == (1, "")

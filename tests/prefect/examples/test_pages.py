@@ -72,8 +72,15 @@ def test_a_page_is_true(
     assert run_page(text, tmp_path, **world) > 0
 
 
-def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
-    """The check can fail: by the output, by the exit code, by Python."""
+def test_a_page_is_run_as_it_says(tmp_path: Path) -> None:
+    """A named block is a file, and dots stand for anything; four lies are caught."""
+    page = (
+        "Write `a/hello.py`:\n\n```python\nprint('one', 2, 'three')\n```\n\n"
+        "```console\n$ python a/hello.py\none ... three\n"
+        "$ test -f b  # exit code 1\n```\n"
+    )
+    assert [block.name for block in blocks(page)] == ["a/hello.py", None]
+    assert run_page(page, tmp_path) == 2
     for number, lie in enumerate(
         [
             "```console\n$ echo one\ntwo\n```",
@@ -86,14 +93,3 @@ def test_a_page_that_lies_is_caught(tmp_path: Path) -> None:
         folder.mkdir()
         with pytest.raises(AssertionError):
             run_page(f"A page.\n\n{lie}\n", folder)
-
-
-def test_files_commands_and_wildcards(tmp_path: Path) -> None:
-    """A named block is a file, and dots stand for anything."""
-    page = (
-        "Write `a/hello.py`:\n\n```python\nprint('one', 2, 'three')\n```\n\n"
-        "```console\n$ python a/hello.py\none ... three\n"
-        "$ test -f b  # exit code 1\n```\n"
-    )
-    assert [block.name for block in blocks(page)] == ["a/hello.py", None]
-    assert run_page(page, tmp_path) == 2

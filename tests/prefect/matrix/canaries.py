@@ -80,6 +80,12 @@ def tidy(frame: Any) -> str:
     return f"{TEXT}{frame!r}"
 
 
+@task
+async def tidy_later(frame: Any) -> str:
+    """Be called in an event loop."""
+    return f"{TEXT}{frame!r}"
+
+
 def _count(frame: Any, week: str) -> str:
     print(PRINTED)
     assert TEXT in tidy(frame)
@@ -120,6 +126,7 @@ def _fail(frame: Any, kind: str) -> None:
 
 
 async def _fail_later(frame: Any, kind: str) -> None:
+    assert TEXT in await tidy_later(frame)
     _fail(frame, kind)
 
 

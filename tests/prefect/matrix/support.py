@@ -169,12 +169,6 @@ def settled(reserved: int, spent: str, **others: Any) -> Books:
     return Books(reserved=reserved, spent=spent, **{**told, **others})
 
 
-def charged_bodies(project: Any) -> list[dict[str, Any]]:
-    """Return what the journal says of each charge, oldest first."""
-    found = journal(project.ledger)
-    return [dict(entry.body) for entry in found if entry.kind == "reserve"]
-
-
 def run_again(flow: Any, flow_run_id: Any) -> State[Any]:
     """Retry a flow run as the button of Prefect's UI does, and return its state."""
     with get_client(sync_client=True) as client:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from prefect import allow_failure, flow, task, unmapped
+from prefect import allow_failure, flow, unmapped
 from prefect.cache_policies import DEFAULT, INPUTS, RUN_ID
-from prefect.filesystems import LocalFileSystem
-from prefect.settings import PREFECT_TASKS_DEFAULT_PERSIST_RESULT, temporary_settings
 from prefect.task_runners import PrefectTaskRunner
 from pydantic import BaseModel, SecretStr
 
@@ -168,40 +165,6 @@ def test_a_background_step_over_private_data_is_refused(project, step, given, na
             assert f"({named})" in e.value.message
 
     in_flow(report, task_runner=PrefectTaskRunner())()
-
-
-def test_what_a_body_computes_by_tasks_is_not_stored(project, tmp_path):
-    """They would inherit the persistence of the step, of the flow or of a setting."""
-    storage = tmp_path / "storage"
-    block = LocalFileSystem(basepath=str(storage))
-    block.save("inside", overwrite=True, _sync=True)
-    inside = task(lambda: "not-released")
-    outside = task(lambda value: f"stored-{value}")
-
-    @task
-    async def inside_async() -> str:
-        return "not-released"
-
-    @dp_task(dataset="shop", cost=PRIVATE["cost"], persist_result=True)
-    def step() -> str:
-        return f"released-{len(inside() + inside.submit().result())}"
-
-    @dp_task(dataset="shop", cost=PRIVATE["cost"], persist_result=True)
-    async def step_async() -> str:
-        return f"released-{len(await inside_async())}"
-
-    stored: Any = {"persist_result": True, "result_serializer": "json"}
-
-    @flow(name="report", result_storage=block, **stored)
-    async def report():
-        return outside(step() + await step_async() + step.fn())
-
-    with temporary_settings({PREFECT_TASKS_DEFAULT_PERSIST_RESULT: True}):
-        expected = "stored-released-24released-12released-24"
-        assert asyncio.run(report()) == expected
-    found = "".join(path.read_text("utf-8") for path in storage.iterdir())
-    assert expected in found
-    assert "not-released" not in found
 
 
 def test_a_loaders_error_is_told_by_its_type(project, caplog):

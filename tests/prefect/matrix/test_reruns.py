@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 import uuid
 
 import pytest
 from prefect import flow
 from prefect.cache_policies import INPUTS
-from prefect.client.orchestration import get_client
 from prefect.locking.memory import MemoryLockManager
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.transactions import IsolationLevel, transaction
@@ -19,8 +17,6 @@ from dpflow import dp_flow, dp_task
 from dpflow.cli import app
 from tests.prefect.matrix.support import (
     books,
-    charged_bodies,
-    execute,
     flow_run,
     in_flow,
     mark,
@@ -30,7 +26,7 @@ from tests.prefect.matrix.support import (
     task_runs,
     wait_until,
 )
-from tests.projects import POLICY, TENTH
+from tests.projects import POLICY, TENTH, journal
 
 SERIAL = INPUTS.configure(
     isolation_level=IsolationLevel.SERIALIZABLE, lock_manager=MemoryLockManager()
@@ -74,7 +70,7 @@ def test_each_retry_of_a_task_is_a_charge(project):
     assert marks() == {"shaky": 3}
     outcomes = ("failed", "failed", "completed")
     assert books() == settled(3, "0.3", outcomes=outcomes)
-    charged = charged_bodies(project)
+    charged = [entry.body for entry in journal() if entry.kind == "reserve"]
     assert len({body["task_run"] for body in charged}) == 1
     assert [body["attempt"] for body in charged] == ["1", "2", "3"]
 
@@ -123,38 +119,6 @@ def test_a_retry_from_the_ui_after_exhaustion_and_a_new_term_pays_for_the_rest(
     stored = flow_run(run)
     assert (stored.state.name, stored.run_count) == ("Completed", 2)
     assert books(run=run).spent == "1.1"
-
-
-def test_two_executions_of_one_run_are_both_ended_by_a_refusal(project):
-    """As after a worker that was only thought to be lost; each release is made once.
-
-    PrefectHQ/prefect#12509, #8880, #17703
-    """
-    second_ended = threading.Event()
-
-    def twice():
-        value = steady(1)
-        if mark("flow") == 1:
-            assert second_ended.wait(60)
-            return value
-        return [steady(week) for week in range(11)]
-
-    report = in_flow(twice, make_flow=dp_flow)
-    with get_client(sync_client=True) as client:
-        run = client.create_flow_run(report).id
-    states = []
-    context = contextvars.copy_context()
-    first = threading.Thread(
-        target=lambda: states.append(context.run(execute, report, run))
-    )
-    first.start()
-    wait_until(lambda: marks()["flow"], "the first execution")
-    states.insert(0, execute(report, run))
-    second_ended.set()
-    first.join()
-    assert [state.name for state in states] == ["BudgetExhausted"] * 2
-    assert marks() == {"steady": 10, "flow": 2}
-    assert books() == settled(10, "1", refused=1)
 
 
 def time_out_in_body(run):

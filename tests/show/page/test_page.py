@@ -125,7 +125,7 @@ def test_hostile_names_are_text(shop):
         id=EVIL,
     )
     (refusal, *_) = section.refusals
-    body = {**refusal.body, "step": EVIL, "flow": EVIL, "fits": EVIL, "gate": EVIL}
+    newest = replace(refusal.newest, body={"message": EVIL}, at=EVIL)
     freeze = {"who": EVIL, "reason": EVIL, "at": EVIL}
     evil = replace(
         section,
@@ -136,7 +136,7 @@ def test_hostile_names_are_text(shop):
         ),
         guarantee=EVIL,
         terms=(replace(section.terms[-1], unit=EVIL, frozen=freeze),) * 2,
-        refusals=(replace(refusal, body=body),),
+        refusals=(replace(refusal, newest=newest, first=EVIL, times=2),),
         alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
         overview=replace(
             section.overview,
