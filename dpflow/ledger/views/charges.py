@@ -13,10 +13,10 @@ from operator import attrgetter, sub
 from typing import Any
 
 from dpflow.ledger.entry import Amounts, Entry
-from dpflow.ledger.journal import KINDS, charge_keys
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import account_key
-from dpflow.ledger.state import State
+from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
 _number = attrgetter("number")

@@ -1,0 +1,208 @@
+"""Many processes and threads, one budget: exactly as much is granted as there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger import following, open_ledger
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.gates import Gate as LedgerGate
+from dpflow.ledger.records import Granted, Replayed
+from tests.ledger.decision.test_reserved import ONE, REPORT, fits
+from tests.ledger.processes import Child, Gate
+from tests.ledger.run_reservations import drawn, held_run
+from tests.ledger.support import (
+    Place,
+    audit,
+    granted,
+    kinds,
+    make_ledger,
+    read,
+    request,
+    sums,
+    url,
+)
+from tests.sizes import spread
+
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
+PROCESSES = 8
+SMALL = Fraction(1, 10**6)
+
+
+def racers(
+    target: Callable[[int, Callable[[str], None]], None],
+    processes: int = PROCESSES,
+    ready: Callable[[], object] = lambda: None,
+) -> list[list[str]]:
+    """Start processes together, run `ready` here, and return what each said."""
+    gate = Gate()
+
+    def run(number: int) -> Callable[[Callable[[str], None]], None]:
+        def work(say: Callable[[str], None]) -> None:
+            gate.wait()
+            target(number, say)
+
+        return work
+
+    children = [Child(run(number)) for number in range(processes)]
+    gate.open()
+    ready()
+    ended = [child.end() for child in children]
+    assert {code for code, _ in ended} == {0}, ended
+    return [lines for _, lines in ended]
+
+
+@pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
+def test_processes_are_granted_the_budget_and_no_step_more(
+    path: Place, budget: int
+) -> None:
+    """Eight processes ask until they are refused; half of them never settle."""
+    ledger = make_ledger(path)
+    granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
+    ledger.close()
+
+    def ask(number: int, say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        while True:
+            try:
+                reservation = granted(ledger, PureDP(epsilon=SMALL))
+            except BudgetRefused:
+                return
+            say(reservation)
+            if number % 2:
+                ledger.settle(reservation)
+
+    said = [line for lines in racers(ask) for line in lines]
+    assert budget == len(said) == len(set(said))
+    kept = {name for (name,) in read(path, "SELECT id FROM charge")}
+    assert set(said) < kept
+    assert len(kept) == budget + 1
+    assert sum(sums(path)) == 1
+    assert kinds(path).count("refuse") == PROCESSES
+    audit(path)
+
+
+def test_one_process_makes_the_release_and_the_others_replay_it(
+    path: Place,
+) -> None:
+    """Eight runs of the same week: one charge."""
+    make_ledger(path).close()
+
+    def ask(number: int, say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        while True:
+            answer = ledger.reserve(request(ledger, "0.6", key="week/1"))
+            if isinstance(answer, Granted):
+                say("made")
+                ledger.settle(answer.reservation, value=f'"by {number}"')
+            elif isinstance(answer, Replayed):
+                say(answer.value)
+                return
+
+    said = racers(ask)
+    assert sum(lines.count("made") for lines in said) == 1
+    assert len({lines[-1] for lines in said}) == 1
+    assert sums(path) == (Fraction(6, 10), 0)
+    audit(path)
+
+
+def test_a_check_outside_the_transaction_is_found(
+    path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that were all told of room before exceed the budget."""
+    make_ledger(path).close()
+    monkeypatch.setattr(LedgerGate, "admits", lambda *_: True)
+    # The next process would find the first grant above the gate, and stop there.
+    monkeypatch.setattr(following, "check", lambda *_: None)
+    racers(lambda _, say: say(granted(open_ledger(url(path)), "1")))
+    assert sum(sums(path)) == PROCESSES
+
+
+def test_processes_under_another_name_take_nothing_of_a_reserved_share(
+    path: Place,
+) -> None:
+    """Two processes use the rest to the last hundredth; 52 of 52 runs fit, no 53rd."""
+    ledger = make_ledger(path)
+
+    def ask(_: int, say: Callable[[str], None]) -> None:
+        here = open_ledger(url(path))
+        while True:
+            try:
+                say(granted(here, "1", policies=[ONE], flow="somebody else"))
+            except BudgetRefused:
+                return
+
+    assert sum(map(len, racers(ask, 2))) == 48
+    assert not fits(ledger, ONE, "1e-12", None)
+    for _ in range(52):
+        granted(ledger, "1", policies=[ONE], flow=REPORT)
+    assert not fits(ledger, ONE, "1e-12", REPORT)
+    assert verify(ledger).bad == []
+    ledger.close()
+
+
+def draws(path: Place) -> int:
+    """Return how many steps drew from a run reservation."""
+    bodies = read(path, "SELECT body FROM entry WHERE kind = 'reserve'")
+    return sum("preflight" in json.loads(body) for (body,) in bodies)
+
+
+def test_processes_draw_what_the_run_holds_and_no_more(path: Place) -> None:
+    """Ten steps are held, the budget is full: ten are drawn, whoever asks first."""
+    ledger = make_ledger(path)
+    held_run(ledger, ["0.02"] * 10)
+    granted(ledger, "0.8")
+    ledger.close()
+
+    def ask(_: int, say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        while True:
+            try:
+                step = drawn(ledger, "0.02")
+            except BudgetRefused:
+                return
+            assert not step.beyond
+            say(step.reservation)
+            ledger.settle(step.reservation)
+
+    said = [line for lines in racers(ask, 4) for line in lines]
+    assert len(said) == len(set(said)) == draws(path) == 10
+    assert sums(path) == (Fraction(2, 10), Fraction(8, 10))
+    audit(path)
+
+
+def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None:
+    """Whatever was not drawn when the run was sealed is returned, and only that."""
+    ledger, run = make_ledger(path), "run/0"
+    held_run(ledger, ["0.001"] * 40, run=run)
+
+    def ask(_: int, say: Callable[[str], None]) -> None:
+        here = open_ledger(url(path))
+        for _ in range(10):
+            asked = request(here, "0.001", preflights=(run,))
+            (answer,) = here.reserve_many([asked])
+            if not isinstance(answer, Granted):
+                say("late" if "sealed" in str(answer) else repr(answer))
+                return
+            say("beyond" if answer.beyond else "drawn")
+            here.settle(answer.reservation)
+
+    def seal() -> None:
+        # The first draw tells that the others are under way.
+        while draws(path) == 0:
+            pass
+        assert ledger.seal(run, outcome="completed")
+
+    said = [line for lines in racers(ask, 4, seal) for line in lines]
+    assert set(said) <= {"drawn", "late"}
+    assert sums(path) == (said.count("drawn") * Fraction(1, 1000), 0)
+    assert verify(ledger).bad == []
+    ledger.close()
+    audit(path)
