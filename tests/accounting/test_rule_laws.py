@@ -167,9 +167,7 @@ def test_every_theorem_stands_in_the_table() -> None:
 @pytest.mark.parametrize("rule", STEADY, ids=names)
 @settings(max_examples=scaled(12), deadline=None)
 @given(costs=st.lists(COSTS, max_size=8), data=st.data())
-def test_the_order_of_charges_is_irrelevant(
-    rule: Rule, costs: list[Cost], data: st.DataObject
-) -> None:
+def test_the_order_of_charges_is_irrelevant(rule, costs, data):
     """Any order leaves the same tally; holding, settling and voiding are exact."""
     costs = priced(rule, [*costs, TENTH])
     tally = total(rule, costs)
@@ -204,9 +202,7 @@ def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -
     times=st.integers(1, 400),
     share=st.fractions(Fraction(1, 2), 1, max_denominator=20),
 )
-def test_a_smaller_budget_never_admits_more(
-    rule: Rule, costs: list[Cost], times: int, share: Fraction
-) -> None:
+def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
     """With the same constants: less epsilon, less delta, or a rarer failure."""
     pinned = rule.parameters()
     fewer = [{"delta": Fraction(pinned["delta"]) * share}]

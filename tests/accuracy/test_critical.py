@@ -76,9 +76,7 @@ def naive(cost: Refined, target: Target) -> StoppingRule:
     ("truth", "within"),
     [(0, "100%"), (10, "50%"), (60, "50%"), (60, "10%"), (528, "10%")],
 )
-def test_the_interval_at_the_stop_holds_the_true_number(
-    truth: float, within: str
-) -> None:
+def test_the_interval_at_the_stop_holds_the_true_number(truth, within):
     """At least 95 of 100 times, whatever the true number is."""
     rule = rule_for(COST, Target.read(within))
     assert covered(COST, rule, truth) >= 0.95 * RUNS
@@ -125,9 +123,7 @@ def laplace_law(scale: Fraction, noise: np.ndarray) -> np.ndarray:
     ("within", "least"),
     [("10%", 0.04), ("50%", 0.035), ("100%", 0.02), ("300%", 0.03), (500, 0.045)],
 )
-def test_laplace_intervals_hold_the_true_number(
-    within: str | int, least: float
-) -> None:
+def test_laplace_intervals_hold_the_true_number(within, least):
     """By the exact law, for each of many numbers, and not by much too wide."""
     rule = stopping_rule(Target.read(within), tuple(SCALES), Fraction(1))
     truths = np.concatenate([[0.0], np.geomspace(20, 12_000, 40)]).round() + 0.999
@@ -220,9 +216,7 @@ def exactly(
     # Spreads that nearly agree: the integrand falls within a small part of a spread.
     + [((first, last), 0) for first, last in ((10.0, 9.99), (10.0, 9.9999999))],
 )
-def test_what_is_missed_is_bounded_by_50_digit_sums(
-    truth: float, spreads: tuple[float, float], step: float
-) -> None:
+def test_what_is_missed_is_bounded_by_50_digit_sums(truth, spreads, step):
     """For two draws the bound is exact but for the cells, which only add to it."""
     times, share = 2.1, 0.25
     bound = missed(times, share, spreads, step)

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.quick
     ("within", "size", "relative"),
     [("10%", Fraction(1, 10), True), (25, Fraction(25), False), ("2.5", 2.5, False)],
 )
-def test_a_share_or_a_distance_is_read(
-    within: str, size: Fraction, relative: bool
-) -> None:
+def test_a_share_or_a_distance_is_read(within, size, relative):
     """At 95 % where nothing else is said."""
     assert Target.read(within) == Target(size, relative, Fraction(95, 100))
     assert Target.read(within, 0.9) == Target.read(within, "90%")

@@ -63,9 +63,7 @@ STEP_SIZES = st.sampled_from([Fraction(x) for x in ("0.1", "0.5", "0.9", "2")])
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(STEP_SIZES, st.integers(1, 4), st.data())
-def test_theorem_15_against_all_families(
-    size: Fraction, count: int, data: st.DataObject
-) -> None:
+def test_theorem_15_against_all_families(size, count, data):
     """The maximum over every family of stopped sequences, of steps with a delta too."""
     lost = ["0"] if count > 2 else ["0", "0.01", "0.3"]
     step = (size, Fraction(data.draw(st.sampled_from(lost))))
@@ -122,9 +120,7 @@ TENTH = Fraction(1, 10)
         ((2, 4, 6), "0.05", (0.435, 0.333, 0.7557)),
     ],
 )
-def test_stopping_early_keeps_delta(
-    stops: tuple[int, ...], delta: str, shares: tuple[float, float, float]
-) -> None:
+def test_stopping_early_keeps_delta(stops, delta, shares):
     """Lemma 11 keeps delta with room to spare; Theorem 15 spends all of it, soundly.
 
     The shares are what Theorem 15 says Lemma 11 spends, and what the game reaches of

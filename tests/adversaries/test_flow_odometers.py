@@ -80,9 +80,7 @@ def reading(theorem: str, options: dict) -> float:
 
 
 @pytest.mark.parametrize(("theorem", "options"), ODOMETERS)
-def test_a_flows_releases_alone_may_lose_more_than_its_reading(
-    theorem: str, options: dict
-) -> None:
+def test_a_flows_releases_alone_may_lose_more_than_its_reading(theorem, options):
     """Nearly always, though the reading may fail with probability delta only."""
     bound = reading(theorem, options)
     assert bound < OF_B / 2
@@ -94,9 +92,7 @@ def test_a_flows_releases_alone_may_lose_more_than_its_reading(
 
 
 @pytest.mark.parametrize(("theorem", "options"), ODOMETERS)
-def test_a_reading_bounds_the_flows_steps_given_all_that_was_released(
-    theorem: str, options: dict
-) -> None:
+def test_a_reading_bounds_the_flows_steps_given_all_that_was_released(theorem, options):
     """Each answer of A given B's: that loss is what A was charged for."""
     bound = reading(theorem, options)
     for bit, answer in itertools.product(BITS, BITS):

@@ -156,9 +156,7 @@ def mechanisms(draw: st.DrawFn) -> Finite:
 
 @settings(max_examples=scaled(24), deadline=None)
 @given(st.lists(mechanisms(), min_size=1, max_size=2), st.data())
-def test_composition_of_random_mechanisms(
-    library: list[Finite], data: st.DataObject
-) -> None:
+def test_composition_of_random_mechanisms(library, data):
     """For random finite mechanisms and partitions, no adversary exceeds delta."""
     largest = max(float(m.cost.delta) for m in library)
     share = data.draw(st.sampled_from([1.0, 1.5, 2.0, 3.0]))
@@ -218,9 +216,7 @@ def sparse_vector_loss(cost: SparseVector, found: int, below: int) -> float:
 @pytest.mark.parametrize(
     ("threshold", "answers", "positives"), [("0.4", "0.6", 2), ("1", "1", 3)]
 )
-def test_sparse_vector_reaches_lemma_8(
-    threshold: str, answers: str, positives: int
-) -> None:
+def test_sparse_vector_reaches_lemma_8(threshold, answers, positives):
     """The loss of each cell approaches its epsilon and never passes it."""
     cost = SparseVector(
         positives=positives, epsilon_threshold=threshold, epsilon_answers=answers

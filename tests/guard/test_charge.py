@@ -123,16 +123,7 @@ def a_coroutine():
     return later()
 
 
-def a_stream():
-    """Return what will read the data when someone iterates and awaits."""
-
-    async def stream():
-        yield read_private()
-
-    return stream()
-
-
-@pytest.mark.parametrize("lazy", [a_generator, a_coroutine, a_stream])
+@pytest.mark.parametrize("lazy", [a_generator, a_coroutine])
 def test_an_output_that_is_yet_to_be_computed_is_refused(shop, lazy):
     """It would read the data after the settlement, outside the guard."""
     step = guarded(dataset="shop", cost=TENTH, name="lazy")(lazy)

@@ -10,7 +10,6 @@ import pytest
 from dpflow import (
     Composed,
     EarlyStopping,
-    Gaussian,
     Laplace,
     OutputDP,
     PureDP,
@@ -18,7 +17,6 @@ from dpflow import (
     iterations,
     spend,
 )
-from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
 from dpflow.rounding import number_from_text
@@ -78,21 +76,6 @@ def test_under_output_a_stop_is_a_cell(
     assert used() == pytest.approx(epsilons[stop], rel=1e-12)
     assert used() >= epsilons[stop]
     assert used("delta") == Fraction(1, 10**7)
-
-
-@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp"])
-def test_adaptive_filters_charge_the_substeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theorem: str
-) -> None:
-    """As many steps as ran, in the filter's own currency."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy.replace("basic", theorem))
-    step = Gaussian(sensitivity=1, sigma=20)
-    stopped_at(3, EarlyStopping(step, stops=(5, 10)))
-    rule = make_filter(theorem, epsilon=1, delta="1e-6")
-    price = rule.price(step)
-    expected = rule.named(price + price + price)
-    assert account().spent == expected
 
 
 def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:

@@ -10,20 +10,21 @@ import pytest
 
 from dpflow.config import LEDGER_VARIABLE
 from dpflow.exceptions import (
+    ConfigurationError,
     LedgerCorrupt,
-    LedgerMissing,
     PolicyError,
     UnknownDataset,
 )
 from dpflow.guard import project
 from dpflow.guard.project import current_project
+from dpflow.guard.request import current_place
 from dpflow.ledger import create_ledger
 from tests.ledger.processes import Child
 from tests.projects import (
     POLICY,
-    ledger_away,
     make_project,
     rewrite_policy,
+    run_python,
 )
 
 pytestmark = pytest.mark.quick
@@ -89,13 +90,6 @@ def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
     assert people.budget.epsilon == 2
 
 
-def test_a_missing_ledger_is_told_and_found_when_it_is_back(shop):
-    """An error of the first call is not kept."""
-    with ledger_away(shop), pytest.raises(LedgerMissing):
-        current_project()
-    assert list(current_project().policies) == ["shop"]
-
-
 def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
     """The child opens it for itself, instead of waiting for a thread it has not."""
     opening, go_on = threading.Event(), threading.Event()
@@ -118,3 +112,30 @@ def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
     thread.join(30)
     assert spoke
     assert child.end()[1] == [current_project().ledger.id]
+
+
+WITHIN = """
+import json, sys
+from types import SimpleNamespace as Facts
+from prefect.context import FlowRunContext
+from dpflow.guard.request import current_place
+assert "dpflow.prefect" not in sys.modules
+run = Facts(id="1", parent_task_run_id=None, deployment_id=None)
+with FlowRunContext.model_construct(flow=Facts(name="report"), flow_run=run):
+    print(json.dumps([flow.name for flow in current_place().flows]))
+"""
+
+
+def test_a_flow_of_prefect_is_found_without_its_part_of_dpflow():
+    """The guard loads that part, or the flow's share would be passed by."""
+    assert run_python(WITHIN) == ["report"]
+
+
+def test_a_step_within_prefect_is_refused_where_its_part_is_missing(monkeypatch):
+    """The guard cannot tell which flow is around it."""
+    monkeypatch.setattr("dpflow.guard.request.place_finders", [])
+    monkeypatch.setattr("dpflow.guard.request.load_prefect", lambda: None)
+    assert current_place("report").named == "report"
+    monkeypatch.setattr("dpflow.guard.request._within_prefect", lambda: True)
+    with pytest.raises(ConfigurationError, match=r"Import `dpflow\.prefect` first"):
+        current_place("report")

@@ -149,7 +149,6 @@ def test_a_scale_that_cannot_be_drawn_is_refused_before_it_is_charged(
 ) -> None:
     """A sigma between two floats has no discrete Gaussian of OpenDP's."""
     make_project(tmp_path, monkeypatch, CURVES)
-    before = rows(tmp_path)
     step = guarded(dataset="shop", cost=DiscreteGaussian(sensitivity=1, sigma="1e9"))(
         lambda: release(1)
     )

@@ -26,13 +26,9 @@ class Plain:
     """A class that nobody declared."""
 
 
-class Base:
-    """A class of which one that inherits is declared."""
-
-
 @releasable
 @dataclass(frozen=True)
-class Summary(Base):
+class Summary:
     """A declared class."""
 
     customers: int

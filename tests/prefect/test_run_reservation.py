@@ -247,21 +247,13 @@ def test_a_function_of_the_parameters_declares_it(make_project):
     def declared(week: str) -> RunCosts:
         return RunCosts(costs={"shop": [TENTH] * 2}, partitions={"shop": [week]})
 
-    @dp_flow(name="report", reserve_run=declared)
     def report(week: str, other: int = 1):
         return weekly(week)
 
-    assert report("w1") == "w1"
+    assert dp_flow(name="report", reserve_run=declared)(report)("w1") == "w1"
     part = account(kind="partition")
     assert (part.spent["epsilon"], part.reserved["epsilon"]) == ("0.1", "0")
-
-    def monthly(month: str) -> dict[str, list[PureDP]]:
-        return {"shop": [TENTH] * len(month)}
-
-    @dp_flow(name="report", reserve_run=monthly)
-    def wrong(week: str):
-        return weekly(week)
-
+    wrong = dp_flow(name="report", reserve_run=lambda month: {"shop": [month]})(report)
     with pytest.raises(ConfigurationError, match="asks for month"):
         wrong("w2")
 

@@ -143,21 +143,15 @@ def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) ->
 
     monkeypatch.setattr(AssetContext, "emit_events", spy)
     key = "dpflow://shop/count"
-    count = dp_task(
-        dataset="shop", cost=TENTH, release_key="count", assets=[Asset(key=key)]
-    )(kept)
+    count = total.with_options(assets=[Asset(key=key)])
     renamed = count.with_options(name="renamed")
-    in_flow(lambda: (count(), count(), renamed.with_options(name="kept")()))()
+    steps = (count, count, renamed.with_options(name="total"))
+    in_flow(lambda: [step([CANARY], "good") for step in steps])()
     assert [asset.key for asset in renamed.assets] == [key]
     assert [keys for keys, _ in seen] == [{key}, set(), set()]
     facts = seen[0][1][key]
     assert (facts["epsilon"], facts["delta"], facts["unit"]) == ("1", "0", "customer")
     assert facts["cost"] == TENTH.describe()
-
-
-def kept() -> int:
-    """Stand for a release."""
-    return 1
 
 
 class TestBlock(BlockStandardTestSuite):

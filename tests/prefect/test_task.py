@@ -129,21 +129,15 @@ def test_a_refusal_is_not_served_from_the_cache(project):
     """With persisted results a refusal must not be remembered as an answer."""
     costs = [PureDP(epsilon=2), TENTH]
 
-    @dp_task(
-        dataset="shop",
-        cost=lambda: costs[0],
-        cache_policy=INPUTS,
-        persist_result=True,
-    )
-    def customers(week: str) -> int:
-        return 42
-
+    options = {"cache_policy": INPUTS, "persist_result": True, "name": "customers"}
+    step = dp_task(dataset="shop", cost=lambda: costs[0], **options)
+    customers = step(lambda week: week)
     # An argument of this test alone: INPUTS keys are shared by all tasks.
     report = in_flow(lambda: customers("cache-of-a-refusal", return_state=True))
     first = report(return_state=True).result(raise_on_failure=False)
     assert first.name == "BudgetRefused"
     costs.pop(0)
-    assert report().result() == 42
+    assert report().result() == "cache-of-a-refusal"
 
 
 def test_every_way_to_ask_gets_the_value_of_a_replay(project):

@@ -93,9 +93,7 @@ def test_a_description_makes_the_same_cost(cost: Refined) -> None:
         (DiscreteLaplace(sensitivity=1, scale=5), 80),
     ],
 )
-def test_noise_that_cannot_be_refined_is_refused(
-    finest: object, coarsest: object
-) -> None:
+def test_noise_that_cannot_be_refined_is_refused(finest, coarsest):
     """Each draw is finer than the one before, and there are at most 200."""
     with pytest.raises(InvalidCost):
         Refined(finest, coarsest=coarsest)  # type: ignore[arg-type]

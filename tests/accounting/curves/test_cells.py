@@ -34,9 +34,7 @@ def cells(*epsilons: Fraction | str) -> OutputDP:
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(EPSILONS, EPSILONS, ORDERS, st.fractions(-1, 1, max_denominator=50))
-def test_one_line_is_above_all_cells(
-    first: Fraction, second: Fraction, order: Fraction, at: Fraction
-) -> None:
+def test_one_line_is_above_all_cells(first, second, order, at):
     """For all losses of all cells: the ratio's power is below a line through (1, 1)."""
     cost = cells(first, second, "0")
     a, least, most = real(order), MP.mpf(1), MP.inf
@@ -77,9 +75,7 @@ def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:
 
 @pytest.mark.parametrize("name", ["filter", "odometer"])
 @pytest.mark.parametrize("options", [{"order": 8}, {"orders": [4, 8]}])
-def test_all_rules_with_divergences_settle_cells(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_all_rules_with_divergences_settle_cells(name, options):
     """With one order or several, each order by its own slope."""
     if name == "filter":
         rule: Any = make_filter("rdp", epsilon=3, delta="1e-6", **options)

@@ -160,9 +160,7 @@ def deltas(law: Law, decay: Fraction, reach: int) -> list[Fraction]:
 
 @pytest.mark.parametrize("decay", [Fraction(1, 50), Fraction(2, 3), Fraction(99, 100)])
 @pytest.mark.parametrize("shifts", [(1, 1), (2, 1), (3, 3), (5, 2), (2, 2, 1)])
-def test_no_vector_is_worse_than_one_number(
-    shifts: tuple[int, ...], decay: Fraction
-) -> None:
+def test_no_vector_is_worse_than_one_number(shifts, decay):
     """In whole numbers and fractions of them; a shift by one less would be too few."""
     law = discrete_laplace(shifts[0], decay)
     for shift in shifts[1:]:

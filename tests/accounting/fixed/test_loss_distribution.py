@@ -36,9 +36,7 @@ GAP = Fraction(3, 10**5)
     st.sampled_from([None, "0.5", "4", "100"]),
     st.sampled_from(["0.4", "1e-3", "1e-6", "1e-12", "1e-25"]),
 )
-def test_exact_compositions_are_met_from_above(
-    epsilon: str, count: int, sigma: str | None, delta: str
-) -> None:
+def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     """Where the exact composition is known, the grid is just above it."""
     parts: Parts = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:

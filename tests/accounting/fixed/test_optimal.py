@@ -11,16 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, GaussianDP, PureDP
+from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
 from dpflow.accounting.fixed.optimal import (
     MOST_LOSSES,
-    FixedSequence,
     fixed_delta,
     fixed_epsilon,
     shortest_improvable,
-    without_substeps,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import MP, real
@@ -51,9 +48,7 @@ def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
     st.data(),
     st.one_of(st.just(Fraction(0)), decimals(1e-30, 0.01)),
 )
-def test_kov_theorem(
-    epsilon: Fraction, count: int, data: st.DataObject, own: Fraction
-) -> None:
+def test_kov_theorem(epsilon, count, data, own):
     """On the lattice, delta is KOV's sum, for steps with and without a delta."""
     i = data.draw(st.integers(1, count // 2)) if count > 1 else 0
     eps = real(epsilon)
@@ -80,9 +75,7 @@ def test_kov_theorem(
     ),
     decimals(0.0001, 6),
 )
-def test_unequal_steps_by_enumeration(
-    steps: list[tuple[Fraction, str]], epsilon: Fraction
-) -> None:
+def test_unequal_steps_by_enumeration(steps, epsilon):
     """Delta equals the sum over all outcomes of four-valued randomized responses."""
     pairs = []
     for size, lost in steps:
@@ -116,9 +109,7 @@ def gaussian_delta(epsilon: Any, mu: Any) -> Any:
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(decimals(1e-3, 1e6), st.integers(1, 1000), decimals(1e-30, 0.5))
-def test_gaussians_are_inverted_exactly(
-    sigma: Fraction, count: int, delta: Fraction
-) -> None:
+def test_gaussians_are_inverted_exactly(sigma, count, delta):
     """The epsilon of Gaussians is the root of their delta, from above."""
     found = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
     mu = MP.sqrt(count) / real(sigma)
@@ -165,9 +156,7 @@ def test_gaussian_and_responses_by_quadrature() -> None:
     st.one_of(st.none(), decimals(0.5, 1e3)),
     decimals(1e-25, 0.4),
 )
-def test_epsilon_inverts_delta(
-    epsilon: Fraction, count: int, sigma: Fraction | None, delta: Fraction
-) -> None:
+def test_epsilon_inverts_delta(epsilon, count, sigma, delta):
     """The epsilon at delta is sound, and nothing smaller is."""
     parts: tuple[tuple[Cost, int], ...] = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
@@ -195,19 +184,6 @@ def test_minimal_lengths_of_hartmann_table_1() -> None:
         for places, length in enumerate(row, start=3):
             delta = Fraction(1, 10**places)
             assert length == shortest_improvable(Fraction(epsilon), delta)
-
-
-def test_normal_form_counts_each_step_once() -> None:
-    """Iterated and composed costs are their steps; a mu is worth its Gaussian."""
-    parts = (
-        (Composed(TENTH, Repeated(TWENTY, 4)), 2),
-        (TENTH, 1),
-        (GaussianDP(mu="0.05"), 3),
-    )
-    assert {TENTH: 3, TWENTY: 8, GaussianDP(mu="0.05"): 3} == dict(
-        without_substeps(parts)
-    )
-    assert FixedSequence.of(parts) == FixedSequence.of(((TENTH, 3), (TWENTY, 11)))
 
 
 def test_what_cannot_be_composed_is_refused() -> None:

@@ -133,9 +133,7 @@ def test_accountants_by_hand() -> None:
     st.sets(st.integers(1, 60), min_size=1, max_size=4).map(sorted),
     st.sampled_from(fractions("1e-3", "1e-6", "1e-12")),
 )
-def test_solving_theorem_15_spends_what_lemma_11_leaves(
-    epsilon: Fraction, own: Fraction, stops: list[int], delta: Fraction
-) -> None:
+def test_solving_theorem_15_spends_what_lemma_11_leaves(epsilon, own, stops, delta):
     """The solved epsilons are certified, and never above those of Lemma 11."""
     if 2 * stops[-1] * own * len(stops) >= delta:
         own = Fraction(0)

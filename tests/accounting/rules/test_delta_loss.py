@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
@@ -51,9 +50,7 @@ def split(theorem: str, **options: object) -> Filter:
     ],
     ids=repr,
 )
-def test_a_step_costs_what_is_left_of_it_and_its_delta(
-    theorem: str, cost: Cost, rest: Cost, delta: str
-) -> None:
+def test_a_step_costs_what_is_left_of_it_and_its_delta(theorem, cost, rest, delta):
     """The loss as the filter without a split prices it; the delta exactly."""
     loss = make_filter(theorem, epsilon=3, delta="9e-7").price(rest).amounts
     assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))

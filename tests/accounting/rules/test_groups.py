@@ -88,9 +88,7 @@ def test_three_units_at_once() -> None:
     epsilon=st.fractions(min_value="1e-6", max_value=2),
     exponent=st.integers(min_value=-35, max_value=-14),
 )
-def test_delta_is_the_iterated_definition_rounded_up(
-    size: int, epsilon: Fraction, exponent: int
-) -> None:
+def test_delta_is_the_iterated_definition_rounded_up(size, epsilon, exponent):
     """Compared with the sum of the geometric series in 50 digits."""
     delta = Fraction(10) ** exponent
     grouped = group_cost(ApproxDP(epsilon=epsilon, delta=delta), size)

@@ -88,9 +88,7 @@ def test_stopping_early_by_lemma_11() -> None:
         max_size=25,
     )
 )
-def test_it_is_algorithm_1(
-    rounds: list[tuple[list[Fraction], Fraction, int]],
-) -> None:
+def test_it_is_algorithm_1(rounds):
     """Admission is that of the paper's composition experiment, in any order."""
     left_epsilon, left_delta = Fraction(1), Fraction("3e-7")
     spent, charges = RULE.zero(), []

@@ -36,9 +36,7 @@ def made(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [("2.5", "0.000001"), ("3", "9e-7"), ("2", "8e-7")]
 )
-def test_a_lower_budget_keeps_what_prices_a_step(
-    theorem: str, options: dict, epsilon: str, delta: str
-) -> None:
+def test_a_lower_budget_keeps_what_prices_a_step(theorem, options, epsilon, delta):
     """Tallies go on; the derived order is not tuned again."""
     before = made(theorem, options)
     after = tightened_filter(before.parameters(), epsilon=epsilon, delta=delta)
@@ -62,9 +60,7 @@ def test_a_lower_budget_keeps_what_prices_a_step(
     st.integers(1, 100),
     st.lists(st.tuples(st.integers(2, 40), st.integers(1, 60)), max_size=6),
 )
-def test_what_the_smaller_filter_admits_the_larger_admits(
-    form: tuple[str, dict], epsilon: int, delta: int, steps: list[tuple[int, int]]
-) -> None:
+def test_what_the_smaller_filter_admits_the_larger_admits(form, epsilon, delta, steps):
     """Whatever was charged, in whatever mixture."""
     theorem, options = form
     if theorem == "individual":

@@ -64,7 +64,6 @@ assert_type(load, PrivateTask[[str], list[float]])  # type: ignore[assert-type]
 assert_type(count.step.name, str)
 assert_type(report("1997-01"), float)
 assert_type(report.with_options(retries=1)("1997-01"), float)
-report.to_deployment("nightly", cron="0 6 * * 1", paused=True)
 report.to_deployment("nightly", crn="0")  # type: ignore[call-overload,call-arg,unused-ignore]
 flow_of: Flow[..., float] = report
 awaited: Callable[[list[float]], Coroutine[Any, Any, float]] = mean.fn

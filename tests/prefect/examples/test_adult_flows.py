@@ -105,8 +105,14 @@ def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, c
     asked = []
 
     def ranged(values, *, shift):
+        """Take the draw of the running step, and report the cell of an answer."""
         assert values is aged
-        return interquartile_range_of(answers[len(asked)], asked, shift)
+        answer = answers[len(asked)]
+        asked.append(shift)
+        execution = current_execution("a test")
+        execution.claim_draw("a test")
+        execution.report("none" if answer is None else "answer")
+        return answer
 
     first = 0.0 if answers[0] is None else 0.5
     monkeypatch.setattr(typical_age, "coin", lambda: first)
@@ -119,15 +125,6 @@ def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, c
     assert found.median == pytest.approx(38, abs=80)
     assert spent() == 1
     assert spent("delta") == (found.tries + 1) * Fraction("1e-6")
-
-
-def interquartile_range_of(answer, asked, shift):
-    """Take the draw of the running step, and report the cell of an answer."""
-    asked.append(shift)
-    execution = current_execution("a test")
-    execution.claim_draw("a test")
-    execution.report("none" if answer is None else "answer")
-    return answer
 
 
 def test_either_discretization_is_asked_first(people, monkeypatch):

@@ -7,10 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import PoissonSampledGaussian, Repeated
+from dpflow import PoissonSampledGaussian, Repeated, load_policy
 from dpflow.accounting import make_filter
-from dpflow.guard.project import current_project
-from dpflow.ledger.views import accounts
 from flows import adaptive_noise, adult, fine_tuning, individual_table, mnist
 from flows.adaptive_noise import (
     ADAPTIVE_GOAL,
@@ -23,25 +21,27 @@ from flows.adaptive_noise import (
 )
 from flows.rounds import Strategy
 from tests import adult_people, mnist_images
+from tests.projects import ROOT, account
 
 PEOPLE = 500
 
 
-@pytest.fixture
-def digits(examples, tmp_path, monkeypatch):
-    """Give the flows digits."""
+CACHED = (mnist._table, fine_tuning.halves, fine_tuning.pretrained)
+
+
+@pytest.fixture(params=[mnist.MNIST], ids=["mnist"])
+def digits(request, examples, tmp_path, monkeypatch):
+    """Give the flows digits, or clothes that are made-up digits."""
     folder = tmp_path / "data"
     folder.mkdir()
-    mnist_images.write(folder, monkeypatch)
+    mnist_images.write(folder, monkeypatch, request.param)
     yield folder
-    mnist._table.cache_clear()
+    for each in CACHED:
+        each.cache_clear()
 
 
 def test_the_numbers_of_the_policy_are_those_of_the_meter():
     """A share and a halt that the flow's arithmetic would otherwise get wrong."""
-    from dpflow import load_policy
-    from tests.projects import ROOT
-
     policy = load_policy(ROOT / "policies" / "mnist.yaml")
     for name in ("adaptive-noise", "stop-at-goal"):
         share = policy.flows[name]
@@ -85,28 +85,11 @@ def test_the_study_compares_all_strategies_and_draws(digits):
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture
-def clothes(examples, tmp_path, monkeypatch):
-    """Give the flows clothes that are the made-up digits."""
-    folder = tmp_path / "clothes"
-    folder.mkdir()
-    mnist_images.write(folder, monkeypatch, mnist.FASHION)
-    forgotten = (mnist._table, fine_tuning.halves, fine_tuning.pretrained)
-    for each in forgotten:
-        each.cache_clear()
-    yield folder
-    for each in forgotten:
-        each.cache_clear()
-
-
-def test_fine_tuning_is_charged_what_the_theorem_says(clothes):
+@pytest.mark.parametrize("digits", [mnist.FASHION], indirect=True, ids=["fashion"])
+def test_fine_tuning_is_charged_what_the_theorem_says(digits):
     """Sampled steps and counts: the ledger agrees with the filter, and with Meter."""
     rounds = fine_tuning.fine_tuning(300, hidden=2, most=2)
-    (share,) = [
-        each
-        for each in accounts(current_project().ledger, "fashion")
-        if (each.kind, each.name) == ("flow", "fine-tuning")
-    ]
+    share = account("fashion", "flow")
     rule = make_filter("rdp", epsilon="6", delta="1e-5")
     steps = [
         PoissonSampledGaussian(
