@@ -18,12 +18,11 @@ from tests.hunts.machinery.crash_vfs import (
     ApswStorage,
     Disk,
     NotingVFS,
-    plain_connection,
 )
 from tests.hunts.machinery.memory import Hook, empty_ledger, nth
 from tests.hunts.machinery.support import (
     SimulatedOwners,
-    asked,
+    audited,
     figure,
 )
 from tests.hunts.machinery.trials import (
@@ -35,8 +34,6 @@ from tests.hunts.machinery.trials import (
     reserve_many,
 )
 from tests.hunts.test_power_cut import POLICY, broken_promise
-from tests.ledger.auditor import audit
-from tests.ledger.columns import show_columns
 from tests.ledger.support import request
 from tests.sizes import SCALE
 
@@ -69,10 +66,7 @@ def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> No
     vfs.fault = lambda _: None
     base.close()
     vfs.unregister()
-    connection = plain_connection(path)
-    facts = audit(asked(show_columns(connection)), CAP)
-    connection.close()
-    check(trial, facts, aims)
+    check(trial, audited(path, CAP), aims)
 
 
 @pytest.mark.parametrize(("kind", "once"), DISK)

@@ -96,7 +96,6 @@ def try_one(
 ) -> bool:
     """Do one thing that fails somewhere; say whether a failure came."""
     do, aims = action
-    url = f"sqlite:///{storage.path}"
     came = False
 
     def hook(sql: str) -> None:
@@ -112,14 +111,14 @@ def try_one(
     storage.before = storage.after = nothing
     if told is None:
         trial.sure.update(aims)
-    facts = audited(url, CAP)
+    facts = audited(storage.path, CAP)
     check(trial, facts, aims)
     done = all(facts.states.get(name) == aim for name, aim in aims.items())
     # The same again, in peace: it ends where it should have.
     again = attempt(do)
     assert again is None or (done and isinstance(again, ReservationConflict)), again
     trial.sure.update(aims)
-    check(trial, audited(url, CAP), aims)
+    check(trial, audited(storage.path, CAP), aims)
     counts["failures"] += came
     counts["acknowledged" if told is None else "refused"] += 1
     return came

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import shutil
 import sys
 import warnings
@@ -23,14 +22,13 @@ from tests.hunts.machinery import interrupts
 from tests.hunts.machinery.interrupts import (
     Steps,
     by_line,
-    by_signal,
     interrupted,
     lines_of,
     patient,
 )
 from tests.hunts.machinery.support import figure, first_seed, memory_folder
 from tests.projects import ledger_file, make_project
-from tests.sizes import SCALE, scaled
+from tests.sizes import SCALE
 
 #: More than all steps of a campaign cost.
 POLICY = """\
@@ -97,23 +95,6 @@ def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool)
         tried, number = tried + 1, number + every
     assert tried >= count // every
     figure(f"interrupted lines, keyed={keyed}", seed=seed, tried=tried, wrong=wrong)
-    assert wrong == {}
-    look(shop, steps.bodies())
-
-
-def test_an_interrupt_at_any_moment_leaves_no_lock_behind(shop: Path):
-    """A signal comes inside the standard library as well."""
-    steps = Steps(shop, keyed=True)
-    steps.run("first")
-    seed = first_seed()
-    chance, wrong, tried = random.Random(seed), dict[str, list[str]](), 0
-    for number in range(scaled(20)):
-        how = by_signal(chance.uniform(0.0001, 0.04))
-        where, found = interrupted(steps, f"moment-{number}", how)
-        tried += bool(where)
-        if found:
-            wrong[f"moment {number}, {where}"] = found
-    figure("interrupts by signals", seed=seed, tried=tried, wrong=wrong)
     assert wrong == {}
     look(shop, steps.bodies())
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from dpflow import PureDP
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.machinery.memory import IDENTITY, SECRET
-from tests.hunts.machinery.storm import Told, drain, storm, work
+from tests.hunts.machinery.storm import POLICY, place_of, storm
 from tests.hunts.machinery.support import (
     audited,
     figure,
@@ -25,8 +24,7 @@ from tests.hunts.machinery.support import (
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.faults import FaultyConnection, FaultySqlite
 from tests.ledger.processes import Child, die
-from tests.ledger.support import make_policy
-from tests.sizes import SCALE
+from tests.sizes import SCALE, scaled
 
 #: More statements than any operation has.
 MOST = 80
@@ -90,7 +88,7 @@ def die_at_every_point(
 
         _, (first, *rest) = Child(run).end()
         sure, aims = json.loads(first)
-        states = audited(f"sqlite:///{path}", CAP).states
+        states = audited(path, CAP).states
         for name, state in aims.items():
             allowed = {state} if rest else {state, sure.get(name)}
             assert states.get(name) in allowed, "neither before nor after"
@@ -122,43 +120,16 @@ def test_points_find_a_lazy_commit(folder: Path) -> None:
 # Storms
 
 
-def start(url: str, budget: Fraction) -> Callable[[Callable[[str], None]], None]:
-    """Return what a worker does with a ledger of its own."""
-    policy = make_policy(budget=f"{{epsilon: {float(budget):g}}}")
-
-    def run(say: Callable[[str], None]) -> None:
-        work(open_ledger(url), policy, PureDP(epsilon="0.001"), say)
-
-    return run
-
-
 def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
-    """Workers are killed at any moment and replaced; what they were told stays true."""
-    create_ledger(ledger_url).close()
-    seed, told = first_seed(), Told()
-    budget = Fraction(1000)
-    seconds = max(3, 3 * SCALE)
-    counts = storm(start(ledger_url, budget), seconds=seconds, seed=seed, told=told)
-    facts = audited(ledger_url, budget)
-    told.check(facts)
-    kept = sum(state != "void" for state in facts.states.values())
-    assert facts.total() == kept * Fraction(1, 1000), "not charged in full"
-    states = Counter(facts.states.values())
-    figure("kill storm", violations=0, seed=seed, **counts, left_open=states["open"])
+    """Workers are killed at any moment while the budget runs out, and replaced.
 
-
-def test_a_budget_that_ends_in_a_storm_is_exact(ledger_url: str) -> None:
-    """Workers are killed while the budget runs out; not one charge more fits."""
+    What they were told stays true, and not one charge more fits.
+    """
     create_ledger(ledger_url).close()
-    seed, told, budget = first_seed(), Told(), Fraction(3, 10)
-    run = start(ledger_url, budget)
-    storm(run, seconds=2, seed=seed, told=told)
-    policy = make_policy(budget="{epsilon: 0.3}")
-    names = drain(ledger_url, policy, PureDP(epsilon="0.001"))
-    told.words["begins"].update(names)
-    told.words["granted"].update(names)
-    facts = audited(ledger_url, budget)
+    seed, budget = first_seed(), Fraction(3, 10)
+    told, counts = storm(ledger_url, POLICY, kills=scaled(30), seed=seed)
+    facts = audited(place_of(ledger_url), budget)
     told.check(facts)
     assert facts.total() == budget
     states = Counter(facts.states.values())
-    figure("kills at the limit", violations=0, seed=seed, budget=300, **states)
+    figure("kill storm", violations=0, seed=seed, kills=counts, **states)

@@ -6,7 +6,6 @@ the power might have failed; each image is opened by the standard library's SQLi
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import uuid
 from collections import Counter
@@ -25,19 +24,14 @@ from tests.hunts.machinery.crash_vfs import (
     Disk,
     Note,
     NotingVFS,
-    plain_connection,
 )
 from tests.hunts.machinery.memory import empty_ledger
 from tests.hunts.machinery.support import (
     SimulatedOwners,
-    asked,
+    audited,
     figure,
     first_seed,
-    memory_folder,
-    shared_out,
 )
-from tests.ledger.auditor import audit
-from tests.ledger.columns import show_columns
 from tests.ledger.support import make_policy, request
 from tests.sizes import scaled
 
@@ -101,71 +95,50 @@ def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) 
         old.unlink()
     for name, content in image.items():
         (folder / name).write_bytes(content)
-    connection = plain_connection(folder / LEDGER)
     try:
-        states = audit(asked(show_columns(connection)), CAP).states
+        states = audited(folder / LEDGER, CAP).states
     except (sqlite3.Error, AssertionError, KeyError, TypeError, ValueError) as error:
         return f"damaged: {error!r}"
-    finally:
-        connection.close()
     for name, ack in told.items():
         if states.get(name) not in STATES[ack]:
             return f"{name} was {ack} and is {states.get(name)}"
     return ""
 
 
-def hunt(count: int, start: int, **settings: Any) -> Counter[str]:
+def hunt(folder: Path, count: int, **settings: Any) -> Counter[str]:
     """Look at so many images; count them, the lost and the damaged ones."""
-    each = 50
-
-    def work(part: range) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        folder = memory_folder()
-        for seed in part:
-            notes = history(folder, seed, **settings)
-            for image, told in images(notes, seed, each):
-                wrong = broken_promise(folder, image, told)
-                counts["images"] += 1
-                counts["violations"] += bool(wrong)
-                if wrong and counts["violations"] == 1:
-                    print(f"seed {seed}: {wrong}")
-        shutil.rmtree(folder)
-        return counts
-
-    return shared_out(work, range(start, start + max(2, -(-count // each))))
+    start, each, counts = first_seed(), 50, Counter[str]()
+    for seed in range(start, start + -(-count // each)):
+        notes = history(folder, seed, **settings)
+        for image, told in images(notes, seed, each):
+            wrong = broken_promise(folder, image, told)
+            counts.update(images=1, violations=bool(wrong))
+            if wrong and counts["violations"] == 1:
+                print(f"seed {seed}: {wrong}")
+    name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
+    figure(f"power cut, {name}", first_seed=start, **counts)
+    return counts
 
 
 @pytest.mark.parametrize(
     ("settings", "count"),
-    [
-        ({}, scaled(400, 200)),
-        ({"journal": "TRUNCATE"}, scaled(100)),
-    ],
+    [({}, scaled(400, 200)), ({"journal": "TRUNCATE"}, scaled(100))],
     ids=["WAL FULL", "TRUNCATE FULL"],
 )
-def test_what_was_acknowledged_survives(settings: dict[str, Any], count: int) -> None:
+def test_what_was_acknowledged_survives(
+    folder: Path, settings: dict[str, Any], count: int
+) -> None:
     """With dpflow's settings no image lacks a charge that was acknowledged."""
-    start = first_seed()
-    counts = hunt(count, start, **settings)
-    name = settings.get("journal", "WAL")
-    figure(f"power cut, {name} FULL", first_seed=start, **counts)
+    counts = hunt(folder, count, **settings)
     assert counts["violations"] == 0
     assert counts["images"] >= count
 
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"synchronous": "NORMAL"},
-        {"synchronous": "OFF"},
-        {"journal": "DELETE"},
-    ],
+    [{"synchronous": "NORMAL"}, {"synchronous": "OFF"}, {"journal": "DELETE"}],
     ids=["WAL NORMAL", "WAL OFF", "DELETE FULL"],
 )
-def test_weaker_settings_lose_charges(settings: dict[str, Any]) -> None:
+def test_weaker_settings_lose_charges(folder: Path, settings: dict[str, Any]) -> None:
     """The images know a bad setting from a good one."""
-    start = first_seed()
-    counts = hunt(100, start, **settings)
-    name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
-    figure(f"power cut, control {name}", first_seed=start, **counts)
-    assert counts["violations"] > 0
+    assert hunt(folder, 100, **settings)["violations"] > 0

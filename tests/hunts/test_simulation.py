@@ -17,7 +17,7 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from tests.hunts.machinery.memory import Crash, MemoryStorage
 from tests.hunts.machinery.simulation import SimulatedStorage, Simulation, forfeit
-from tests.hunts.machinery.support import figure, first_seed, shared_out
+from tests.hunts.machinery.support import figure, first_seed
 from tests.sizes import scaled
 
 
@@ -52,14 +52,9 @@ def test_every_history_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     """Nothing acknowledged is lost, nothing runs uncharged, nothing is overspent."""
     start, seeds = first_seed(), scaled(100, 60)
     print(f"seeds from {start}")
-
-    def work(part: range) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for seed in part:
-            counts.update(play(clock, seed).counts)
-        return counts
-
-    counts = shared_out(work, range(start, start + seeds))
+    counts: Counter[str] = Counter()
+    for seed in range(start, start + seeds):
+        counts.update(play(clock, seed).counts)
     figure("simulation", violations=0, first_seed=start, seeds=seeds, **counts)
 
 

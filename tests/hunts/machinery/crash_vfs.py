@@ -7,7 +7,6 @@ was synced is there, of the rest any part may be, in any order, torn at sectors.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,7 +126,7 @@ class Disk:
     def image(self, chance: Random) -> dict[str, bytes]:
         """Return the files that a machine might find if the power failed now."""
         found: dict[str, bytes] = {}
-        for file in {*self.safe, *self.loose}:
+        for file in sorted({*self.safe, *self.loose}):
             content: bytearray | None = None
             if file in self.safe:
                 content = bytearray(self.safe[file])
@@ -249,8 +248,3 @@ class ApswStorage:
             # Closing checkpoints, and the disk may still fail.
             with suppress(apsw.Error):
                 connection.close()
-
-
-def plain_connection(path: Path) -> sqlite3.Connection:
-    """Open an image as the standard library does."""
-    return sqlite3.connect(path, isolation_level=None)

@@ -243,26 +243,3 @@ def by_line(number: int) -> How:
         return tracer.at
 
     return how
-
-
-def by_signal(seconds: float) -> How:
-    """Interrupt after a time, wherever the process is."""
-
-    def how(call: Callable[[], object]) -> str:
-        at: list[str] = []
-
-        def stop(_: int, frame: FrameType | None) -> None:
-            at.append(str(frame))
-            raise KeyboardInterrupt
-
-        signal.signal(signal.SIGALRM, stop)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            call()
-        except KeyboardInterrupt:
-            # Before or after the step.
-            at.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return at[0] if at else ""
-
-    return how

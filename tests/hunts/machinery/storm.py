@@ -5,43 +5,41 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Any
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.ledger.auditor import Facts
 from tests.ledger.processes import Child
-from tests.ledger.support import granted, request
+from tests.ledger.support import Place, make_policy, request
 
 WORKERS = 8
 #: What a worker says before and after each thing that it does.
-WORDS = {"begins", "granted", "voids", "void", "settled"}
+WORDS = ("begins", "granted", "voids", "void", "settled")
+COST = PureDP(epsilon="0.001")
+POLICY = make_policy(budget="{epsilon: 0.3}")
 
 
-@dataclass
+def place_of(url: str) -> Place:
+    """Return where a ledger is."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url
+
+
 class Told:
     """What all workers have said."""
 
-    words: dict[str, set[str]] = field(
-        default_factory=lambda: {word: set() for word in WORDS}
-    )
-    refused: int = 0
+    def __init__(self) -> None:
+        self.words: dict[str, set[str]] = {word: set() for word in WORDS}
 
     def hear(self, lines: list[str]) -> None:
         """Take down what one worker said; its last line may be torn."""
         for line in lines:
             word, _, name = line.partition(" ")
-            if word == "refused":
-                self.refused += 1
-            elif word in WORDS and len(name) == 32:
+            if word in WORDS and len(name) == 32:
                 self.words[word].add(name)
 
     def check(self, facts: Facts) -> None:
@@ -49,27 +47,22 @@ class Told:
         said, states = self.words, facts.states
         assert said["granted"] <= set(states), "an acknowledged reservation is lost"
         assert set(states) <= said["begins"], "charged for what nobody asked"
-        for name in said["settled"]:
-            assert states[name] == "settled", "an acknowledged settlement is lost"
-        for name in said["void"]:
-            assert states[name] == "void", "an acknowledged void is lost"
-        for name, state in states.items():
-            assert state != "void" or name in said["voids"], "given back unasked"
+        assert {states[name] for name in said["settled"]} <= {"settled"}
+        assert {states[name] for name in said["void"]} <= {"void"}
+        voids = {name for name, state in states.items() if state == "void"}
+        assert voids <= said["voids"], "given back unasked"
 
 
-def work(
-    ledger: Ledger, policy: Policy, cost: PureDP, say: Callable[[str], None]
-) -> None:
+def work(url: str, policy: Policy, say: Callable[[str], None]) -> None:
     """Reserve and settle, or void, until the budget is gone."""
-    chance = Random()
+    ledger, chance = open_ledger(url), Random()
     while True:
-        made = request(ledger, cost, policies=[policy], reservation=uuid.uuid4().hex)
+        made = request(ledger, COST, policies=[policy])
         name = made.reservation
         say(f"begins {name}")
         try:
             ledger.reserve(made)
         except BudgetRefused:
-            say("refused")
             return
         say(f"granted {name}")
         if chance.random() < 0.05:
@@ -81,44 +74,29 @@ def work(
             say(f"settled {name}")
 
 
-def storm(
-    start: Callable[[Callable[[str], None]], None],
-    *,
-    seconds: float,
-    seed: int,
-    told: Told,
-) -> Counter[str]:
-    """Keep eight workers running and kill one every few milliseconds."""
-    chance, counts = Random(seed), Counter[str]()
-    workers = [Child(start) for _ in range(WORKERS)]
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or counts["kills"] < WORKERS:
-        time.sleep(chance.random() * 0.01)
+def storm(url: str, policy: Policy, *, kills: int, seed: int) -> tuple[Told, int]:
+    """Keep workers running, kill one every few milliseconds, then let all finish."""
+
+    def start() -> Child:
+        return Child(lambda say: work(url, policy, say))
+
+    chance, told = Random(seed), Told()
+    workers = [start() for _ in range(WORKERS)]
+    killed = 0
+    for _ in range(kills):
+        time.sleep(chance.random() * 0.1)
         number = chance.randrange(WORKERS)
-        counts["kills"] += 1
-        told.hear(killed(workers[number]))
-        workers[number] = Child(start)
+        os.kill(workers[number].pid, signal.SIGKILL)
+        killed += ended(workers[number], told) == -signal.SIGKILL
+        workers[number] = start()
     for worker in workers:
-        told.hear(killed(worker))
-    counts["granted"] = len(told.words["granted"])
-    counts["settled"] = len(told.words["settled"])
-    return counts
+        assert ended(worker, told) == 0
+    return told, killed
 
 
-def killed(child: Child) -> list[str]:
-    """Kill a worker and return what it has said; an error of its own is a failure."""
-    os.kill(child.pid, signal.SIGKILL)
+def ended(child: Child, told: Told) -> int:
+    """Hear a worker to its end; an error of its own is a failure."""
     code, lines = child.end()
-    assert code in {-9, 0}, "\n".join(lines)
-    return lines
-
-
-def drain(url: str, policy: Policy, cost: Any) -> list[str]:
-    """Use up what is left, in peace; return the ids."""
-    ledger, names = open_ledger(url), list[str]()
-    while True:
-        try:
-            names.append(granted(ledger, cost, policies=[policy]))
-        except BudgetRefused:
-            ledger.close()
-            return names
+    assert code in {-signal.SIGKILL, 0}, "\n".join(lines)
+    told.hear(lines)
+    return code

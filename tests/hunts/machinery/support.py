@@ -1,27 +1,19 @@
-"""What the hunts share: sizes, seeds, figures, owners, and broken parts to catch."""
+"""What the hunts share: seeds, figures, folders, audits and owners."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sqlite3
-import sys
 import tempfile
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pytest
-
 from tests.ledger.auditor import Ask, Facts, audit
-from tests.ledger.columns import show_columns, show_columns_of_postgres
-from tests.ledger.processes import Child
+from tests.ledger.support import Place, read
 from tests.sizes import SCALE
 
 #: What each hunt counted, printed at the end of the run.
@@ -51,21 +43,6 @@ def memory_folder() -> Path:
     return Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
 
 
-def shared_out(work: Callable[[range], dict[str, int]], items: range) -> Counter[str]:
-    """Do some work in two processes, one for each core, and add up what they count."""
-    cores = 2
-
-    def child(part: range) -> Child:
-        return Child(lambda say: say(json.dumps(work(part))))
-
-    total: Counter[str] = Counter()
-    for worker in [child(items[core::cores]) for core in range(cores)]:
-        code, lines = worker.end()
-        assert code == 0, "\n".join(lines)
-        total.update(json.loads(lines[-1]))
-    return total
-
-
 # The ledger's own tables
 
 
@@ -74,30 +51,12 @@ def asked(connection: Any) -> Ask:
     return lambda sql: connection.execute(sql).fetchall()
 
 
-@contextmanager
-def tables(url: str) -> Iterator[Ask]:
-    """Ask the database of a ledger, over a connection that dpflow knows nothing of."""
-    if url.startswith("sqlite:///"):
-        place = url.removeprefix("sqlite:///")
-        connection: Any = sqlite3.connect(place, isolation_level=None)
-        show_columns(connection).execute("BEGIN")
-    else:
-        connection = psycopg.connect(
-            url, options="-c search_path=dpflow", autocommit=True
-        )
-        show_columns_of_postgres(connection)
-        connection.autocommit = False
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    try:
-        yield asked(connection)
-    finally:
-        connection.close()
-
-
-def audited(url: str, cap: Fraction | None = None) -> Facts:
+def audited(place: Place, cap: Fraction | None = None) -> Facts:
     """Audit a ledger wherever it is."""
-    with tables(url) as ask:
-        return audit(ask, cap)
+    if isinstance(place, str):
+        return audit(lambda sql: read(place, sql), cap)
+    with closing(sqlite3.connect(place)) as connection:
+        return audit(asked(connection), cap)
 
 
 # Owners without files
@@ -123,18 +82,3 @@ class SimulatedOwners:
     def close(self) -> None:
         """Die."""
         self.living.discard(self._name)
-
-
-# Broken parts, for the controls
-
-
-def replace_everywhere(
-    patch: pytest.MonkeyPatch, name: str, make: Callable[[Any], Any]
-) -> None:
-    """Replace a function of dpflow.ledger wherever a module has it by that name."""
-    found = 0
-    for module, content in list(sys.modules.items()):
-        if module.startswith("dpflow.ledger") and callable(getattr(content, name, 0)):
-            patch.setattr(content, name, make(getattr(content, name)))
-            found += 1
-    assert found, f"dpflow.ledger has no {name} any more"

@@ -14,6 +14,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
+from tests.ledger.run_reservations import whole
 from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)
@@ -29,11 +30,13 @@ class Trial:
         ledger: The ledger whose driver fails.
         asked: Every request that was ever made.
         sure: The states that were acknowledged.
+        runs: Which charge holds what a run may cost.
     """
 
     ledger: Ledger
     asked: dict[str, Request] = field(default_factory=dict)
     sure: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def on(cls, storage: Any) -> Trial:
@@ -56,6 +59,17 @@ class Trial:
         assert isinstance(self.ledger.reserve(made), Granted)
         self.sure[made.reservation] = "open"
         return made.reservation
+
+    def held_run(self) -> str:
+        """Hold a run in peace; return its name."""
+        do, aims = hold_run(self)
+        do()
+        self.sure |= aims
+        (name,) = aims
+        run = self.asked[name].covers
+        assert run is not None
+        self.runs[run] = name
+        return run
 
 
 #: What an operation does and which states it leads to.
@@ -93,6 +107,29 @@ def forfeit(trial: Trial) -> Action:
     return lambda: trial.ledger.forfeit(name, reason="test"), {name: "forfeited"}
 
 
+def hold_run(trial: Trial) -> Action:
+    """Reserve what a whole run may cost."""
+    made = whole(trial.ledger, ["0.001"] * 2, run=uuid.uuid4().hex, policies=[POLICY])
+    trial.asked[made.reservation] = made
+    return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
+
+
+def draw(trial: Trial) -> Action:
+    """Draw a step from what its run holds."""
+    made = trial.make(preflights=(trial.held_run(),))
+    return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
+
+
+def seal(trial: Trial) -> Action:
+    """End a run of which one step was drawn; the rest returns."""
+    do, aims = draw(trial)
+    do()
+    trial.sure |= aims
+    (run,) = trial.asked[next(iter(aims))].preflights
+    held = trial.runs[run]
+    return lambda: trial.ledger.seal(run, outcome="completed"), {held: "sealed"}
+
+
 def reopen(trial: Trial) -> Action:
     """Open the ledger anew, and read something of it."""
     storage = trial.ledger.storage
@@ -100,7 +137,7 @@ def reopen(trial: Trial) -> Action:
     return lambda: Ledger(storage, trial.ledger.owners).digests.of("x"), {}
 
 
-ACTIONS = [reserve, reserve_many, settle, void, forfeit, reopen]
+ACTIONS = [reserve, reserve_many, settle, void, forfeit, reopen, hold_run, draw, seal]
 
 
 def attempt(do: Callable[[], Any]) -> DpflowError | None:
