@@ -268,10 +268,15 @@ class Ledger:
         """Answer with kept releases where nothing can be charged, else say why not."""
         if not any(isinstance(command, Reserve) for command in commands):
             raise why
-        self._trail.catch_up()
-        with self.storage.read() as reading, Readable(self.place):
-            state = self._loaded(reading, commands)
-            return [kept_or_error(state, command, why) for command in commands]
+        while True:
+            self._trail.catch_up()
+            with (
+                suppress(TooFar),
+                self.storage.read() as reading,
+                Readable(self.place),
+            ):
+                state = self._loaded(reading, commands)
+                return [kept_or_error(state, command, why) for command in commands]
 
     # The life of a charge
 

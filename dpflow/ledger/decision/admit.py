@@ -13,6 +13,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
+    ConfigurationError,
     LedgerUnavailable,
     ReservationConflict,
 )
@@ -51,6 +52,9 @@ from dpflow.ledger.rows import Charge, Release, Term, account_key, granted_key
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
+
+#: Characters of what an entry says of its keys.
+MOST_TEXT = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,7 +394,15 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     if told:
         facts["told"] = told
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
-    pen.write("reserve", amounts, facts, charge=request.reservation)
+    entry = pen.write("reserve", amounts, facts, charge=request.reservation)
+    if len(entry.text) > MOST_TEXT:
+        fit = len(request.partitions) * MOST_TEXT // len(entry.text)
+        msg = (
+            f"step {request.step!r} reads {len(request.partitions):,} parts, too many "
+            f"for one entry of the journal. Nothing was charged. Read at most {fit:,} "
+            "parts in a step."
+        )
+        raise ConfigurationError(msg)
     return Granted(
         reservation=request.reservation,
         accounts=tuple(accounts),

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
@@ -22,6 +20,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger.decision.announced import announced_gate
+from dpflow.ledger.decision.checks import is_tighter
 from dpflow.ledger.decision.gates import Gate, gate_at
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
@@ -289,7 +288,9 @@ def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gat
         if old is None or new is None:
             continue
         # A reserved share that shrinks leaves more to `others`.
-        if old.kind != "others" and not _is_tighter(old, new):
+        if old.kind != "others" and not is_tighter(
+            (old.rule, old.halt), (new.rule, new.halt)
+        ):
             msg = (
                 f"the policy would loosen account {old.id!r} in place, which is never "
                 "done. Undo the edit, or open a new term."
@@ -297,14 +298,6 @@ def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gat
             raise LedgerCorrupt(msg)
         found.append((old, new))
     return found
-
-
-def _is_tighter(old: Gate, new: Gate) -> bool:
-    """Check once more, by the rules themselves, that a gate admits no more."""
-    if isinstance(old.rule, Filter) and isinstance(new.rule, Filter):
-        return old.rule == new.rule or admits_less(new.rule, old.rule)
-    lower = old.halt is None or (new.halt is not None and new.halt <= old.halt)
-    return old.rule == new.rule and lower
 
 
 def _open(pen: Decision, command: Apply, found: Proposal) -> Applied:

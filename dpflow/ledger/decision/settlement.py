@@ -77,7 +77,9 @@ class End(Command):
         kind = self.kind
         if _check(state, charge, self):
             return pen.answered(None)
-        reported = self.reported if kind == "settle" and not charge.added else None
+        mine = kind == "settle" and charge.owner == self.owner
+        # Only the process that ran the body knows how it came out.
+        reported = self.reported if mine and not charge.added else None
         body = dict(self.body)
         amounts = charge.held
         if reported is not None:

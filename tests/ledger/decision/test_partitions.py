@@ -369,3 +369,14 @@ def test_a_step_reads_and_writes_its_own_parts_only() -> None:
     assert few[:2] == many[:2]
     assert abs(few[2] - many[2]) < 0.02 * few[2]
     assert all_of_many[2] > 10 * all_of_few[2]
+
+
+def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry has its room; the error says how many parts fit."""
+    monkeypatch.setattr("dpflow.ledger.decision.admit.MOST_TEXT", 2000)
+    with pytest.raises(ConfigurationError, match="Read at most [1-9] parts"):
+        charge(ledger, REGIONS, *(f"r{number}" for number in range(40)), cost="0.1")
+    assert accounts(ledger) == []
+    charge(ledger, REGIONS, "r1", cost="0.1")
