@@ -29,6 +29,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.mechanisms import person_sum
 from dpflow.people import PersonBudgets, PersonStore, store
 from flows import data
+from tests.ledger.processes import Child, die
 from tests.mechanisms.test_person_sums import BOUND, POLICY
 from tests.projects import make_project
 from tests.sizes import scaled
@@ -87,54 +88,39 @@ def told(folder: Path) -> Callable[..., Any]:
     return reserve
 
 
-def dying(fatal: int) -> Callable[..., None]:
-    """Return a profiler that kills this process at the n-th call of dpflow."""
-    left = fatal
+def run(folder: Path, week: int, fatal: int = 0) -> tuple[int, str]:
+    """Run a week in a process that dies at its n-th call of dpflow, if told so.
 
-    def count(frame: Any, event: str, _: object) -> None:
-        nonlocal left
-        if event.endswith("call") and "dpflow" in frame.f_code.co_filename:
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return count
-
-
-def run(folder: Path, week: int, fatal: int | None) -> tuple[int, int]:
-    """Run a week in a process of its own; return how it ended, and its calls."""
+    Returns:
+        How it ended, and how many calls it made, or that it was refused.
+    """
     # Read here, once, and not by every process.
     read = people_of(week)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
+
+    def work(say: Callable[[str], None]) -> None:
+        calls = 0
+
+        def count(frame: Any, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event.endswith("call") and "dpflow" in frame.f_code.co_filename
+            if calls == fatal > 0:
+                die()
+
+        forget_projects()
+        PersonStore.reserve = told(folder)  # type: ignore[method-assign]
+        sys.setprofile(count)
         try:
-            forget_projects()
-            PersonStore.reserve = told(folder)  # type: ignore[method-assign]
-            calls = 0
-
-            def count(frame: Any, event: str, _: object) -> None:
-                nonlocal calls
-                calls += event.endswith("call") and (
-                    "dpflow" in frame.f_code.co_filename
-                )
-
-            sys.setprofile(count if fatal is None else dying(fatal))
             report(week, read)
-            sys.setprofile(None)
-            os.write(writing, str(calls).encode())
-            status = 0
         except ReleaseError as error:
             # The kind stands before the text of an error of a store.
-            status = 3 if "LedgerCorrupt" in str(error) else 1
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        counted = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, int(counted or 0)
+            if "LedgerCorrupt" not in str(error):
+                raise
+            say("refused")
+        else:
+            say(str(calls))
+
+    code, lines = Child(work).end()
+    return code, "".join(lines[-1:])
 
 
 def stores(folder: Path) -> list[Path]:
@@ -153,9 +139,9 @@ def storm(folder: Path, log: Path, random: Random) -> tuple[int, int]:
             status, _ = run(log, week, random.randint(1, calls))
             assert status in {0, -signal.SIGKILL}
             kills += status == -signal.SIGKILL
-        status, counted = run(log, week, None)
+        status, counted = run(log, week)
         assert status == 0
-        calls = max(calls, counted)
+        calls = max(calls, int(counted))
         if week % BACKUP == 1:
             backup = {path: path.read_bytes() for path in stores(folder)}
         if week % BACKUP == 0 and backup:
@@ -168,9 +154,9 @@ def refused(log: Path, backup: dict[Path, bytes], random: Random) -> int:
     old = random.choice(sorted(backup))
     newest = old.read_bytes()
     old.write_bytes(backup[old])
-    status, _ = run(log, 78, None)
+    _, said = run(log, 78)
     old.write_bytes(newest)
-    return status == 3
+    return said == "refused"
 
 
 def most(log: Path) -> Fraction:
@@ -206,10 +192,10 @@ def test_a_store_that_forgets_is_caught(folder: Path, monkeypatch, forgets) -> N
     """People who come again and again are let in too often, and the list says so."""
     log = folder.parent / "log"
     monkeypatch.setattr(sys.modules[__name__], "people_of", always)
-    run(log, 0, None)
+    run(log, 0)
     if forgets:
         for name in ("write_people", "write_witness"):
             monkeypatch.setattr(store, name, lambda *_: None)
     for week in range(1, VISITS + 1):
-        run(log, week, None)
+        run(log, week)
     assert (most(log) > BOUND) == forgets

@@ -90,6 +90,9 @@ WHERE made.kind = 'reserve' AND NOT EXISTS (
     WHERE ended.charge = made.charge AND ended.kind IN ({ends})
 )
 
+-- name: with_text
+SELECT number FROM entry WHERE kind = 'reserve' AND instr(body, :text) > 0
+
 -- name: tags
 SELECT count(*) FROM tag
 

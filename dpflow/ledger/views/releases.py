@@ -15,6 +15,7 @@ from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.codec import decode
+from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading
@@ -23,8 +24,8 @@ from dpflow.ledger.views.charges import root_keys
 _PREFIX = "release/"
 #: Of so many releases at once, the charges and values are read.
 _PAGE = 100
-#: An id of a release, which no other release key is taken for.
-_ID = re.compile(r"[0-9a-f]{12,}")
+#: What the id of a release may begin with.
+_ID = re.compile(r"[0-9a-f]*")
 #: The mechanism whose releases may be estimates.
 _REFINED = "Refined"
 
@@ -92,14 +93,17 @@ def read_releases(
         dataset: Only of this dataset.
         name: Only with this release key, or an id that begins so.
     """
-    named = [] if name is None else reading.names(_PREFIX + name)
+    entries: Iterable[Entry] = ()
+    listed = dataset is None and _ID.fullmatch(name or "")
+    keys = reading.names(_PREFIX + (name or "")) if listed else []
     if dataset is not None:
         entries = reading.naming(root_keys(reading, dataset))
-        keys = {k: None for e in entries for k in e.rows if k.startswith(_PREFIX)}
-    elif named and _ID.fullmatch(name or ""):
-        keys = dict.fromkeys(named)
-    else:
-        keys = dict.fromkeys(reading.names(_PREFIX))
+    elif name is not None:
+        text = canonical({"release_key": name})[1:-1]
+        numbers = (number for (number,) in reading.ask("with_text", text=text))
+        entries = reading.entries(numbers).values()
+    named = (k for e in entries for k in e.rows if k.startswith(_PREFIX))
+    keys = list(dict.fromkeys((*keys, *named)))
     found = [
         each
         for each in _read(reading, keys)

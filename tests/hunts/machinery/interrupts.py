@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from typing import Any
 import dpflow
 from dpflow import PureDP, guarded
 from dpflow.guard.project import current_project
+from tests.ledger.processes import Child, Gate
 
 PACKAGE = str(Path(dpflow.__file__).parent)
 #: How long each thing may take that is tried after an interrupt.
@@ -147,23 +146,11 @@ def in_thread(call: Callable[[], object]) -> None:
 
 def in_child(call: Callable[[], object]) -> None:
     """Do something in a forked child."""
-    child = os.fork()
-    if not child:
-        try:
-            call()
-            os._exit(0)
-        except BaseException as error:
-            print("in a child:", repr(error), file=sys.stderr)
-        os._exit(1)
-    until = time.monotonic() + SECONDS
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise Stopped
-        time.sleep(0.002)
-    if found[1]:
-        raise AssertionError(found[1])
+    child = Child(lambda _: call() and None)
+    if not child.speaks(SECONDS):
+        child.kill()
+        raise Stopped
+    assert child.end() == (0, [])
 
 
 def afterwards(steps: Steps, name: str) -> list[str]:
@@ -191,45 +178,33 @@ def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
     Returns:
         Where it was, and what went wrong afterwards.
     """
-    told, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            _be_interrupted(steps, name, how, told[1], go[0])
-        finally:
-            os._exit(0)
-    os.close(told[1])
-    os.close(go[0])
-    wrong: list[str] = []
-    with os.fdopen(told[0]) as answers:
-        where = json.loads(next(answers, '"nobody knows"'))
-        if where:
-            attempt("another process", lambda: steps.run(f"{name}-o"), wrong)
-            attempt("the same elsewhere", lambda: steps.run(name), wrong)
-        os.write(go[1], b"!")
-        wrong += json.loads(next(answers, '["no answer"]'))
-    os.close(go[1])
-    os.waitpid(child, 0)
-    return where, wrong
+    gate = Gate()
 
+    def work(say: Callable[[str], None]) -> None:
+        faulthandler.dump_traceback_later(60, exit=True)
+        warnings.simplefilter("ignore")
+        patient()
+        kept: list[BaseException] = []
 
-def _be_interrupted(steps: Steps, name: str, how: How, told: int, go: int) -> None:
-    faulthandler.dump_traceback_later(60, exit=True)
-    warnings.simplefilter("ignore")
-    patient()
-    kept: list[BaseException] = []
+        def keep() -> None:
+            try:
+                steps.run(name)
+            except BaseException as error:  # with its traceback
+                kept.append(error)
 
-    def keep() -> None:
-        try:
-            steps.run(name)
-        except BaseException as error:  # with its traceback
-            kept.append(error)
+        where = how(keep)
+        say(where)
+        gate.wait()
+        say(json.dumps(afterwards(steps, name) if where else []))
 
-    where = how(keep)
-    os.write(told, f"{json.dumps(where)}\n".encode())
-    os.read(go, 1)
-    wrong = afterwards(steps, name) if where else []
-    os.write(told, f"{json.dumps(wrong)}\n".encode())
+    child, wrong = Child(work), list[str]()
+    where = child.line()
+    if where:
+        attempt("another process", lambda: steps.run(f"{name}-o"), wrong)
+        attempt("the same elsewhere", lambda: steps.run(name), wrong)
+    gate.open()
+    code, lines = child.end()
+    return where, [*wrong, *(json.loads(lines[0]) if code == 0 else lines)]
 
 
 def by_line(number: int) -> How:
