@@ -128,12 +128,11 @@ class Decision:
 
 
 def newest_terms(state: State, *books: str) -> Iterator[str]:
-    """Yield the keys of books and of their newest terms."""
+    """Yield the keys of books and of their newest terms; most have one term."""
     for book in books:
         yield f"book/{book}"
-        row = state.rows.get(f"book/{book}")
-        if row is not None:
-            yield term_key(book, row["term"])
+        row = state.rows.get(f"book/{book}") or {"term": 1}
+        yield term_key(book, max(row["term"], 1))
 
 
 def all_terms(state: State, *books: str) -> Iterator[str]:
