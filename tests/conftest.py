@@ -20,7 +20,6 @@ OF_TESTS = {
     "DPFLOW_BROWSER",
     "DPFLOW_CAMPAIGN",
     "DPFLOW_DAGSTER",
-    "DPFLOW_HUNT_URLS",
     "DPFLOW_SEED",
 }
 for _name in [n for n in os.environ if n.startswith(("PREFECT_", "DPFLOW_"))]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -20,7 +19,7 @@ from tests.hunts.machinery.crash_vfs import (
     Disk,
     NotingVFS,
 )
-from tests.hunts.machinery.memory import Hook, empty_ledger, nth
+from tests.hunts.machinery.memory import Hook, Nth, empty_ledger
 from tests.hunts.machinery.support import (
     SimulatedOwners,
     audited,
@@ -86,17 +85,9 @@ def failures_of_disk(
 ) -> int:
     """Fail at each write in turn; return how many there are."""
     for number in count():
-        hook, came = nth(number, kind("the disk failed"), once=once), Counter[str]()
-
-        def fail(what: str, hook: Hook = hook, came: Counter[str] = came) -> None:
-            try:
-                hook(what)
-            except apsw.Error:
-                came[what] += 1
-                raise
-
-        use_failing_disk(folder, fail, storage)
-        if not came:
+        hook = Nth(number, kind("the disk failed"), once=once)
+        use_failing_disk(folder, hook, storage)
+        if not hook.came:
             return number
     raise AssertionError
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.hunts.machinery.memory import IDENTITY, SECRET, nothing, nth
+from tests.hunts.machinery.memory import IDENTITY, SECRET, Nth, nothing
 from tests.hunts.machinery.support import audited, figure
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial, attempt, check
 from tests.ledger.faults import FaultyConnection, FaultySqlite
@@ -78,8 +77,9 @@ def try_all(
         storage = kind(place)
         trial = Trial.on(storage)
         for number in range(MOST):
-            fault = when, nth(number, error(text), once=once)
-            if not try_one(trial, storage, action(trial), fault, counts):
+            hook = Nth(number, error(text), once=once)
+            try_one(trial, action(trial), when, hook, counts)
+            if not hook.came:
                 break
         else:
             raise AssertionError("more calls than expected")
@@ -89,24 +89,15 @@ def try_all(
 
 def try_one(
     trial: Trial,
-    storage: FailingStorage,
     action: Action,
-    fault: tuple[str, Callable[[str], None]],
+    when: str,
+    hook: Nth,
     counts: Counter[str],
-) -> bool:
-    """Do one thing that fails somewhere; say whether a failure came."""
+) -> None:
+    """Do one thing that fails somewhere."""
     do, aims = action
-    came = False
-
-    def hook(sql: str) -> None:
-        nonlocal came
-        try:
-            fault[1](sql)
-        except sqlite3.Error:
-            came = True
-            raise
-
-    setattr(storage, fault[0], hook)
+    storage: Any = trial.ledger.storage
+    setattr(storage, when, hook)
     told = attempt(do)
     storage.before = storage.after = nothing
     if told is None:
@@ -119,9 +110,8 @@ def try_one(
     assert again is None or (done and isinstance(again, ReservationConflict)), again
     trial.sure.update(aims)
     check(trial, audited(storage.path, CAP), aims)
-    counts["failures"] += came
+    counts["failures"] += hook.came
     counts["acknowledged" if told is None else "refused"] += 1
-    return came
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from tests.hunts.machinery.interrupts import (
     lines_of,
     patient,
 )
-from tests.hunts.machinery.support import figure, first_seed, memory_folder
+from tests.hunts.machinery.support import figure, first_seed
 from tests.projects import ledger_file, make_project
 from tests.sizes import SCALE
 
@@ -52,16 +51,13 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a project in memory that is open, and impatient."""
     monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (0.02, 0.5))
-    folder = memory_folder()
     make_project(folder, monkeypatch, POLICY)
     patient()
     yield folder
     forget_projects()
-    monkeypatch.undo()
-    shutil.rmtree(folder)
 
 
 def look(folder: Path, bodies: int) -> None:

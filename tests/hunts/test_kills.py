@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.hunts.machinery.memory import IDENTITY, SECRET
-from tests.hunts.machinery.storm import POLICY, place_of, storm
+from tests.hunts.machinery.storm import POLICY, storm
 from tests.hunts.machinery.support import (
     audited,
     figure,
@@ -23,7 +22,8 @@ from tests.hunts.machinery.support import (
 )
 from tests.hunts.machinery.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.faults import FaultyConnection, FaultySqlite
-from tests.ledger.processes import Child, die
+from tests.ledger.processes import Child, die, dying
+from tests.ledger.support import Place, make_ledger, url
 from tests.sizes import SCALE, scaled
 
 #: More statements than any operation has.
@@ -69,19 +69,13 @@ def die_at_every_point(
     FaultySqlite.create(path, IDENTITY, SECRET).close()
     for number in range(MOST):
 
-        def run(say: Callable[[str], None], left: int = number) -> None:
+        def run(say: Callable[[str], None], at: int = number) -> None:
             storage = kind(path)
             trial = Trial.on(storage)
             do, aims = action(trial)
             say(json.dumps([trial.sure, aims]))
 
-            def hook(_: str) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    die()
-
-            setattr(storage, when, hook)
+            setattr(storage, when, dying(at))
             do()
             say("acknowledged")
             die()
@@ -120,15 +114,16 @@ def test_points_find_a_lazy_commit(folder: Path) -> None:
 # Storms
 
 
-def test_a_storm_of_kills_loses_nothing(ledger_url: str) -> None:
+@pytest.mark.storages("sqlite", "postgres")
+def test_a_storm_of_kills_loses_nothing(path: Place) -> None:
     """Workers are killed at any moment while the budget runs out, and replaced.
 
     What they were told stays true, and not one charge more fits.
     """
-    create_ledger(ledger_url).close()
+    make_ledger(path).close()
     seed, budget = first_seed(), Fraction(3, 10)
-    told, counts = storm(ledger_url, POLICY, kills=scaled(30), seed=seed)
-    facts = audited(place_of(ledger_url), budget)
+    told, counts = storm(url(path), POLICY, kills=scaled(30), seed=seed)
+    facts = audited(path, budget)
     told.check(facts)
     assert facts.total() == budget
     states = Counter(facts.states.values())

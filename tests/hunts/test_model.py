@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -144,10 +144,6 @@ def any_request_will_do(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Request, "made", lambda *_: True)
 
 
-class Forgotten(Exception):
-    """A transaction is rolled back."""
-
-
 def lost_commits(patch: pytest.MonkeyPatch) -> None:
     """Say yes after every fifth transaction, and roll it back."""
     write = MemoryStorage.write
@@ -155,10 +151,11 @@ def lost_commits(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def forgetful(self: Any) -> Iterator[Any]:
         self.count = getattr(self, "count", 0) + 1
-        with suppress(Forgotten), write(self) as transaction:
+        with write(self) as transaction:
             yield transaction
             if self.count % 5 == 0:
-                raise Forgotten
+                self.connection.execute("ROLLBACK")
+                self.connection.execute("BEGIN")
 
     patch.setattr(MemoryStorage, "write", forgetful)
 

@@ -15,7 +15,12 @@ from dpflow.ledger.decision import admit
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from tests.hunts.machinery.memory import Crash
-from tests.hunts.machinery.simulation import SimulatedStorage, Simulation, forfeit
+from tests.hunts.machinery.simulation import (
+    CLOCKS,
+    SimulatedStorage,
+    Simulation,
+    forfeit,
+)
 from tests.hunts.machinery.support import figure, first_seed
 from tests.sizes import scaled
 
@@ -31,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, Simulation]:
     label = Ledger.label
 
     def told(ledger: Ledger) -> dict[str, Any]:
-        return {**label(ledger), "at": running["it"].now()}
+        return {**label(ledger), "at": running["it"].random.choice(CLOCKS)}
 
     monkeypatch.setattr(Ledger, "label", told)
     return running

@@ -68,6 +68,17 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dying(number: int) -> Callable[[object], None]:
+    """Return a hook that kills this process when it is called after so many calls."""
+    left = iter(range(number))
+
+    def hook(_: object) -> None:
+        if next(left, None) is None:
+            die()
+
+    return hook
+
+
 def told_by_child(target: Callable[[], Any]) -> str:
     """Run a function in a forked process and return what it says."""
     code, lines = Child(lambda say: say(str(target()))).end()

@@ -227,10 +227,11 @@ class ApswStorage:
             if self._anew:
                 self._sync_log()
             flags = apsw.SQLITE_OPEN_READWRITE
+            # Known before it is used, so that whatever happens now closes it.
             connection = apsw.Connection(str(self.path), flags, self.vfs.name)
+            self._connection = connection
             for pragma in self._pragmas:
                 connection.pragma(*(part.strip() for part in pragma.split("=")))
-            self._connection = connection
         return self._connection
 
     def _sync_log(self) -> None:

@@ -21,8 +21,8 @@ from dpflow.ledger.state import charge_keys
 from tests.hunts.machinery.memory import (
     Crash,
     MemoryStorage,
+    Nth,
     nothing,
-    nth,
     tables_in_memory,
 )
 from tests.hunts.machinery.model import LIMIT, Model
@@ -170,23 +170,16 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(worker=WORKER, pick=PICK, cost=COST)
     def reuse(self, worker: int, pick: int, cost: int) -> None:
         """Use an id for another request."""
-        made, mine = self.make(worker, cost, None), self.mine(worker)
+        made = self.make(worker, cost, None)
         self.asked.pop()
-        name, charges = self.any_name(pick), self.model.charges
-        own = [n for n, c in charges.items() if (c.owner, c.state) == (mine, "open")]
-        if pick % 3 and own:
-            name = own[pick % len(own)]
-        if name in charges:
+        name = self.any_name(pick)
+        if name in self.model.charges:
             self.check_reserve(worker, replace(made, reservation=name))
 
     @rule(worker=WORKER, how=END, pick=PICK)
     def finish(self, worker: int, how: str, pick: int) -> None:
         """Settle, void or forfeit what may or may not be so ended."""
-        name, mine = self.any_name(pick), self.mine(worker)
-        own = [made.reservation for made in self.asked if made.owner == mine]
-        if how == "void" and pick % 3 and own:
-            name = own[pick % len(own)]
-        self.check_end(worker, how, name)
+        self.check_end(worker, how, self.any_name(pick))
 
     def check_end(self, worker: int, how: str, name: str) -> None:
         """End a charge with both and compare."""
@@ -257,7 +250,7 @@ class LedgerMachine(RuleBasedStateMachine):
         at, when, how = fault
         error = Crash() if how == "crash" else LedgerUnavailable("the disk failed")
         storage: Any = self.workers[worker].storage
-        setattr(storage, when, nth(at, error, once=how != "fails for ever"))
+        setattr(storage, when, Nth(at, error, once=how != "fails for ever"))
         try:
             told, _ = outcome(call)
         except Crash:

@@ -28,17 +28,22 @@ def nothing(_: str) -> None:
     """Let a statement be."""
 
 
-def nth(number: int, error: BaseException, *, once: bool) -> Hook:
-    """Return a hook that raises at the n-th call, or from there on."""
-    count = 0
+class Nth:
+    """A hook that raises at the n-th call, or from there on."""
 
-    def hook(_: str) -> None:
-        nonlocal count
-        count += 1
-        if count == number + 1 or (count > number and not once):
-            raise error
+    def __init__(self, number: int, error: BaseException, *, once: bool) -> None:
+        self.left, self.error, self.once = number, error, once
 
-    return hook
+    def __call__(self, _: str) -> None:
+        """Count, and perhaps raise."""
+        self.left -= 1
+        if self.left == -1 or (self.came and not self.once):
+            raise self.error
+
+    @property
+    def came(self) -> bool:
+        """Whether it raised."""
+        return self.left < 0
 
 
 @cache

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 from dpflow import PureDP
@@ -15,18 +14,13 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.ledger.auditor import Facts
 from tests.ledger.processes import Child
-from tests.ledger.support import Place, make_policy, request
+from tests.ledger.support import make_policy, request
 
 WORKERS = 8
 #: What a worker says before and after each thing that it does.
 WORDS = ("begins", "granted", "voids", "void", "settled")
 COST = PureDP(epsilon="0.001")
 POLICY = make_policy(budget="{epsilon: 0.3}")
-
-
-def place_of(url: str) -> Place:
-    """Return where a ledger is."""
-    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite") else url
 
 
 class Told:
