@@ -208,7 +208,9 @@ def written(
     text, facts = canonical(rows), canonical(body)
     columns = Columns(number, kind, charge, text, facts, at, writer, "")
     told = entry_hash(previous, columns)
-    entry = Entry(number, kind, charge, rows, body, at, writer, told, text)
+    # As whoever reads it has it.
+    read = parsed(text), parsed(facts)
+    entry = Entry(number, kind, charge, *read, at, writer, told, text)
     columns = columns._replace(hash=told)
     _remember((*columns, previous), entry)
     return entry, columns

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger.audit.lost_decisions import (
     LostDecisions,
     LostRelease,
@@ -21,6 +21,7 @@ from dpflow.ledger.audit.lost_decisions import (
     lost_decisions,
     perhaps_lost,
 )
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.entry import Amounts
@@ -127,9 +128,18 @@ def reconcile(
     Raises:
         ConfigurationError: If an account is gone, and no policy makes its term.
         LedgerUnwitnessed: If there is no witness.
+        LedgerCorrupt: If what the ledger holds does not verify: a witness that is
+            begun anew stands for all of it.
         LedgerUnavailable: If somebody else repaired the ledger meanwhile.
     """
     witness = ledger.watch.witness
+    if bad := verify(ledger, witness=False).bad:
+        msg = (
+            f"the ledger {ledger.place} does not verify, so that nothing was charged "
+            f"again. {str(bad[0])[:1].upper()}{str(bad[0])[1:]}. Put a good backup "
+            "back, or see docs/operations.md, and reconcile that."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
     lines = [*(() if witness is None else witness.all_lines()), *others]
     with ledger.storage.read() as reading:
         head = reading.head()[0]

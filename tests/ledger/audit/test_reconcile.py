@@ -11,6 +11,7 @@ import pytest
 
 from dpflow.exceptions import (
     ConfigurationError,
+    LedgerCorrupt,
     LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
@@ -24,6 +25,7 @@ from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.lines import HEAD, Line
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
+from tests.ledger.forging import settle_for
 from tests.ledger.support import audit, edit, granted, kinds, read, repairs, sums, url
 from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
 from tests.sizes import scaled
@@ -113,6 +115,20 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
     assert all(text in body for text in (WHY, *(str(e.charge) for e in loss.missing)))
     # The old witness is the only proof of what was charged.
     assert file.with_name(f"{file.name}.1").read_text().startswith(told)
+
+
+def test_a_forged_ledger_is_not_made_good(host: Host) -> None:
+    """The witness that is begun anew would hide what was forged."""
+    charge = granted(host.open(), "0.25", policies=[POLICIES["a"]])
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    forger = open_ledger(url(host.path), witness="none")
+    with pytest.MonkeyPatch.context() as patch:
+        settle_for(forger, charge, patch, 0)
+    forger.close()
+    with pytest.raises(LedgerCorrupt, match="settled for less"):
+        reconcile(host.open(), POLICIES, reason=WHY)
 
 
 def test_comparing_changes_nothing(host: Host) -> None:

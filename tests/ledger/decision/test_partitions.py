@@ -376,7 +376,7 @@ def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(
 ) -> None:
     """An entry has its room; the error says how many parts fit."""
     monkeypatch.setattr("dpflow.ledger.decision.admit.MOST_TEXT", 2000)
-    with pytest.raises(ConfigurationError, match="Read at most [1-9] parts"):
+    with pytest.raises(ConfigurationError, match=r"Read at most [1-9] parts"):
         charge(ledger, REGIONS, *(f"r{number}" for number in range(40)), cost="0.1")
     assert accounts(ledger) == []
     charge(ledger, REGIONS, "r1", cost="0.1")
