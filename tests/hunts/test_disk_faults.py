@@ -37,10 +37,7 @@ from tests.hunts.test_power_cut import POLICY, broken_promise
 from tests.ledger.support import request
 from tests.sizes import SCALE
 
-KINDS = (apsw.IOError, apsw.FullError)
-DISK = [
-    (kind, once) for kind in KINDS[: 2 if SCALE > 1 else 1] for once in (True, False)
-]
+KINDS = [apsw.IOError, apsw.FullError][: 2 if SCALE > 1 else 1]
 
 
 def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> None:
@@ -69,7 +66,8 @@ def use_failing_disk(folder: Path, fail: Hook, storage: type[ApswStorage]) -> No
     check(trial, audited(path, CAP), aims)
 
 
-@pytest.mark.parametrize(("kind", "once"), DISK)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("once", [True, False])
 def test_every_write_and_sync_fails(
     folder: Path, kind: type[apsw.Error], once: bool
 ) -> None:

@@ -24,7 +24,7 @@ from tests.hunts.machinery.support import figure, first_seed, memory_folder
 from tests.ledger.columns import show_columns
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.support import UNIT
-from tests.sizes import SCALE, scaled
+from tests.sizes import scaled
 
 
 def play(machine: type[LedgerMachine], examples: int) -> None:
@@ -39,8 +39,7 @@ def play(machine: type[LedgerMachine], examples: int) -> None:
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
-            # A small hunt asks only whether there is anything to find.
-            phases=[Phase.generate, *([Phase.shrink] if SCALE >= 1 else [])],
+            phases=[Phase.generate, Phase.shrink],
         ),
     )
 
@@ -62,7 +61,7 @@ class FileMachine(LedgerMachine):
     def teardown(self) -> None:
         """Audit the journal, and clean up."""
         super().teardown()
-        for each in (self.raw, self.reader, *self.workers):
+        for each in (self.raw, *self.workers):
             each.close()
         shutil.rmtree(self.folder)
 

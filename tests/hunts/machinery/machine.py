@@ -17,7 +17,6 @@ from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Replayed, Request
-from dpflow.ledger.state import charge_keys
 from tests.hunts.machinery.memory import (
     Crash,
     MemoryStorage,
@@ -77,7 +76,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model, self.living = Model(), set[str]()
         self.asked: list[Request] = []
         self.workers = [self.worker() for _ in range(3)]
-        self.reader = self.storage()
 
     def open(self) -> None:
         """Make an empty ledger."""
@@ -142,9 +140,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def state(self, name: str) -> str | None:
         """Read a reservation's state."""
-        with self.reader.read() as reading:
-            charge = reading.load(lambda state: charge_keys(state, name)).charge(name)
-        return None if charge is None else charge.state
+        sql = "SELECT state FROM charge WHERE id = ?"
+        return next((state for (state,) in self.raw.execute(sql, (name,))), None)
 
     @rule(worker=WORKER, cost=COST, key=KEY)
     def reserve(self, worker: int, cost: int, key: str | None) -> None:

@@ -35,7 +35,7 @@ class Nth:
         self.left, self.error, self.once = number, error, once
 
     def __call__(self, _: str) -> None:
-        """Count, and perhaps raise."""
+        """Count, and raise when it is time."""
         self.left -= 1
         if self.left == -1 or (self.came and not self.once):
             raise self.error
@@ -88,12 +88,10 @@ class MemoryStorage:
             yield SqliteTables(self.wire, self.place, IDENTITY)
             self.wire.execute("COMMIT")
         except sqlite3.Error as error:
-            self.roll_back()
             msg = f"the ledger in memory is damaged: {error}"
             raise LedgerCorrupt(msg) from error
-        except BaseException:
+        finally:
             self.roll_back()
-            raise
 
     read = write
 

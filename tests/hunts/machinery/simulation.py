@@ -48,7 +48,6 @@ class Told:
 
     asked: dict[str, Request] = field(default_factory=dict)
     granted: set[str] = field(default_factory=set)
-    started: set[str] = field(default_factory=set)
     settled: set[str] = field(default_factory=set)
     void_sent: set[str] = field(default_factory=set)
     values: dict[str, set[str]] = field(default_factory=dict)
@@ -56,10 +55,8 @@ class Told:
 
     def start(self, name: str) -> None:
         """Note that a body has started: what it costs must be charged by now."""
-        self.started.add(name)
         made = self.asked[name]
-        for policy in made.policies:
-            self.spent[policy.dataset] += units(made)
+        self.spent.update({p.dataset: units(made) for p in made.policies})
 
 
 def units(made: Request) -> int:

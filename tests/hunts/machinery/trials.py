@@ -19,7 +19,6 @@ from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)
 POLICY = make_policy(budget="{epsilon: 100}")
-LARGE = PureDP(epsilon=1000)
 
 
 @dataclass
@@ -84,7 +83,7 @@ def reserve(trial: Trial) -> Action:
 
 def reserve_many(trial: Trial) -> Action:
     """Reserve three steps, one of which does not fit."""
-    batch = [trial.make(), trial.make(cost=LARGE), trial.make()]
+    batch = [trial.make(), trial.make(cost=PureDP(epsilon=1000)), trial.make()]
     names = [made.reservation for made in (batch[0], batch[2])]
     return lambda: trial.ledger.reserve_many(batch), dict.fromkeys(names, "open")
 
