@@ -40,6 +40,7 @@ class Entry(NamedTuple):
         at: A label; nothing is decided by it.
         hash: Of all this and the hash before.
         text: The rows in canonical form.
+        amounts: What it posts, by account.
     """
 
     number: int
@@ -51,21 +52,13 @@ class Entry(NamedTuple):
     writer: str
     hash: str
     text: str
+    amounts: Sums
 
     @property
     def postings(self) -> dict[str, Posting]:
         """What it posts, by account."""
         return {
             key[len(ACCOUNT) :]: Posting(tuple(row[0]), tuple(row[1]), tuple(row[2]))
-            for key, row in self.rows.items()
-            if key.startswith(ACCOUNT)
-        }
-
-    @property
-    def amounts(self) -> dict[str, Amounts]:
-        """The amount that it posts to each account."""
-        return {
-            key[len(ACCOUNT) :]: tuple(row[0])
             for key, row in self.rows.items()
             if key.startswith(ACCOUNT)
         }
@@ -169,6 +162,20 @@ def _remember(columns: tuple[Any, ...], entry: Entry) -> Entry:
     return entry
 
 
+def _made(*fields: Any) -> Entry:
+    """Return an entry with its amounts."""
+    try:
+        amounts = {
+            key[len(ACCOUNT) :]: tuple(row[0])
+            for key, row in fields[3].items()
+            if key.startswith(ACCOUNT)
+        }
+    except (LookupError, TypeError) as error:
+        what = "its rows say nothing of an account's amounts"
+        raise JournalError(what) from error
+    return Entry(*fields, amounts)
+
+
 def entry_of(columns: tuple[Any, ...]) -> Entry:
     """Read an entry from a database's columns and the hash of the entry before.
 
@@ -189,7 +196,7 @@ def entry_of(columns: tuple[Any, ...]) -> Entry:
     if type(rows) is not dict or type(facts) is not dict:
         what = "its rows or its body are no JSON objects"
         raise JournalError(what)
-    found = Entry(number, kind, charge, rows, facts, at, writer, told, text)
+    found = _made(number, kind, charge, rows, facts, at, writer, told, text)
     return _remember(columns, found)
 
 
@@ -210,7 +217,7 @@ def written(
     told = entry_hash(previous, columns)
     # As whoever reads it has it.
     read = parsed(text), parsed(facts)
-    entry = Entry(number, kind, charge, *read, at, writer, told, text)
+    entry = _made(number, kind, charge, *read, at, writer, told, text)
     columns = columns._replace(hash=told)
     _remember((*columns, previous), entry)
     return entry, columns

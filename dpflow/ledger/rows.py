@@ -139,14 +139,19 @@ def term_key(book: str, number: int) -> str:
     return f"term/{book}#{number}"
 
 
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    return quote(name, "")
+
+
 def held_key(charge: str, account: str) -> str:
     """Return the key of what a run reservation holds on an account."""
-    return f"held/{quote(charge, '')}/{account}"
+    return f"held/{_quoted(charge)}/{account}"
 
 
 def granted_key(step: str, account: str) -> str:
     """Return the key of the largest amount that a step was granted on an account."""
-    return f"granted/{quote(step, '')}/{account}"
+    return f"granted/{_quoted(step)}/{account}"
 
 
 def evidence_key(account: str, digest: str) -> str:

@@ -200,7 +200,8 @@ class _Verification:
             self._ended.add(hash(charge))
             made = state.made.pop(charge, None)
             state.ends.pop(charge, None)
-            names = () if made is None else made.amounts
+            covers = made is not None and made.body.get("covers") is not None
+            names = made.amounts if made is not None and covers else ()
             for key in (f"charge/{charge}", *(held_key(charge, n) for n in names)):
                 state.rows.pop(key, None)
                 state.numbers.pop(key, None)
