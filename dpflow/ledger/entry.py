@@ -162,18 +162,21 @@ def _remember(columns: tuple[Any, ...], entry: Entry) -> Entry:
     return entry
 
 
-def _made(*fields: Any) -> Entry:
-    """Return an entry with its amounts."""
+def _amounts_of(rows: Mapping[str, Any]) -> Sums:
+    """Return what an entry posts.
+
+    Raises:
+        JournalError: If a row of an account has no amounts.
+    """
     try:
-        amounts = {
+        return {
             key[len(ACCOUNT) :]: tuple(row[0])
-            for key, row in fields[3].items()
+            for key, row in rows.items()
             if key.startswith(ACCOUNT)
         }
     except (LookupError, TypeError) as error:
         what = "its rows say nothing of an account's amounts"
         raise JournalError(what) from error
-    return Entry(*fields, amounts)
 
 
 def entry_of(columns: tuple[Any, ...]) -> Entry:
@@ -196,7 +199,8 @@ def entry_of(columns: tuple[Any, ...]) -> Entry:
     if type(rows) is not dict or type(facts) is not dict:
         what = "its rows or its body are no JSON objects"
         raise JournalError(what)
-    found = _made(number, kind, charge, rows, facts, at, writer, told, text)
+    place = number, kind, charge, rows, facts, at, writer, told, text
+    found = Entry(*place, _amounts_of(rows))
     return _remember(columns, found)
 
 
@@ -216,8 +220,9 @@ def written(
     columns = Columns(number, kind, charge, text, facts, at, writer, "")
     told = entry_hash(previous, columns)
     # As whoever reads it has it.
-    read = parsed(text), parsed(facts)
-    entry = _made(number, kind, charge, *read, at, writer, told, text)
+    read, said = parsed(text), parsed(facts)
+    place = number, kind, charge, read, said, at, writer, told, text
+    entry = Entry(*place, _amounts_of(read))
     columns = columns._replace(hash=told)
     _remember((*columns, previous), entry)
     return entry, columns

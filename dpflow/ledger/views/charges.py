@@ -70,7 +70,7 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
     for entry in _once(merge(named, reversed(by_hand), key=_number)):
         kind, name = KINDS[entry.kind], entry.charge or ""
         if entry.kind == "reserve":
-            begun[name] = charge = JournalCharge(entry, None, entry.amounts)
+            begun[name] = charge = JournalCharge(entry, None, {**entry.amounts})
             if around := begun.get(drawn_from(entry.body)):
                 for place in charge.amounts.keys() & around.amounts.keys():
                     rest = map(sub, around.amounts[place], charge.amounts[place])
@@ -78,7 +78,7 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
         else:
             before = begun.pop(name, None) if kind.ends else begun.get(name)
             made = {name: before.made} if before else beginnings(reading, [name])
-            posted = entry.amounts if kind.settles else {}
+            posted = {**entry.amounts} if kind.settles else {}
             yield JournalCharge(made.get(name, entry), entry, posted)
     yield from begun.values()
 
