@@ -10,12 +10,12 @@ from dpflow import EarlyStopping, OutputDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import accounts
 from tests.ledger.support import (
     UNIT,
     Place,
     granted,
-    make_ledger,
     make_policy,
     sums,
 )
@@ -23,41 +23,39 @@ from tests.ledger.support import (
 
 @pytest.mark.parametrize(("realised", "charged"), [(4, 4), (10, 10), (11, 10)])
 def test_a_report_charges_at_most_what_was_reserved(
-    path: Place, monkeypatch: pytest.MonkeyPatch, realised: int, charged: int
+    ledger: Ledger,
+    path: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    realised: int,
+    charged: int,
 ) -> None:
     """Less is posted as less; a theorem that asks for more gets what was held."""
-    ledger = make_ledger(path)
     amount = Tally((realised * UNIT // 100, 0))
     monkeypatch.setattr(settlement, "_posted", lambda *_: amount)
     ledger.settle(granted(ledger, "0.1"), reported=1)
     assert sums(path) == (Fraction(charged, 100), 0)
-    ledger.close()
 
 
 LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))
 
 
-def test_a_report_gives_back_what_did_not_run(path: Place) -> None:
+def test_a_report_gives_back_what_did_not_run(ledger: Ledger, path: Place) -> None:
     """The two tests below would be worth nothing without it."""
-    ledger = make_ledger(path)
     ledger.settle(granted(ledger, LOOP), reported=2)
     assert sums(path) == (Fraction(1, 10), 0)
-    ledger.close()
 
 
 def test_a_price_that_is_another_by_now_gives_nothing_back(
-    path: Place, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an older solver reserved is no sum of what a newer one asks."""
-    ledger = make_ledger(path)
     charge = granted(ledger, LOOP)
     monkeypatch.setattr(Gate, "price", lambda *_: Tally((1, 0)))
     ledger.settle(charge, reported=2)
     assert sums(path) == (Fraction(1, 5), 0)
-    ledger.close()
 
 
-def test_a_group_of_units_gives_nothing_back(path: Place) -> None:
+def test_a_group_of_units_gives_nothing_back(ledger: Ledger) -> None:
     """A person in two weeks was reserved for twice; one week's price is too little."""
     capped = make_policy(
         unit="user-week",
@@ -65,11 +63,9 @@ def test_a_group_of_units_gives_nothing_back(path: Place) -> None:
         lifetime="{epsilon: 2}",
         filter="output-dp",
     )
-    ledger = make_ledger(path)
     weeks = ("2026-W05", "2026-W06")
     cells = OutputDP({"none": "0.1", "answer": "0.2"})
     charge = granted(ledger, cells, policies=(capped,), partitions=weeks)
     ledger.settle(charge, reported="none")
     found = {view.kind: view.spent["epsilon"] for view in accounts(ledger)}
     assert found == {"dataset": "0.4", "partition": "0.1"}
-    ledger.close()
