@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow import PureDP
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, PolicyNotApplied
 from dpflow.ledger import views
-from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.provenance import system_user
 from dpflow.ledger.records import Replayed
-from tests.ledger.journals import account, audit, kinds
+from tests.ledger.journals import audit, kinds
 from tests.ledger.support import freeze_of, granted, make_policy, request
 
 pytestmark = pytest.mark.quick
@@ -101,23 +99,6 @@ def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> 
     ledger.ask(FREEZE)
     with pytest.raises(BudgetRefused, match="frozen by"):
         granted(ledger, policies=[HALTING], flow="daily")
-
-
-@pytest.mark.parametrize(("amount", "over"), [("1", False), ("1.1", True)])
-def test_what_was_overdrawn_while_frozen_is_seen_at_the_unfreeze(
-    ledger: Ledger, amount: str, over: bool
-) -> None:
-    """A total that grew past the filter since the freeze is told apart."""
-    name = granted(ledger, "0.5")
-    ledger.ask(FREEZE)
-    (posted,) = ledger.ask(
-        Amend(charge=name, cost=PureDP(epsilon=amount), reason="it cost more")
-    )
-    assert posted.state == "frozen"
-    ledger.ask(THAW)
-    assert (found := account(ledger)) is not None
-    assert found.overdrawn == over
-    audit(ledger)
 
 
 def test_what_was_never_applied_cannot_be_frozen(ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""New terms, and the four eyes that every application may need."""
+"""New terms, which somebody has to ask for."""
 
 from __future__ import annotations
 
@@ -32,37 +32,27 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 # New terms
 
 
-@pytest.mark.parametrize(
-    "edited",
-    [
+def test_anything_else_needs_a_term_that_is_asked_for(ledger: Ledger) -> None:
+    """With a reason; the refusal names each change, its verdict, and the command."""
+    granted(ledger)
+    bare = "--new-term --reason TEXT`, would be refused as well.*Write `lifetime"
+    told = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
+    for edited in (
         budget("2"),
         make_policy(unit="visit"),
         make_policy(filter="output-dp"),
         make_policy(budget="{epsilon: 0.5, delta: 1e-6}"),
-    ],
-)
-def test_anything_else_needs_a_term_that_is_asked_for(
-    ledger: Ledger, edited: Policy
-) -> None:
-    """The refusal names each change, its verdict, and the command."""
-    granted(ledger)
-    told = "--new-term --reason TEXT`, would be refused as well.*Write `lifetime"
-    with pytest.raises(PolicyChanged, match=told):
-        apply_policy(ledger, edited)
-    roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
-    told = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
-    with pytest.raises(PolicyChanged, match=told):
-        apply_policy(ledger, roomy)
+    ):
+        with pytest.raises(PolicyChanged, match=bare):
+            apply_policy(ledger, edited)
+        roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
+        with pytest.raises(PolicyChanged, match=told):
+            apply_policy(ledger, roomy)
+    for reason in ("", "  "):
+        with pytest.raises(PolicyNotApplied, match="needs a reason"):
+            apply_policy(ledger, capped("2", "9"), new_term=True, reason=reason)
     assert len(terms_of(ledger)) == 1
     granted(ledger)
-
-
-@pytest.mark.parametrize("reason", ["", "  "])
-def test_a_new_term_needs_a_reason(ledger: Ledger, reason: str) -> None:
-    """The journal keeps it."""
-    granted(ledger)
-    with pytest.raises(PolicyNotApplied, match="needs a reason"):
-        apply_policy(ledger, capped("2", "9"), new_term=True, reason=reason)
 
 
 def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
@@ -128,6 +118,3 @@ def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
     ledger.ask(Freeze(book="a", reason="a bug"))
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[budget("2")])
-
-
-# Four eyes
