@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import sys
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -65,8 +64,6 @@ def mount_of(path: Path) -> Mount | None:
     Raises:
         OSError: If there is nothing at the path.
     """
-    if not sys.platform.startswith("linux"):
-        return None
     # O_PATH: opening and closing the file itself would drop SQLite's locks on it.
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -94,19 +91,18 @@ def check_place(path: Path, place: str) -> None:
             layer, and loses it when it ends.
         OSError: If there is no such folder.
     """
+    if not sys.platform.startswith("linux"):
+        # Nobody can say elsewhere, and a warning would tell nothing.
+        return
     folder = mount_of(path.parent)
     if folder is None:
-        # Elsewhere than on Linux nobody can say, and a warning would tell nothing.
-        if sys.platform.startswith("linux"):
-            _warn_once(
-                path,
-                "cannot tell which file system the ledger %s is on; it must be a local "
-                "disk that lasts",
-            )
+        _warn_once(
+            path,
+            "cannot tell which file system the ledger %s is on; it must be a local "
+            "disk that lasts",
+        )
         return
-    file = None
-    with suppress(FileNotFoundError):
-        file = mount_of(path)
+    file = mount_of(path) if path.exists() else None
     if file is not None and file.number != folder.number:
         msg = (
             f"the ledger {path} is mounted as a single file, so the log beside it with "

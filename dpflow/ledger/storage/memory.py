@@ -14,11 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerMissing,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.ledger.storage.base import Identity, damaged
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import SqliteTables, make_tables

@@ -41,23 +41,12 @@ class Liveness(Protocol):
         """Give up this process's name; its open reservations become forfeited."""
 
 
-class _Here:
-    """The names whose files this process keeps locked, over all its `Owners`.
-
-    Record locks belong to a process: opening and closing such a file again would drop
-    its lock. A forked child holds none of its parent's.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self.names: set[str] = set()
-        self.lock = Lock()
-
-
-_here = _Here()
-os.register_at_fork(after_in_child=_here.forget)
+#: The names whose files this process keeps locked, over all its `Owners`. Record locks
+#: belong to a process: opening and closing such a file again would drop its lock. A
+#: forked child holds none of its parent's.
+_names: set[str] = set()
+_lock = Lock()
+os.register_at_fork(after_in_child=_names.clear)
 
 
 class Owners:
@@ -77,14 +66,11 @@ class Owners:
         Raises:
             OSError: If the file cannot be made; the caller may not reserve then.
         """
-        mine = self._mine
-        if mine is not None and mine[0] in _here.names:
-            return mine[0]
-        return _here.lock.run(self._known, _THREAD_SECONDS)
+        return _lock.run(self._known, _THREAD_SECONDS)
 
     def _known(self) -> str:
         # In a forked child, the name that this object knows is its parent's.
-        if self._mine is None or self._mine[0] not in _here.names:
+        if self._mine is None or self._mine[0] not in _names:
             self._mine = self._take()
         return self._mine[0]
 
@@ -94,19 +80,7 @@ class Owners:
         Raises:
             LedgerUnavailable: If the system does not say.
         """
-        try:
-            return self._is_locked(owner)
-        except OSError as error:
-            place = self._folder
-            msg = (
-                "cannot tell whether the process that holds a charge lives: a lock in "
-                f"{place} was answered by {error.strerror!r}. The step did not run; "
-                "try again when that file system gives locks."
-            )
-            raise LedgerUnavailable(msg, ledger=str(place)) from error
-
-    def _is_locked(self, owner: str) -> bool:
-        if owner in _here.names:
+        if owner in _names:
             return True
         if not _PATTERN.fullmatch(owner):
             return False
@@ -124,6 +98,13 @@ class Owners:
         except (BlockingIOError, PermissionError):
             # Systems differ in how they say that another process holds it.
             return True
+        except OSError as error:
+            msg = (
+                "cannot tell whether the process that holds a charge lives: a lock in "
+                f"{self._folder} was answered by {error.strerror!r}. The step did not "
+                "run; try again when that file system gives locks."
+            )
+            raise LedgerUnavailable(msg, ledger=str(self._folder)) from error
         finally:
             os.close(descriptor)
         return False
@@ -146,7 +127,7 @@ class Owners:
             os.close(descriptor)
             born.unlink(missing_ok=True)
             raise
-        _here.names.add(name)
+        _names.add(name)
         return name, descriptor
 
     def _sweep(self) -> None:
@@ -155,18 +136,21 @@ class Owners:
         No answer changes by it: a name is never used again, and one without a file is
         as dead as one whose file nobody holds. Their charges stay held.
         """
-        with suppress(OSError), os.scandir(self._folder) as files:
+        with (
+            suppress(OSError, LedgerUnavailable),
+            os.scandir(self._folder) as files,
+        ):
             for file in islice(files, _SWEEP):
-                if _PATTERN.fullmatch(file.name) and not self._is_locked(file.name):
+                if _PATTERN.fullmatch(file.name) and not self.alive(file.name):
                     (self._folder / file.name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        _here.lock.run(self._give_up, _THREAD_SECONDS)
+        _lock.run(self._give_up, _THREAD_SECONDS)
 
     def _give_up(self) -> None:
         mine, self._mine = self._mine, None
-        if mine is not None and mine[0] in _here.names:
-            _here.names.remove(mine[0])
+        if mine is not None and mine[0] in _names:
+            _names.remove(mine[0])
             os.close(mine[1])
             (self._folder / mine[0]).unlink(missing_ok=True)

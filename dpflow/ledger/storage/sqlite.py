@@ -10,20 +10,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    LedgerMissing,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
@@ -33,23 +27,16 @@ from dpflow.ledger.storage.sqlite_files import (
     check_space,
     file_id,
     held_by_process,
+    look_at,
     real_path,
     set_durable,
     sync_log,
     translated,
     unavailable,
 )
-from dpflow.ledger.storage.sqlite_read_only import (
-    may_write,
-    not_writable,
-    opened_for_reading,
-)
+from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import (
-    SqliteTables,
-    make_tables,
-    newest_identity,
-)
+from dpflow.ledger.storage.tables import SqliteTables, make_tables, newest_identity
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -58,9 +45,7 @@ _FORK_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 #: A log of so many bytes is begun anew, if no reader is in the way for so long.
 LOG_BYTES = 32 * 2**20
-_TRUNCATE_MILLISECONDS = 250
-#: So much less after it has waited in vain.
-_LESS_PATIENT = 20
+_TRUNCATE_SECONDS = 0.25
 
 
 class SqliteStorage(Storage):
@@ -94,8 +79,6 @@ class SqliteStorage(Storage):
         self._file: FileId | None = None
         self._wal: FileId | None = None
         self._log_limit = LOG_BYTES
-        #: Seconds that SQLite waits for a lock, if it has waited in vain before.
-        self._patience: float | None = None
         self._forking: dict[int, Turn] = {}
         _storages.add(self)
 
@@ -122,7 +105,7 @@ class SqliteStorage(Storage):
             raise unavailable(path, error) from error
         storage = cls(path)
         storage._identity = identity
-        with storage._transaction() as tables:
+        with storage._writing() as tables:
             make_tables(tables.connection, identity, secret)
         return storage
 
@@ -131,15 +114,26 @@ class SqliteStorage(Storage):
         """Why this process may only read the file; None if it may write it."""
         return super().unwritable or self._forbidden()
 
-    def _writing(self) -> AbstractContextManager[SqliteTables]:
-        return self._transaction()
-
-    def read(self) -> AbstractContextManager[SqliteTables]:
+    @contextmanager
+    def read(self) -> Iterator[SqliteTables]:
         """Run a block that reads one consistent state; the right to read will do.
 
         It takes no lock that a writer waits for.
         """
-        return self._reading() if self._forbidden() else self._snapshot()
+        if self._forbidden():
+            opened = opened_for_reading(self.path, self.place)
+        else:
+            opened = self._unlocked()
+        with self._translating(), opened as connection:
+            try:
+                connection.execute("BEGIN")
+                yield self._within(connection)
+            except sqlite3.Error:
+                self._failed = True
+                raise
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.rollback()
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -153,12 +147,11 @@ class SqliteStorage(Storage):
         self._file = None
 
     def _forbidden(self) -> LedgerUnavailable | None:
-        if self._connection is not None or may_write(self.path):
-            return None
-        return not_writable(self.path, self.place)
+        connected = self._connection is not None
+        return None if connected else not_writable(self.path, self.place)
 
     @contextmanager
-    def _transaction(self) -> Iterator[SqliteTables]:
+    def _writing(self) -> Iterator[SqliteTables]:
         """Run a block in one transaction that writes."""
         until = time.monotonic() + self._lock_seconds
         with self._alone() as turn, self._translating():
@@ -166,22 +159,18 @@ class SqliteStorage(Storage):
             connection.execute("BEGIN IMMEDIATE")
             yield self._within(connection)
             connection.execute("COMMIT")
-            if self._patience is not None:
-                self._patience = None
-                milliseconds = round(BUSY_SECONDS * 1000)
-                connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             # What went into a file that is not there any more is no commit.
             self._check_same_files()
             self._whole = turn
             self._shorten_log(connection)
 
     @contextmanager
-    def _snapshot(self) -> Iterator[SqliteTables]:
-        """Run a block that reads, without the writers' lock."""
+    def _unlocked(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection without the writers' lock."""
         until = time.monotonic() + self._lock_seconds
-        with self._alone(), self._translating():
-            self._check_present()
-            if self._connection is None or self._failed or not self._has_same_files():
+        with self._alone():
+            check_one_name(self.path, self.place, self._file)
+            if self._connection is None or self._failed or not self._has_its_log():
                 # To open or to close it may write to its files.
                 self._locked(until)
                 self._file_lock.free()
@@ -189,33 +178,15 @@ class SqliteStorage(Storage):
             assert connection is not None
             if connection.in_transaction:
                 connection.rollback()
-            try:
-                connection.execute("BEGIN")
-                yield self._within(connection)
-            except sqlite3.Error:
-                self._failed = True
-                raise
-            finally:
-                with suppress(sqlite3.Error):
-                    connection.rollback()
-
-    @contextmanager
-    def _reading(self) -> Iterator[SqliteTables]:
-        with (
-            self._translating(),
-            opened_for_reading(self.path, self.place) as connection,
-        ):
-            yield self._within(connection)
+            yield connection
 
     def _shorten_log(self, connection: sqlite3.Connection) -> None:
         """Begin the log anew once it is long, unless readers are in the way."""
-        size = self._wal_path.stat().st_size
-        if size > self._log_limit:
-            connection.execute(f"PRAGMA busy_timeout = {_TRUNCATE_MILLISECONDS}")
+        if self._wal_path.stat().st_size > self._log_limit:
+            _wait(connection, _TRUNCATE_SECONDS)
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            milliseconds = round(BUSY_SECONDS * 1000)
-            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            _wait(connection, BUSY_SECONDS)
             left = self._wal_path.stat().st_size
             # After a try in vain the log may grow before the next one.
             self._log_limit = max(LOG_BYTES, 2 * left)
@@ -229,11 +200,7 @@ class SqliteStorage(Storage):
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # The driver cannot decode messages that quote damaged text.
             waited = time.monotonic() - since
-            told = translated(error, self.path, self.place, waited, self._patience)
-            if "waited" in told.details:
-                # The next steps of this process stand behind this one.
-                self._patience = BUSY_SECONDS / _LESS_PATIENT
-            raise told from error
+            raise translated(error, self.path, self.place, waited) from error
         except OSError as error:
             raise unavailable(self.path, error) from error
 
@@ -249,17 +216,22 @@ class SqliteStorage(Storage):
             self._drop()
             self._file_lock.free()
         # Also so that no lock is made where a ledger was.
-        self._check_present()
+        check_one_name(self.path, self.place, self._file)
         if self._file_lock.take(until) is None:
             raise held_by_process(
                 self._file_lock.path, self.path, self.place, self._lock_seconds
             )
         if self._failed:
             self._drop()
-        connection = self._open()
-        if connection.in_transaction:
-            connection.rollback()
-        return connection
+        if self._file is None:
+            self._file = file_id(self.path)
+        self._check_same_files()
+        if self._connection is None:
+            self._connection = self._connect()
+            self._wal = file_id(self._wal_path)
+        if self._connection.in_transaction:
+            self._connection.rollback()
+        return self._connection
 
     def _leave(self, line: TurnQueue, turn: Turn) -> None:
         """Let go of all that a turn holds.
@@ -271,47 +243,6 @@ class SqliteStorage(Storage):
                 self._drop()
             self._file_lock.free()
         line.leave(turn)
-
-    def _open(self) -> sqlite3.Connection:
-        if self._file is None:
-            self._file = file_id(self.path)
-        self._check_usable()
-        self._check_same_files()
-        if self._connection is None:
-            self._connection = self._connect()
-            self._wal = file_id(self._wal_path)
-        return self._connection
-
-    def _check_usable(self) -> None:
-        if self._file in _unusable:
-            msg = (
-                f"the ledger {self.path} cannot be used by this process: "
-                f"{_unusable[self._file]}. The step did not run; start it again."
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
-
-    def _check_present(self) -> None:
-        try:
-            # Path.is_file is false, too, where this user may not look.
-            status = os.stat(self.path)  # noqa: PTH116 (asked at each step)
-        except FileNotFoundError:
-            status = None
-        if status is not None and stat.S_ISREG(status.st_mode):
-            check_one_name(status, self.path, self.place)
-        else:
-            if self._file is not None:
-                raise self._removed()
-            msg = (
-                f"there is no ledger at {self.path}. Work in the project's folder; "
-                "for a new project, make it with `dpflow init`, or with `dpflow ledger "
-                "init` where its policies are. If there was a ledger, restore it: a "
-                "new, empty one would forget what has been spent."
-            )
-            raise LedgerMissing(msg, ledger=self.place)
-
-    def _removed(self) -> LedgerMissing:
-        msg = f"the ledger {self.path} was removed while in use; restore it"
-        return LedgerMissing(msg, ledger=self.place)
 
     def _connect(self) -> sqlite3.Connection:
         check_left(self.path, self.place)
@@ -325,7 +256,7 @@ class SqliteStorage(Storage):
             uri=True,
             isolation_level=None,
             check_same_thread=False,
-            timeout=BUSY_SECONDS if self._patience is None else self._patience,
+            timeout=BUSY_SECONDS,
         )
         set_durable(connection, self.path)
         if self._read_only:
@@ -334,19 +265,15 @@ class SqliteStorage(Storage):
 
     def _check_same_files(self) -> None:
         """Refuse to write into files that are no longer at their paths."""
-        found = file_id(self.path)
-        if found is None:
-            raise self._removed()
-        if found != self._file:
-            msg = f"the ledger {self.path} was replaced while in use; restart the run"
-            raise LedgerCorrupt(msg, ledger=self.place)
+        look_at(self.path, self.place, self._file)
         if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
-            self._check_usable()
-
-    def _has_same_files(self) -> bool:
-        """Say whether the connection's files are those at their paths."""
-        return self._file == file_id(self.path) and self._has_its_log()
+        if self._file in _unusable:
+            msg = (
+                f"the ledger {self.path} cannot be used by this process: "
+                f"{_unusable[self._file]}. The step did not run; start it again."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
 
     def _drop(self) -> None:
         """Close the connection, while the lock is held: closing may checkpoint."""
@@ -428,6 +355,11 @@ class SqliteStorage(Storage):
 _storages: WeakSet[SqliteStorage] = WeakSet()
 #: Files whose locks SQLite wrongly believes to hold in this process, and why.
 _unusable: dict[FileId, str] = {}
+
+
+def _wait(connection: sqlite3.Connection, seconds: float) -> None:
+    """Let SQLite wait for its locks for so long."""
+    connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 def _tell(method: Callable[[SqliteStorage], None]) -> None:

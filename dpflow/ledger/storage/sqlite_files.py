@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 from pathlib import Path
 
 from dpflow.durable import sync_path
@@ -12,11 +13,14 @@ from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
     LedgerError,
+    LedgerMissing,
     LedgerUnavailable,
 )
 from dpflow.ledger.storage.file_systems import check_place
 
 _SPACE_BYTES = 16 * 2**20
+#: After so long, SQLite waited for a lock in vain.
+_LOCK_SECONDS = 0.8
 _LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 
 #: Device and inode.
@@ -40,32 +44,61 @@ def real_path(path: Path, end: str = "") -> Path:
     return Path(f"{os.path.realpath(path)}{end}")
 
 
-def check_one_name(status: os.stat_result, path: Path, place: str) -> None:
-    """Refuse a ledger's file that has a second name (a hard link).
+def look_at(path: Path, place: str, opened: FileId | None = None) -> os.stat_result:
+    """Say what a ledger's file is now.
+
+    Args:
+        path: Name of the file.
+        place: The ledger, for messages.
+        opened: The file that is in use.
+
+    Raises:
+        LedgerMissing: If there is none, or none any more.
+        LedgerCorrupt: If it is not the one in use.
+        OSError: If this user may not look there.
+    """
+    try:
+        # Path.is_file is false, too, where this user may not look.
+        status = os.stat(path)  # noqa: PTH116 (asked at each step)
+    except FileNotFoundError:
+        status = None
+    if status is None or not stat.S_ISREG(status.st_mode):
+        msg = (
+            f"there is no ledger at {path}. Work in the project's folder; for a new "
+            "project, make it with `dpflow init`, or with `dpflow ledger init` where "
+            "its policies are. If there was a ledger, restore it: a new, empty one "
+            "would forget what has been spent."
+        )
+        if opened is not None:
+            msg = f"the ledger {path} was removed while in use; restore it"
+        raise LedgerMissing(msg, ledger=place)
+    if opened not in (None, (status.st_dev, status.st_ino)):
+        msg = f"the ledger {path} was replaced while in use; restart the run"
+        raise LedgerCorrupt(msg, ledger=place)
+    return status
+
+
+def check_one_name(path: Path, place: str, opened: FileId | None = None) -> None:
+    """Refuse a ledger's file that is not there or has a second name (a hard link).
 
     SQLite keeps a log for each name, and dpflow a lock: charges under one name are
     missing under the other.
 
-    Args:
-        status: Of the file.
-        path: Name of the file.
-        place: The ledger, for messages.
-
     Raises:
+        LedgerMissing, LedgerCorrupt: As for `look_at`.
         LedgerUnavailable: If the file has more names than one.
         OSError: If the folder cannot be read.
     """
+    status = look_at(path, place, opened)
     if status.st_nlink <= 1:
         return
     own, file = real_path(path), (status.st_dev, status.st_ino)
     names = [n for n in sorted(own.parent.iterdir()) if n != own and file_id(n) == file]
-    command = f"`find / -xdev -samefile {own}` lists its names"
-    second = f", {names[0]}" if names else f"; {command}"
+    second = names[0] if names else f"`find / -xdev -samefile {own}` lists it"
     msg = (
-        f"the ledger {path} has a second name{second} (a hard link). Each name has a "
-        "log and a lock of its own, so charges under one are missing under the other; "
-        "nothing was charged. End all runs, remove the second name, and run `dpflow "
-        "ledger verify`."
+        f"the ledger {path} has a second name (a hard link): {second}. Each name has a "
+        "log of its own, and misses what is charged under the other; nothing was "
+        "charged. End all runs, remove it, and run `dpflow ledger verify`."
     )
     raise LedgerUnavailable(msg, ledger=place)
 
@@ -225,10 +258,9 @@ def held_by_process(
     """Return the error for a lock that another process holds for too long."""
     name = _holder_of(lock)
     who = f"another process, {name}," if name else "another process"
-    then = "" if name else f", or find it with `fuser {lock}`"
     msg = (
         f"{who} holds the lock of the ledger {path}; waited {waited:g} s. The step did "
-        f"not run; try again{then}."
+        f"not run; try again, or see with `fuser {lock}` who holds it."
     )
     return LedgerUnavailable(msg, ledger=place, waited=waited, holder=name)
 
@@ -236,13 +268,7 @@ def held_by_process(
 # What SQLite and the system say, in dpflow's words
 
 
-def translated(
-    error: Exception,
-    path: Path,
-    place: str,
-    waited: float,
-    patience: float | None = None,
-) -> LedgerError:
+def translated(error: Exception, path: Path, place: str, waited: float) -> LedgerError:
     """Return the error that a failed transaction of a ledger file ends with.
 
     Args:
@@ -250,12 +276,19 @@ def translated(
         path: The file.
         place: The ledger, for messages.
         waited: Seconds since the transaction was asked for.
-        patience: Seconds that SQLite waits for a lock, if it has waited in vain before.
     """
     text = str(error)
     operational = isinstance(error, sqlite3.OperationalError)
-    if waited > (patience or 1) * 0.8 and operational and "lock" in text:
-        return _no_locks(text, path, place, waited)
+    if waited > _LOCK_SECONDS and operational and "lock" in text:
+        # This process has dpflow's lock, and SQLite does not get its own.
+        msg = (
+            f"the ledger {path} cannot be used: {text}; waited {waited:.0f} s. "
+            "Another program than dpflow has locked it, or the system gives no locks "
+            "there (ENOLCK). The step did not run; end that program "
+            f"(`fuser {path}` names it) or put the ledger on a local file system, "
+            "and try again."
+        )
+        return LedgerUnavailable(msg, ledger=place, waited=waited)
     unusable = operational or "readonly" in text
     if unusable and not text.startswith(("no such table", "malformed JSON")):
         msg = (
@@ -268,18 +301,6 @@ def translated(
         "Put a good backup back: `dpflow ledger restore`."
     )
     return LedgerCorrupt(msg, ledger=place)
-
-
-def _no_locks(text: str, path: Path, place: str, waited: float) -> LedgerUnavailable:
-    """Say what keeps SQLite from its own locks while this process has dpflow's."""
-    msg = (
-        f"the ledger {path} cannot be used: {text}; waited {waited:.0f} s. "
-        "Another program than dpflow has locked it, or the system gives no locks "
-        "there (ENOLCK). The step did not run; end that program "
-        f"(`fuser {path}` names it) or put the ledger on a local file system, "
-        "and try again."
-    )
-    return LedgerUnavailable(msg, ledger=place, waited=waited)
 
 
 def unavailable(path: Path, error: OSError) -> LedgerUnavailable:

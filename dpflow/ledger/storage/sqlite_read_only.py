@@ -12,10 +12,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dpflow.exceptions import LedgerMissing, LedgerUnavailable
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import check_left, check_one_name, real_path
 
 #: Device, inode, size and time of the last change; None where there is no file.
@@ -25,28 +25,20 @@ _UNSURE = 1.0
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def may_write(path: Path) -> bool:
-    """Say whether this process may write a ledger file: SQLite needs its folder, too.
+def not_writable(path: Path, place: str) -> LedgerUnavailable | None:
+    """Say why this process may not write a ledger file: SQLite needs its folder, too.
 
-    True if there is no file: that is another error.
+    None if it may, or there is no file: that is another error.
     """
-    if not os.path.exists(path):  # noqa: PTH110 (Path raises where it may not look)
-        return True
     real = real_path(path)
-    return all(
-        os.access(each, os.W_OK, effective_ids=_EFFECTIVE)
-        for each in (real, real.parent)
-    )
-
-
-def not_writable(path: Path, place: str) -> LedgerUnavailable:
-    """Make the error for a step that would be charged where nothing can be."""
+    if not _may(real, os.F_OK) or all(_may(e, os.W_OK) for e in (real, real.parent)):
+        return None
     passive = os.statvfs(path).f_flag & os.ST_RDONLY
     why = "its file system is read-only" if passive else "this user may not"
     msg = (
         f"the ledger {path} may be read here and not written: {why}. So a release that "
         "it keeps is replayed, and nothing is charged. The step did not run. Run it "
-        f"where the file and its folder {real_path(path).parent} can be written, as a "
+        f"where the file and its folder {real.parent} can be written, as a "
         "user who may."
     )
     return LedgerUnavailable(msg, ledger=place)
@@ -55,8 +47,6 @@ def not_writable(path: Path, place: str) -> LedgerUnavailable:
 @contextmanager
 def opened_for_reading(path: Path, place: str) -> Iterator[sqlite3.Connection]:
     """Open a ledger file that this process may not write.
-
-    Its transaction reads one consistent state.
 
     Args:
         path: The file.
@@ -68,15 +58,16 @@ def opened_for_reading(path: Path, place: str) -> Iterator[sqlite3.Connection]:
         LedgerUnavailable: If something of it may not be read, or it is busy.
         sqlite3.Error: If SQLite cannot open it.
     """
+    check_one_name(path, place)
     check_left(path, place)
-    if not path.exists():
-        msg = f"there is no ledger at {path}"
-        raise LedgerMissing(msg, ledger=place)
-    check_one_name(path.stat(), path, place)
     for end in ("", "-wal", "-shm"):
         file = real_path(path, end)
-        if file.exists() and not os.access(file, os.R_OK, effective_ids=_EFFECTIVE):
-            raise _unreadable(path, place, file)
+        if file.exists() and not _may(file, os.R_OK):
+            msg = (
+                f"the ledger {path} cannot be read: this user may not read {file}. Ask "
+                f"who owns it for the right to read all that lies there ({path.name}*)."
+            )
+            raise LedgerUnavailable(msg, ledger=place)
     alive = real_path(path, "-shm").exists()
     before = None if alive else _settled(path, place)
     uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
@@ -85,12 +76,7 @@ def opened_for_reading(path: Path, place: str) -> Iterator[sqlite3.Connection]:
             uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
         )
     ) as connection:
-        try:
-            connection.execute("BEGIN")
-            yield connection
-        finally:
-            with suppress(sqlite3.Error):
-                connection.rollback()
+        yield connection
     if not alive and before != _stamps(path):
         raise _changed(path, place)
 
@@ -121,13 +107,8 @@ def _changed(path: Path, place: str) -> LedgerUnavailable:
     return LedgerUnavailable(msg, ledger=place)
 
 
-def _unreadable(path: Path, place: str, file: Path) -> LedgerUnavailable:
-    msg = (
-        f"the ledger {path} cannot be read: this user may not read {file}. Ask who "
-        f"owns it for the right to read {path.name} and all that lies beside it "
-        f"({path.name}*)."
-    )
-    return LedgerUnavailable(msg, ledger=place)
+def _may(path: Path, right: int) -> bool:
+    return os.access(path, right, effective_ids=_EFFECTIVE)
 
 
 def _stamps(path: Path) -> tuple[_Stamp, _Stamp]:

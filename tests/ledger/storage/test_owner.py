@@ -136,7 +136,7 @@ def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
         thread.start()
         thread.join()
 
-    module._here.lock.run(fork_meanwhile, 60)
+    module._lock.run(fork_meanwhile, 60)
     (child,) = children
     spoke = child.speaks(10)
     os.kill(child.pid, signal.SIGKILL)
