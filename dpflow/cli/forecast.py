@@ -100,8 +100,7 @@ def _parts(found: Forecast) -> Iterator[Part]:
         rows = [_fit_cells(found, fit) for fit in found.fits if not fit.problem]
         yield Sheet(("theorem", "runs", "remark"), rows, ("theorem", "runs"))
         if unpriced := sorted(fit.theorem for fit in found.fits if fit.problem):
-            names = ", ".join(unpriced)
-            yield f"Without a price for it: {names}. --json says why."
+            yield f"Without a price for it: {', '.join(unpriced)}. --json says why."
 
 
 def _steps(workload: Workload) -> Iterator[str]:

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,7 +15,6 @@ from dpflow.exceptions import DpflowError
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.records import RefusalView
     from dpflow.policy import PolicySet
 
 
@@ -40,30 +38,22 @@ def unfreeze(dataset: str, *, reason: str) -> Answer:
 
 def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
     from dpflow.ledger.decision.office import Freeze
+    from dpflow.ledger.decision.refusal import frozen_text
 
     with project_ledger(writes=True) as (found, ledger):
         check_known(found, ledger, dataset)
         accounts = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
         with ledger.storage.read() as reading:
             standing = reading.load(lambda _: [f"book/{dataset}"]).book(dataset).frozen
-    frozen, text = standing is not None, _text(dataset, standing, changed=accounts)
-    data = {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}
-    return data, [text]
-
-
-def _text(
-    dataset: str, standing: Mapping[str, Any] | None, *, changed: Sequence[str]
-) -> str:
-    from dpflow.ledger.decision.refusal import frozen_text
-
-    if standing is None:
-        already = "" if changed else "was not frozen and "
-        return f"Dataset {dataset} {already}is open."
-    already = "" if changed else " already"
-    return (
-        f"Dataset {dataset} is{already} {frozen_text(standing)}. "
-        f"Every step is refused until `dpflow unfreeze {dataset}`."
-    )
+    text = f"Dataset {dataset} {'' if accounts else 'was not frozen and '}is open."
+    if standing is not None:
+        text = (
+            f"Dataset {dataset} is{'' if accounts else ' already'} "
+            f"{frozen_text(standing)}. "
+            f"Every step is refused until `dpflow unfreeze {dataset}`."
+        )
+    frozen = standing is not None
+    return {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}, [text]
 
 
 def resume(deployment: str, *, force: bool = False) -> Answer:
@@ -83,10 +73,7 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {where}"
         raise typer.BadParameter(msg)
     with project_ledger(writes=True) as (found, ledger):
-        refusal = _last_refusal(ledger, flow)
-        told = None
-        if refusal is not None:
-            told = _asked_again(ledger, readable_policies(found), refusal)
+        told = _asked_again(ledger, readable_policies(found), flow)
         if told is not None and not force:
             raise _paused(deployment, told)
         resume_deployment(deployment)
@@ -108,23 +95,19 @@ def _paused(deployment: str, told: DpflowError) -> DpflowError:
     return type(told)(msg, **told.details)
 
 
-def _last_refusal(ledger: Ledger, flow: str) -> RefusalView | None:
+def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError | None:
+    """Return the error that a flow's last refused step would meet now, if it would."""
+    from dpflow.accounting.costs.base import cost_from_description
+    from dpflow.ledger.records import Request
     from dpflow.ledger.views import refusals
 
     found = [item for item in refusals(ledger) if item.body.get("flow") == flow]
+    if not found:
+        return None
     # A step that was refused with its run would fit alone: the run has to.
-    run = found[0].body.get("refused_with") if found else None
+    run = found[0].body.get("refused_with")
     whole = [item for item in found if run and item.body.get("covers") == run]
-    return next(iter(whole or found), None)
-
-
-def _asked_again(
-    ledger: Ledger, policies: PolicySet, refusal: RefusalView
-) -> DpflowError | None:
-    """Return the error that the step would meet now, if it would."""
-    from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.ledger.records import Request
-
+    refusal = (whole or found)[0]
     body = refusal.body
     names = body.get("datasets") or [refusal.dataset]
     request = Request(

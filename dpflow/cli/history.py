@@ -50,10 +50,8 @@ def _history_parts(found: History, dataset: str | None) -> Iterator[Part]:
         yield from ("", f"({number}) {text}")
     if found.more:
         shown = len(found.entries)
-        yield from (
-            "",
-            f"These are the newest {shown}; --limit {4 * shown} shows more.",
-        )
+        yield ""
+        yield f"These are the newest {shown}; --limit {4 * shown} shows more."
 
 
 def _empty(found: History, dataset: str | None) -> str:
@@ -119,7 +117,5 @@ def _why_parts(found: Why, which: str, *, refused: int) -> Iterator[Part]:
 def _rest(found: Why, count: int, which: str) -> Iterator[Part]:
     limit = found.limit or count
     if count > limit:
-        yield from (
-            "",
-            f"These are the {which} {limit} of {count}; --limit shows more.",
-        )
+        yield ""
+        yield f"These are the {which} {limit} of {count}; --limit shows more."

@@ -43,11 +43,7 @@ def burn_down(
     Example: `dpflow plot burndown sales --out burndown.png`
     """
     from dpflow.forecast import budget_line, outlooks
-    from dpflow.show.figures.burndown import (
-        BurnDown,
-        draw_burn_down,
-        nothing_charged,
-    )
+    from dpflow.show.figures.burndown import BurnDown, draw_burn_down, nothing_charged
 
     with project_ledger() as (found, ledger):
         alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
@@ -86,8 +82,7 @@ def _written(figure: Figure, out: Path) -> Answer:
     from dpflow.show.figures.style import alt_text, picture
 
     kind = out.suffix.lower().removeprefix(".")
-    data = picture(figure, kind, dpi=150)
-    write_file(out, data)
+    write_file(out, picture(figure, kind, dpi=150))
     alt = alt_text(figure)
     lines = [f"Wrote {short_path(out)}.", "", alt]
     return {"out": str(out), "kind": kind, "alt": alt}, lines

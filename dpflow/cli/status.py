@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dpflow.config import Settings
-    from dpflow.forecast.coming import ComingRuns
+    from dpflow.forecast.outlook import ComingRuns
     from dpflow.show.status import DatasetStatus, Status
 
 #: A divided dataset has some accounts for each of its parts.
@@ -27,6 +27,7 @@ _MEANING = (
     "charged so far. Guaranteed is the whole budget. Lost at most: the least bound "
     "that holds for a flow."
 )
+_MORE = "`dpflow status --details` shows epsilon, every account and the guarantee."
 
 
 def status(
@@ -76,18 +77,12 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     yield ""
     if not known:
         yield from _no_policies(found)
-        for text in record.warnings:
-            warn(text)
-        return
-    if all(each.standing.untouched for each in known):
+    elif all(each.standing.untouched for each in known):
         pins = " The first step pins a policy that is not pinned yet."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
         yield none + (pins if any(e.standing.term is None for e in known) else "")
-    yield (
-        _MEANING
-        if details
-        else "`dpflow status --details` shows epsilon, every account and the guarantee."
-    )
+    if known:
+        yield _MEANING if details else _MORE
     for text in record.warnings:
         warn(text)
 
@@ -141,7 +136,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
 
 def _coming(found: Settings, record: Status, count: int) -> dict[str, ComingRuns]:
     """Return the next runs of each dataset; an earlier term has none."""
-    from dpflow.forecast.coming import coming_runs
+    from dpflow.forecast.outlook import coming_runs
 
     return {
         each.standing.dataset: coming_runs(

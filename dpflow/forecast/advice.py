@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,8 +20,8 @@ from dpflow.rounding import short_up
 
 #: An epsilon above it promises little.
 WEAK_EPSILON = 10
-#: A delta above it is weak for any number of people that a dataset may well have.
-_WEAK_DELTA = Fraction(1, 10_000)
+#: A delta above 1 / that is weak for any dataset that says nothing of its people.
+_FEW_PEOPLE = 10_000
 #: Another theorem is suggested if it admits so many times what the policy's does.
 _WORTHWHILE = Fraction(105, 100)
 
@@ -124,11 +125,8 @@ def declared_workload(policy: Policy) -> Workload:
 
 
 def _further(one: Fit, other: Fit) -> bool:
-    if other.problem:
-        return True
-    if one.rounds is None or other.rounds is None:
-        return one.rounds is None and other.rounds is not None
-    return one.rounds > other.rounds and one.rounds >= _WORTHWHILE * other.rounds
+    mine, its = (math.inf if n is None else n for n in (one.rounds, other.rounds))
+    return bool(other.problem) or its < mine >= _WORTHWHILE * its
 
 
 def _runs(fit: Fit) -> str:
@@ -171,13 +169,11 @@ def _without_delta(policy: Policy) -> Iterator[Advice]:
 
 
 def _large_delta(policy: Policy, people: int | None) -> Iterator[Advice]:
-    most, which, more = (
-        _WEAK_DELTA,
-        "1e-4",
-        ", and their number as `check: {people: N}`",
-    )
-    if people is not None:
-        most, which, more = Fraction(1, people), f"1 / people (1 / {people})", ""
+    most, which, more = Fraction(1, people or _FEW_PEOPLE), "1e-4", ""
+    if people is None:
+        more = ", and their number as `check: {people: N}`"
+    else:
+        which = f"1 / people (1 / {people})"
     for name, budget in _budgets(policy):
         if budget.delta > most:
             yield Advice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -102,6 +103,10 @@ class Schedule:
     first: date
     source: Source
 
+    def day_after(self, runs: int | None) -> date | None:
+        """Return the day of the run after so many; None if none is after them."""
+        return None if runs is None else self.every.after(self.first, runs)
+
 
 def schedule_of(runs: Sequence[tuple[datetime, Sequence[str]]]) -> Schedule | None:
     """Derive the schedule from the runs so far; None if they do not tell.
@@ -158,13 +163,10 @@ def _dates(keys: Iterable[str]) -> list[date]:
             (_DATE, date),
             (_MONTH, lambda y, m: date(y, m, 1)),
         ):
-            match = pattern.search(key)
-            if match:
-                try:
+            with suppress(ValueError):
+                if match := pattern.search(key):
                     found.append(read(*map(int, match.groups())))
-                except ValueError:
-                    continue
-                break
+                    break
     return sorted(found, reverse=True)
 
 

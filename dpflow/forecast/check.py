@@ -200,15 +200,13 @@ def check_policies(
     """
     files = _read(settings().policies if place is None else place)
     errors: list[DpflowError] = [each.error for each in files if each.error]
-    compared = False
+    compared = True
     try:
         files = _compared(files, tell)
-        compared = True
     except LedgerMissing:
-        pass
+        compared = False
     except DpflowError as error:
         errors.append(error)
-        compared = True
     judged = [_judged(each, costs, people, strict=strict) for each in files]
     return Check(
         files=tuple(judged),
@@ -295,10 +293,8 @@ def _judged(
         return each
     workload, origin = declared_workload(policy), "its sequence"
     if costs:
-        workload, origin = (
-            merged(WorkloadStep(cost_from_text(text)) for text in costs),
-            "--cost",
-        )
+        workload = merged(WorkloadStep(cost_from_text(text)) for text in costs)
+        origin = "--cost"
     elif not workload and each.workload:
         workload, origin = each.workload, "the journal: one run of each flow"
     found = advice(

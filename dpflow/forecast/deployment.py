@@ -26,7 +26,8 @@ _MOST_BYTES = 2**18
 _DAYS_AHEAD = timedelta(days=800)
 #: The start of an rrule without a DTSTART (`prefect.client.schemas.schedules`).
 _RRULE_START = datetime(2020, 1, 1)  # noqa: DTZ001 (the schedule's own zone)
-_BY_TIME = ("HOURLY", "MINUTELY", "SECONDLY")
+#: A rule that ends has no next run beyond its end; others run more than once a day.
+_NOT_DAILY = ("UNTIL", "COUNT", "HOURLY", "MINUTELY", "SECONDLY")
 _UNREADABLE = (
     CronSimError,
     ArithmeticError,
@@ -98,8 +99,7 @@ def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
     runs: Iterator[datetime]
     if cron is None:
         text = str(schedule.get("rrule")).upper()
-        # A rule that ends has no next run beyond its end.
-        if any(word in text for word in ("UNTIL", "COUNT", *_BY_TIME)):
+        if any(word in text for word in _NOT_DAILY):
             return []
         rule = rrulestr(text, dtstart=_RRULE_START, ignoretz=True)
         runs = rule.xafter(start, inc=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.searches import Once
@@ -224,25 +225,18 @@ def outlook_of(
     """
     left, limiting = (0, None) if closed else runs_left(loads)
     budget = budget_load(loads)
-    ends = None
-    ahead: tuple[tuple[date, float, int], ...] = ()
-    if schedule is not None:
-        if left is not None:
-            ends = schedule.every.after(schedule.first, left)
-        ahead = tuple(_ahead(budget, schedule, left))
+    closed_by = "policy, which lets in other flows only"
     return Outlook(
         dataset=dataset,
         flow=flow,
         runs_left=left,
         per_run=_per_run(budget, steps),
-        limited_by="policy, which lets in other flows only"
-        if closed
-        else _gate(limiting),
+        limited_by=closed_by if closed else _gate(limiting),
         schedule=schedule,
-        exhausted_on=ends,
+        exhausted_on=None if schedule is None else schedule.day_after(left),
         account="" if budget is None else budget.account.id,
         used=(budget and budget.used_after(0)) or 0.0,
-        ahead=ahead,
+        ahead=tuple(_ahead(budget, schedule, left)),
         steps=steps,
         run=None if like is None else like.run,
         complete=like is None or like.complete,
@@ -367,15 +361,15 @@ def _gate(load: Load | None) -> str | None:
 
 
 def _ahead(
-    load: Load | None, schedule: Schedule, left: int | None
+    load: Load | None, schedule: Schedule | None, left: int | None
 ) -> Iterator[tuple[date, float, int]]:
     """Yield the days of runs, and what is used after each; thinned out if many."""
     last = _MOST_POINTS if left is None else left
-    if load is None or load.renewed:
+    if load is None or load.renewed or schedule is None:
         return
     step = max(1, -(-last // _MOST_POINTS))
     for runs in [*range(1, last + 1, step), *([last] if (last - 1) % step else [])]:
-        day = schedule.every.after(schedule.first, runs - 1)
+        day = schedule.day_after(runs - 1)
         used = load.used_after(runs)
         if day is None or used is None or used == float("inf"):
             return
@@ -435,3 +429,67 @@ def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:
     for day, used, runs in outlook.ahead:
         yield day, used - before, outlook.steps * (runs - count)
         before, count = used, runs
+
+
+# The next runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComingRuns:
+    """The next runs of a dataset's flows.
+
+    Attributes:
+        runs: Day, flow and number (from 1) of each run that fits the budget.
+        refused: Each flow whose budget ends within the list, with the first refusal.
+        undated: Flows without a known day.
+    """
+
+    runs: tuple[tuple[date, str, int], ...]
+    refused: tuple[str, ...]
+    undated: tuple[str, ...]
+
+
+def coming_runs(
+    ahead: Sequence[Outlook],
+    flows: Iterable[str],
+    count: int,
+    *,
+    root: Path,
+    today: date | None = None,
+) -> ComingRuns:
+    """Return the next runs of a dataset's flows.
+
+    The days are those of the flow's deployment in prefect.yaml. Without one they follow
+    the dates in the flow's release keys.
+
+    Args:
+        ahead: Outlooks of the flows that have run.
+        flows: Flows that the policy names.
+        count: Number of runs, at most.
+        root: Folder of the project.
+        today: Default: the day of the clock, in UTC.
+    """
+    day = today or datetime.now(UTC).date()
+    outlooks = {each.flow: each for each in ahead if each.flow is not None}
+    runs, refused, undated = [], [], []
+    for flow in sorted({*flows, *outlooks}):
+        outlook = outlooks.get(flow)
+        schedule = None if outlook is None else outlook.schedule
+        if schedule is None or schedule.source != "schedule":
+            schedule = deployed_schedule(root, flow, since=day) or schedule
+        left = None if outlook is None else outlook.runs_left
+        fit = count if left is None else min(left, count)
+        days: list[date | None] = []
+        if schedule is not None:
+            days = [schedule.day_after(number) for number in range(fit + 1)]
+        elif fit:
+            undated.append(flow)
+        runs += [(each, flow, n) for n, each in enumerate(days[:fit], 1) if each]
+        if outlook is not None and fit < count:
+            start = f"from {days[fit]} on" if fit and days else f"after {fit} runs"
+            refused.append(f"{flow} {start if fit else 'now'} ({outlook.limited_by})")
+    return ComingRuns(
+        runs=tuple(sorted(runs)[:count]),
+        refused=tuple(refused),
+        undated=tuple(undated),
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from dpflow.config import settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing
@@ -23,7 +22,6 @@ from dpflow.ledger.views.standing import check_dataset, known_datasets
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.policy.population import PREFIX, population_of
-from dpflow.rounding import number_from_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +40,6 @@ class Governed:
     population: Pinned | None = None
     runs: DatasetRuns | None = None
     accounts: Mapping[str, Gate] = field(default_factory=dict)
-
-    @property
-    def budget(self) -> tuple[Fraction, Fraction]:
-        """Epsilon and delta."""
-        found = self.pinned["budget"]
-        return number_from_text(found["epsilon"]), number_from_text(found["delta"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +144,9 @@ class ProjectSource:
                 raise ConfigurationError(self.problem)
             check_dataset(self.ledger, self.policies, dataset)
         policy = self.policies.policy_for(dataset)
-        pinned = policy.pinned()
-        above = population_of(pinned)
-        return Governed(
-            dataset=dataset,
-            pinned=pinned,
-            population=None
-            if above is None
-            else self.policies.policy_for(above).pinned(),
-        )
+        above = [each.pinned() for each in self.policies.populations_of([policy])]
+        population = above[0] if above else None
+        return Governed(dataset=dataset, pinned=policy.pinned(), population=population)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
-from dpflow.rounding import short_up
+from dpflow.rounding import number_from_text, short_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +220,9 @@ class _Run:
 
     def fits(self) -> list[Fit]:
         """Return how many such runs each theorem admits with the whole budget."""
-        epsilon, delta = self.on.budget
-        own = self.on.pinned["filter"]
-        return fits(self.workload, epsilon=epsilon, delta=delta, own=own, sequence=True)
+        pinned = self.on.pinned
+        budget = {n: number_from_text(text) for n, text in pinned["budget"].items()}
+        return fits(self.workload, **budget, own=pinned["filter"], sequence=True)
 
 
 # Where it starts from
@@ -311,8 +311,6 @@ def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
             yield NoiseRow(factor=factor, problem=error.message)
             continue
         left = 0 if run.closed else left
-        ends = None
-        if schedule is not None and left is not None:
-            ends = schedule.every.after(schedule.first, left)
+        ends = None if schedule is None else schedule.day_after(left)
         widths = tuple(half_width(step.cost) for step in other)
         yield NoiseRow(factor=factor, runs_left=left, ends=ends, widths=widths)

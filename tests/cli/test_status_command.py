@@ -6,8 +6,7 @@ from datetime import date
 
 from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.forecast.coming import coming_runs
-from dpflow.forecast.outlook import outlooks
+from dpflow.forecast.outlook import coming_runs, outlooks
 from tests.cli.support import (
     CDNOW,
     Shop,

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.storages("sqlite")
 BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"
 TENTH = PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))
-_NOBODY = "0" * 32
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def run_once(
     for cost, reported in steps:
         request = Request(
             reservation=uuid.uuid4().hex,
-            owner=_NOBODY,
+            owner=ledger.owners.mine(),
             policies=(policy,),
             populations=() if population is None else (population,),
             cost=cost,

@@ -43,9 +43,8 @@ def init() -> Answer:
     lock = found.policies / LOCK_NAME
     _refuse_existing(found, lock)
     ledger = make_project_ledger(found)
-    data = {**ledger_facts(ledger), "witness": _witness_place(ledger)}
-    lines = _made_parts(ledger, found, lock)
-    return data | {"pin": str(lock)}, lines
+    data = {**ledger_facts(ledger), "witness": _witness_place(ledger), "pin": str(lock)}
+    return data, _made_parts(ledger, found, lock)
 
 
 def _made_parts(ledger: Ledger, found: Settings, lock: Path) -> list[str]:

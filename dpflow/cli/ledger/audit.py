@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpflow.cli.ledger.losses import comparison_parts, release_parts
+from dpflow.cli.ledger.losses import SHOWN, comparison_parts, release_parts
 from dpflow.cli.output import Answer, fail
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
 from dpflow.exceptions import ConfigurationError
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.audit.findings import Verification
     from dpflow.ledger.keys import LedgerKey
-
-_SHOWN = 10
 
 
 def verify(export: Path | None = None) -> Answer:
@@ -148,20 +145,22 @@ def reconcile(*, reason: str | None = None) -> Answer:
     repaired = reason is not None and not comparison.agrees
     facts = {"repaired": repaired, "agrees": comparison.agrees}
     data = ledger_facts(ledger) | facts | data_of(comparison)
-    whole = comparison.tells_all
     lines = [
         *comparison_parts(comparison, repaired=repaired),
-        *release_parts(comparison.releases, whole=whole),
+        *release_parts(comparison.releases, whole=comparison.tells_all),
     ]
     fine = comparison.agrees or repaired
     return data | {"releases": comparison.releases}, lines, fine
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show how far a verification is, where a person looks at it."""
+def _verified(
+    ledger: Ledger, *, key: LedgerKey | None, sign: bool = False
+) -> Verification:
+    """Verify, and show how far it is, where a person looks at it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from dpflow.ledger.audit.verify import verify as recompute
 
     columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
     how: Any = {"console": Console(stderr=True), "transient": True}
@@ -171,15 +170,6 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         def tell(done: int, total: int) -> None:
             progress.update(bar, advance=done, total=total)
 
-        yield tell
-
-
-def _verified(
-    ledger: Ledger, *, key: LedgerKey | None, sign: bool = False
-) -> Verification:
-    from dpflow.ledger.audit.verify import verify as recompute
-
-    with _progress() as tell:
         return recompute(ledger, key=key, sign=sign, progress=tell)
 
 
@@ -192,10 +182,10 @@ def _answer(
 
 
 def _with_findings(report: Verification, lines: Iterable[str]) -> Iterator[str]:
-    for number, finding in enumerate(report.bad[:_SHOWN]):
+    for number, finding in enumerate(report.bad[:SHOWN]):
         fail(f"{'' if number else 'the ledger is bad: '}{finding}")
-    if len(report.bad) > _SHOWN:
-        fail(f"and {len(report.bad) - _SHOWN} more; --json lists them")
+    if len(report.bad) > SHOWN:
+        fail(f"and {len(report.bad) - SHOWN} more; --json lists them")
     yield from lines
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from dpflow.ledger.audit.reconcile import Comparison, Loss
     from dpflow.ledger.witness.lines import Line
 
-_SHOWN = 10
+#: So many lines of a list are printed.
+SHOWN = 10
 _DECISIONS = {
     "open": "a new term",
     "tighten": "a tightened policy",
@@ -61,7 +62,7 @@ def release_parts(
     yield "another value, and another charge."
     if lost and not whole:
         yield "Nothing tells of all; there may be more."
-    yield from _first(lost, [_release(each) for each in lost[:_SHOWN]])
+    yield from _first(lost, [_release(each) for each in lost[:SHOWN]])
     if aside is not None and any(each.id for each in lost):
         yield "The file that was replaced still has them:"
         yield f"  DPFLOW_LEDGER_URL=sqlite:///{aside} dpflow releases show KEY"
@@ -70,8 +71,8 @@ def release_parts(
 def _first(all_: Sequence[object], texts: Sequence[str]) -> Iterator[str]:
     """Show the first of some things, and say how many more there are."""
     yield from (f"  {text}" for text in texts)
-    if len(all_) > _SHOWN:
-        yield f"  and {len(all_) - _SHOWN} more; --json lists them"
+    if len(all_) > SHOWN:
+        yield f"  and {len(all_) - SHOWN} more; --json lists them"
 
 
 def _counted(lost: Sequence[LostRelease]) -> str:
@@ -134,7 +135,7 @@ def _loss_parts(loss: Loss, *, repaired: bool) -> Iterator[str]:
     lines = [told[number] for number in sorted(told)]
     entries = "entry" if len(lines) == 1 else "entries"
     yield f"Account {loss.account} lacks {len(lines)} witnessed {entries}:"
-    yield from _first(lines, [_entry(line) for line in lines[:_SHOWN]])
+    yield from _first(lines, [_entry(line) for line in lines[:SHOWN]])
     if loss.present is None or loss.repaired is None:
         yield "  The ledger lacks the whole account."
         return

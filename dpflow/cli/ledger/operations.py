@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
+    from dpflow.ledger import Ledger
     from dpflow.ledger.audit.backup import Restored
     from dpflow.ledger.decision.by_hand import Posted
     from dpflow.ledger.records import OpenReservation
@@ -115,17 +116,13 @@ def export(
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
-    from dpflow.ledger.audit.export import COLUMNS, export_head, journal_rows
-
     form = Format.JSONL if as_json and out is None else form
     with project_ledger() as (_, ledger):
-        rows = journal_rows(ledger)
-        head = export_head(ledger)
         if out is None:
-            _write(sys.stdout, form, COLUMNS, rows, head)
+            _write(sys.stdout, form, ledger)
             return None
         with _new_file(out) as file:
-            count = _write(file, form, COLUMNS, rows, head)
+            count = _write(file, form, ledger)
     data = {"path": str(out.absolute()), "entries": count, "format": form.value}
     return data, [f"Wrote {count:,} entries to {out}."]
 
@@ -219,17 +216,13 @@ def _places(
     return {"policy": policy, **places}
 
 
-def _write(
-    file: TextIO,
-    form: Format,
-    columns: Iterable[str],
-    rows: Iterable[Mapping[str, Any]],
-    head: Mapping[str, Any],
-) -> int:
-    """Write the rows and return how many there were."""
+def _write(file: TextIO, form: Format, ledger: Ledger) -> int:
+    """Write the journal and return how many entries it has."""
+    from dpflow.ledger.audit.export import COLUMNS, export_head, journal_rows
+
     count = 0
-    table = csv.DictWriter(file, list(columns), lineterminator="\n")
-    for count, row in enumerate(chain([head], rows)):
+    table = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
+    for count, row in enumerate(chain([export_head(ledger)], journal_rows(ledger))):
         if form is Format.JSONL:
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
         elif count:

@@ -139,9 +139,8 @@ def _all_parts(
 
 
 def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
-    if dataset is not None:
-        return [policies.policy_for(dataset)]
-    return [policies[name] for name in sorted(policies)]
+    names = sorted(policies) if dataset is None else [dataset]
+    return [policies.policy_for(name) for name in names]
 
 
 def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
