@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -74,8 +74,16 @@ def open_ledger(
         environment=environment,
         conditions=conditions,
     )
-    if policies is not None:
-        _check_pin(ledger, policies)
+    if policies is None:
+        return ledger
+    pinned = pinned_id(policies, ledger.place)
+    if pinned != ledger.id:
+        msg = (
+            f"{ledger.place} has id {ledger.id}, but {policies / LOCK_NAME} pins "
+            f"{pinned}. A fresh or foreign ledger would forget what has been spent: "
+            "restore the pinned one."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
     return ledger
 
 
@@ -103,20 +111,12 @@ def create_ledger(
     if place is not None:
         # Before anything is made that would lack a witness.
         place(identity.ledger).exists()
-    storage = _created(url, identity, secrets.token_bytes(32))
+    kind, where = _kind(url)
+    storage = kind.create(where, identity, secrets.token_bytes(32))
     ledger = Ledger(storage, owners_of(storage), place, environment=environment)
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
-
-
-def _created(url: str, identity: Identity, secret: bytes) -> Storage:
-    check_fence(url)
-    if is_postgres(url):
-        return _postgres().create(url, identity, secret)
-    if url.startswith(MEMORY):
-        return Memory.create(url.removeprefix(MEMORY), identity, secret)
-    return SqliteStorage.create(sqlite_path(url), identity, secret)
 
 
 def storage_at(url: str, *, read_only: bool = False) -> Storage:
@@ -126,12 +126,19 @@ def storage_at(url: str, *, read_only: bool = False) -> Storage:
         ConfigurationError: If the URL names none, its driver is not installed, or a
             test keeps it closed.
     """
-    check_fence(url)
+    kind, place = _kind(url)
+    storage: Storage = kind(place, read_only=read_only)
+    return storage
+
+
+def _kind(url: str) -> tuple[Any, Path | str]:
+    """Return the class of a ledger's storage, and the place that it is made with."""
+    _check_fence(url)
     if is_postgres(url):
-        return _postgres()(url, read_only=read_only)
+        return _postgres(), url
     if url.startswith(MEMORY):
-        return Memory(url.removeprefix(MEMORY), read_only=read_only)
-    return SqliteStorage(sqlite_path(url), read_only=read_only)
+        return Memory, url.removeprefix(MEMORY)
+    return SqliteStorage, sqlite_path(url)
 
 
 def is_postgres(url: str) -> bool:
@@ -192,7 +199,7 @@ def roles_script() -> str:
     return files("dpflow.ledger.storage").joinpath("roles.sql").read_text("utf-8")
 
 
-def check_fence(url: str) -> None:
+def _check_fence(url: str) -> None:
     """Refuse every ledger but the one that a test has to itself.
 
     Raises:
@@ -257,13 +264,3 @@ def pinned_id(policies: Path, place: str) -> str:
     except OSError as error:
         msg = f"cannot read {lock}: {error.strerror}"
         raise ConfigurationError(msg) from error
-
-
-def _check_pin(ledger: Ledger, policies: Path) -> None:
-    pinned, lock = pinned_id(policies, ledger.place), policies / LOCK_NAME
-    if pinned != ledger.id:
-        msg = (
-            f"{ledger.place} has id {ledger.id}, but {lock} pins {pinned}. A fresh or "
-            "foreign ledger would forget what has been spent: restore the pinned one."
-        )
-        raise LedgerCorrupt(msg, ledger=ledger.place)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from dpflow.durable import sync_path
@@ -88,7 +89,13 @@ def backup(ledger: Ledger, target: Path) -> Verification:
         LedgerCorrupt: If the copy is not a whole ledger; it is removed.
         LedgerUnavailable: If it cannot be written.
     """
-    storage = _file_of(ledger)
+    storage = ledger.storage
+    if not isinstance(storage, SqliteStorage):
+        msg = (
+            f"the ledger {ledger.place} is in no file; back it up with its database's "
+            "own tools"
+        )
+        raise ConfigurationError(msg)
     target = target.absolute()
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -96,8 +103,8 @@ def backup(ledger: Ledger, target: Path) -> Verification:
             msg = f"there is a file at {target} already; a backup never overwrites one"
             raise ConfigurationError(msg)
         with _removed(part):
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            _copy(storage, part)
+            with _filled(part) as copy, storage.read() as reading:
+                reading.copy_to(copy)
             report = _verified(part, ledger.id)
             os.link(part, target)
             sync_path(target.parent)
@@ -156,7 +163,13 @@ def restore(
             if witness is not None:
                 witness(ledger_id).all_lines()
             elif replaced is None and not accept_loss:
-                raise _nothing_tells(path)
+                msg = (
+                    f"the witness is waived and there is no readable ledger at {path}: "
+                    "nothing tells what was charged after the backup, and a restore "
+                    "would forget it. Bring the witness or the file back, or say "
+                    "--accept-loss."
+                )
+                raise LedgerUnwitnessed(msg, ledger=str(path))
             else:
                 found = charged_again(part, None)
                 _fold(part)
@@ -172,22 +185,12 @@ def restore(
     return Restored(aside=aside, charged_again=found, lost=lost, all_lost_told=told)
 
 
-def _file_of(ledger: Ledger) -> SqliteStorage:
-    storage = ledger.storage
-    if not isinstance(storage, SqliteStorage):
-        msg = (
-            f"the ledger {ledger.place} is in no file; back it up with its database's "
-            "own tools"
-        )
-        raise ConfigurationError(msg)
-    return storage
-
-
-def _copy(storage: SqliteStorage, target: Path) -> None:
-    """Copy through SQLite, under the ledger's lock, into one file without a log."""
-    with closing(sqlite3.connect(target)) as copy, storage.read() as reading:
-        reading.copy_to(copy)
-    _fold(target)
+@contextmanager
+def _filled(target: Path) -> Iterator[sqlite3.Connection]:
+    """Make a file for its owner's eyes only, to be filled through SQLite."""
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with closing(sqlite3.connect(target)) as copy:
+        yield copy
 
 
 def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
@@ -198,15 +201,10 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
     if not source.is_file():
         msg = f"there is no backup at {source}"
         raise ConfigurationError(msg)
-    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     uri = f"{source.absolute().as_uri()}?mode={mode}"
     try:
-        with (
-            closing(sqlite3.connect(uri, uri=True)) as opened,
-            closing(sqlite3.connect(target)) as copy,
-        ):
+        with closing(sqlite3.connect(uri, uri=True)) as opened, _filled(target) as copy:
             opened.backup(copy)
-        _fold(target)
     except sqlite3.Error as error:
         msg = f"{source} is no backup of a ledger: {error}"
         raise LedgerCorrupt(msg, ledger=str(source)) from error
@@ -225,8 +223,7 @@ def _verified(path: Path, ledger_id: str) -> Verification:
             raise LedgerCorrupt(msg, ledger=str(path))
         report = verify(ledger)
     if report.bad:
-        first = report.bad[0]
-        msg = f"the copy does not verify. {first}"
+        msg = f"the copy does not verify. {report.bad[0]}"
         raise LedgerCorrupt(msg, ledger=str(path))
     _fold(path)
     return report
@@ -249,7 +246,7 @@ def _removed(*copies: Path) -> Iterator[None]:
     def remove() -> None:
         for copy in copies:
             for end in (*_PARTS, "-journal", ".lock"):
-                copy.with_name(f"{copy.name}{end}").unlink(missing_ok=True)
+                Path(f"{copy}{end}").unlink(missing_ok=True)
 
     remove()
     try:
@@ -284,23 +281,13 @@ def _lost_releases(
     path: Path, found: Comparison, replaced: _Replaced | None
 ) -> tuple[LostRelease, ...]:
     """Return what the replaced file kept, or may have kept, and the ledger does not."""
-    told = found.releases
     if replaced is None:
-        return told
+        return found.releases
     with closing(_opened(path, None)) as ledger, ledger.storage.read() as reading:
         kept = {(each.id, each.digest) for each in kept_releases(reading)}
     lost = (e for e in replaced.releases if (e.id, e.digest) not in kept)
-    unknown = (e for e in told if e.reservation not in replaced.reservations)
+    unknown = (e for e in found.releases if e.reservation not in replaced.reservations)
     return (*lost, *unknown)
-
-
-def _nothing_tells(path: Path) -> LedgerUnwitnessed:
-    msg = (
-        f"the witness is waived and there is no readable ledger at {path}: nothing "
-        "tells what was charged after the backup, and a restore would forget it. Bring "
-        "the witness or the file back, or say --accept-loss."
-    )
-    return LedgerUnwitnessed(msg, ledger=str(path))
 
 
 def _opened(
@@ -332,23 +319,20 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
     At every moment there is the old ledger, the new one or none, which refuses every
     step. A log would be played into the new file, so none is there any more by then.
     """
-    number = 1
-    while any(_aside(path, number, end).exists() for end in _PARTS):
-        number += 1
-    aside = _aside(path, number, "") if path.exists() else None
-    logs = [end for end in _PARTS[1:] if path.with_name(f"{path.name}{end}").exists()]
-    if aside is not None and logs:
-        path.rename(aside)
-    elif aside is not None:
-        os.link(path, aside)
+    places = (Path(f"{path}.before-restore-{number}") for number in count(1))
+    aside = next(
+        each
+        for each in places
+        if not any(Path(f"{each}{end}").exists() for end in _PARTS)
+    )
+    was_there = path.exists()
+    logs = [end for end in _PARTS[1:] if Path(f"{path}{end}").exists()]
+    if was_there:
+        path.rename(aside) if logs else os.link(path, aside)
     for end in logs:
-        path.with_name(f"{path.name}{end}").rename(_aside(path, number, end))
+        Path(f"{path}{end}").rename(f"{aside}{end}")
     if logs:
         sync_path(path.parent)
     part.replace(path)
     sync_path(path.parent)
-    return aside
-
-
-def _aside(path: Path, number: int, part: str) -> Path:
-    return path.with_name(f"{path.name}.before-restore-{number}{part}")
+    return aside if was_there else None
