@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from dpflow import Laplace, PureDP
+from dpflow import Gaussian, Laplace, PureDP
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.decision.settlement import End
+from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
 from dpflow.ledger.opening import open_ledger
 from tests.ledger.processes import killed
+from tests.ledger.run_reservations import RUN, whole
 from tests.ledger.support import (
     BASIC,
     UNIT,
@@ -224,31 +225,54 @@ def ending(ledger: Ledger, charge: str, kind: str, value: str | None) -> End:
     )
 
 
-def any_commands(ledger: Ledger, seed: int) -> list[Command]:
-    """Make steps that share keys and a budget, some of them ended, in any order."""
-    random, made = Random(seed), list[Command]()
-    charges = list[str]()
-    for number in range(random.randint(2, 12)):
-        if charges and random.random() < 0.5:
-            kind = random.choice(("settle", "settle", "void", "forfeit"))
-            value = random.choice((None, str(number), str(number)))
-            made.append(ending(ledger, random.choice(charges), kind, value))
-        else:
-            key = random.choice((None, "x", "x", "y"))
-            cost = random.choice(("0.1", "0.3"))
-            asked = request(ledger, cost, key=key, fresh=random.random() < 0.1)
-            charges.append(asked.reservation)
-            made.append(Reserve(request=asked, applies=True))
-    return made
+ALERTS = make_policy(alerts="[0.3, 0.6]")
+UNPRICED = Gaussian(sensitivity=1, sigma=20)
 
 
-def told(answers: list[Any]) -> list[tuple[str, Any]]:
+def any_command(ledger: Ledger, random: Random, charges: list[str]) -> Command:
+    """Make a step, a run reservation, a draw from it, or an end of one of them."""
+    deed = random.choice(("step", "step", "draw", "run", "end", "end", "seal"))
+    here: dict[str, Any] = {"policies": (ALERTS,)}
+    if deed == "end" and charges:
+        kind = random.choice(("settle", "settle", "void", "forfeit"))
+        value = random.choice((None, "1", "2"))
+        return ending(ledger, random.choice(charges), kind, value)
+    if deed == "seal":
+        mine = ledger.owners.mine()
+        return Seal(run=RUN, owner=mine, outcome="completed")
+    if deed == "run":
+        plans = (["0.1"] * 2, ["0.1"] * 2, ["0.2"], ["0.9"], [UNPRICED])
+        asked = whole(ledger, random.choice(plans), **here)
+        return Reserve(request=asked, applies=True)
+    if deed == "draw":
+        here["preflights"] = (RUN,)
+    asked = request(
+        ledger,
+        random.choice(("0.1", "0.1", "0.3")),
+        key=random.choice((None, "x", "x", "y")),
+        fresh=random.random() < 0.1,
+        **here,
+    )
+    charges.append(asked.reservation)
+    return Reserve(request=asked, applies=True)
+
+
+def told(answers: list[Any]) -> list[tuple[Any, ...]]:
     """Return what answers say, whatever ids they name."""
-    return [(type(each).__name__, getattr(each, "value", None)) for each in answers]
+    names = ("value", "beyond", "accounts")
+    return [
+        (
+            str(each) if isinstance(each, bool) else type(each).__name__,
+            *(getattr(each, name, None) for name in names),
+            [alert.threshold for alert in getattr(each, "alerts", ())],
+            len(getattr(each, "opened", ())),
+        )
+        for each in answers
+    ]
 
 
 def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> None:
-    """Whatever steps share keys and a budget, and whoever ends first."""
+    """Whatever steps and runs share keys and a budget, and whoever ends first."""
     met = set()
     for seed in range(scaled(60, push=30)):
         found = []
@@ -256,7 +280,9 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
             folder = tmp_path / f"{seed}-{together}"
             folder.mkdir()
             with closing(new_ledger(folder)) as ledger:
-                commands = any_commands(ledger, seed)
+                random, charges = Random(seed), list[str]()
+                count = random.randint(2, 14)
+                commands = [any_command(ledger, random, charges) for _ in range(count)]
                 if together:
                     answers = ledger.ask_all(commands)
                 else:
@@ -265,5 +291,7 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
             found.append((told(answers), kinds(place), sums(place)))
             audit(place)
         assert found[0] == found[1], f"seed {seed}"
-        met |= {name for name, _ in found[0][0]}
-    assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted"}
+        met |= {each[0] for each in found[0][0]}
+        met |= {f"beyond {each[2]}" for each in found[0][0]}
+    assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted", "BudgetRefused"}
+    assert met >= {"UnsupportedCost", "beyond False", "beyond True", "True"}

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from dpflow import PureDP
+from dpflow import Gaussian, PureDP
 from dpflow.accounting import make_filter
 from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
     LedgerUnavailable,
     ReservationConflict,
+    UnsupportedCost,
 )
 from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import charges_of
@@ -24,12 +25,13 @@ from dpflow.ledger.decision.settlement import Seal
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Decision, newest_terms
 from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.records import Granted
 from dpflow.ledger.state import charge_keys
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
 from tests.ledger.processes import Child, die
-from tests.ledger.run_reservations import RUN, drawn, held_run
-from tests.ledger.support import Place, granted, make_ledger, make_policy, url
+from tests.ledger.run_reservations import RUN, drawn, held_run, whole
+from tests.ledger.support import Place, granted, make_ledger, make_policy, request, url
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
@@ -89,6 +91,18 @@ def test_who_runs_a_killed_run_again_holds_it_anew(ledger: Any, path: Place) -> 
     assert sums(ledger) == (TENTH, TENTH)
 
 
+def test_a_dead_run_is_sealed_by_a_good_declaration_only(ledger: Any) -> None:
+    """One that fails leaves what a dead process holds as it was."""
+    name = held_run(ledger, ["0.1"] * 4, owner="0" * 32)
+    bad = whole(ledger, [Gaussian(sensitivity=1, sigma=20)])
+    answers = ledger.reserve_many([bad, request(ledger, "0.1")])
+    assert [type(each) for each in answers] == [UnsupportedCost, Granted]
+    assert state_of(ledger, name) == "open"
+    held_run(ledger, ["0.1"] * 4)
+    assert state_of(ledger, name) == "sealed"
+    assert ledger.seal(RUN, outcome="completed")
+
+
 def test_a_living_run_is_sealed_by_its_own_process_only(
     ledger: Any, path: Place
 ) -> None:
@@ -102,6 +116,7 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
         for call in (
             lambda: other.seal(RUN, outcome="completed"),
             lambda: held_run(other, ["0.2"] * 2),
+            lambda: held_run(other, ["0.1"], policies=[make_policy("b")]),
         ):
             with pytest.raises(ReservationConflict, match="another process runs"):
                 call()
@@ -124,19 +139,6 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     assert not drawn(ledger).beyond
     assert ledger.seal(RUN, outcome="completed")
     assert sums(ledger) == (0, 4 * TENTH)
-
-
-def test_a_run_that_another_process_took_over_is_let_alone(postgres_url: str) -> None:
-    """Whatever its new declaration names."""
-    ledger, other = make_ledger(postgres_url), open_ledger(url(postgres_url))
-    held_run(ledger, ["0.1"] * 3, owner="0" * 32)
-    name = held_run(other, ["0.1"] * 3)
-    with pytest.raises(ReservationConflict, match="another process runs"):
-        held_run(ledger, ["0.1"], policies=[make_policy("b")])
-    assert state_of(ledger, name) == "open"
-    assert sums(ledger) == (0, 3 * TENTH)
-    other.close()
-    ledger.close()
 
 
 # What must be caught
