@@ -254,13 +254,10 @@ def pinned_id(policies: Path, place: str) -> str:
     lock = policies / LOCK_NAME
     try:
         return lock.read_text("utf-8").strip()
-    except FileNotFoundError:
+    except OSError as error:
         msg = (
-            f"there is no {lock}, so nothing says that {place} is the right "
-            "ledger. Restore it from version control; for a new project run "
+            f"cannot read {lock} ({error.strerror}), so nothing says that {place} is "
+            "the right ledger. Restore it from version control; for a new project run "
             "`dpflow ledger init`."
         )
-        raise ConfigurationError(msg) from None
-    except OSError as error:
-        msg = f"cannot read {lock}: {error.strerror}"
         raise ConfigurationError(msg) from error

@@ -175,7 +175,7 @@ def test_a_full_disk_refuses_the_next_step_and_keeps_a_running_one_charged(
     assert kinds == ["RuntimeWarning", "LedgerUnavailable", "LedgerUnavailable"]
     assert "stays charged in full and unsettled" in found[0][1]
     assert str(ledger_file(tmp_path)) in found[1][1]
-    assert [row[2] for row in rows(tmp_path)["entry"]] == [
+    assert [row[1] for row in rows(tmp_path)["entry"]] == [
         "open",
         "reserve",
         "settle",

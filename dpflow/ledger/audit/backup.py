@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from dpflow.durable import sync_path
@@ -34,7 +33,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.sqlite_files import check_left
+from dpflow.ledger.storage.sqlite_files import check_left, held_by_process, real_path
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning
@@ -212,8 +211,11 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
 
 def _verified(path: Path, ledger_id: str) -> Verification:
     """Verify a copy and fold its log in."""
-    with closing(sqlite3.connect(path)) as copy:
-        (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+    try:
+        with closing(sqlite3.connect(path)) as copy:
+            (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+    except sqlite3.Error as error:
+        answer = str(error)
     if answer != "ok":
         msg = f"the copy is damaged: {answer}"
         raise LedgerCorrupt(msg, ledger=str(path))
@@ -300,14 +302,10 @@ def _opened(
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
     """Hold the ledger's lock, as every transaction does."""
-    lock = FileLock(Path(f"{os.path.realpath(path)}.lock"))
+    lock = FileLock(real_path(path, ".lock"))
     try:
         if lock.take(time.monotonic() + _LOCK_SECONDS) is None:
-            msg = (
-                f"a process holds the lock of the ledger {path}; waited "
-                f"{_LOCK_SECONDS:g} s. End it and try again."
-            )
-            raise LedgerUnavailable(msg, ledger=str(path))
+            raise held_by_process(lock.path, path, str(path), _LOCK_SECONDS)
         yield
     finally:
         lock.close()
@@ -319,12 +317,10 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
     At every moment there is the old ledger, the new one or none, which refuses every
     step. A log would be played into the new file, so none is there any more by then.
     """
-    places = (Path(f"{path}.before-restore-{number}") for number in count(1))
-    aside = next(
-        each
-        for each in places
-        if not any(Path(f"{each}{end}").exists() for end in _PARTS)
-    )
+    number, aside = 0, path
+    while any(Path(f"{aside}{end}").exists() for end in _PARTS):
+        number += 1
+        aside = Path(f"{path}.before-restore-{number}")
     was_there = path.exists()
     logs = [end for end in _PARTS[1:] if Path(f"{path}{end}").exists()]
     if was_there:

@@ -79,11 +79,6 @@ class Memory(Storage):
         return made
 
     @property
-    def identity(self) -> Identity:
-        """Which ledger it is."""
-        return self.kept.identity
-
-    @property
     def kept(self) -> Kept:
         """What is kept of the ledger.
 
@@ -137,13 +132,11 @@ class MemoryOwners:
     """Who holds what in a ledger in memory: each object is an owner of its own."""
 
     def __init__(self) -> None:
-        self._name: str | None = None
+        self._name = uuid.uuid4().hex
 
     def mine(self) -> str:
         """Return this object's owner name."""
-        if self._name is None:
-            self._name = uuid.uuid4().hex
-            _owners.add(self._name)
+        _owners.add(self._name)
         return self._name
 
     def alive(self, owner: str) -> bool:
@@ -152,8 +145,8 @@ class MemoryOwners:
 
     def close(self) -> None:
         """Give the name up; its open reservations become forfeited."""
-        _owners.discard(self._name or "")
-        self._name = None
+        _owners.discard(self._name)
+        self._name = uuid.uuid4().hex
 
 
 def forget_memory(url: str) -> None:

@@ -257,10 +257,10 @@ def held_by_process(
 ) -> LedgerUnavailable:
     """Return the error for a lock that another process holds for too long."""
     name = _holder_of(lock)
-    who = f"another process, {name}," if name else "another process"
+    who = f", {name}," if name else ""
     msg = (
-        f"{who} holds the lock of the ledger {path}; waited {waited:g} s. The step did "
-        f"not run; try again, or see with `fuser {lock}` who holds it."
+        f"another process{who} holds the lock of the ledger {path}; waited "
+        f"{waited:g} s. Nothing was done; try again (`fuser {lock}` says which)."
     )
     return LedgerUnavailable(msg, ledger=place, waited=waited, holder=name)
 
@@ -283,10 +283,9 @@ def translated(error: Exception, path: Path, place: str, waited: float) -> Ledge
         # This process has dpflow's lock, and SQLite does not get its own.
         msg = (
             f"the ledger {path} cannot be used: {text}; waited {waited:.0f} s. "
-            "Another program than dpflow has locked it, or the system gives no locks "
-            "there (ENOLCK). The step did not run; end that program "
-            f"(`fuser {path}` names it) or put the ledger on a local file system, "
-            "and try again."
+            "Another program has locked it, or the system gives no locks (ENOLCK). The "
+            f"step did not run; end that program (`fuser {path}` names it) or put the "
+            "ledger on a local file system, and try again."
         )
         return LedgerUnavailable(msg, ledger=place, waited=waited)
     unusable = operational or "readonly" in text
