@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
@@ -47,14 +47,6 @@ pytestmark = pytest.mark.quick
 TENTH = Fraction(1, 10)
 
 
-@pytest.fixture
-def other(ledger: Ledger, path: Place) -> Iterator[Ledger]:
-    """Give the same ledger as another owner sees it."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
-
-
 # The life of a charge
 
 
@@ -95,24 +87,16 @@ def test_a_dead_charge_stays_for_ever(ledger: Ledger, path: Place) -> None:
     assert sums(path) == (0, Fraction(6, 10))
 
 
-def test_a_live_charge_is_not_forfeited(
-    ledger: Ledger, other: Ledger, path: Place
-) -> None:
-    """Neither one's own nor another's."""
-    reservation = granted(ledger)
-    for asking in (ledger, other):
-        with pytest.raises(ReservationConflict, match="still runs"):
-            asking.forfeit(reservation, reason="impatience")
-    assert sums(path) == (0, TENTH)
-
-
 @pytest.mark.storages("sqlite", "postgres")
-def test_only_the_owner_voids(ledger: Ledger, other: Ledger, path: Place) -> None:
+def test_only_the_owner_voids(ledger: Ledger, path: Place) -> None:
     """Nobody else knows that the body has not started; a death says nothing."""
-    dead, live = killed(path), granted(ledger)
+    dead, live, other = killed(path), granted(ledger), open_ledger(url(path))
     for reservation in (dead, live):
         with pytest.raises(ReservationConflict, match="another process"):
             other.void(reservation, reason="guess")
+    with pytest.raises(ReservationConflict, match="still runs"):
+        other.forfeit(live, reason="impatience")
+    other.close()
     assert sums(path) == (0, 2 * TENTH)
     ledger.void(live, reason="cancelled")
     assert sums(path) == (0, TENTH)

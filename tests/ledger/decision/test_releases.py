@@ -13,7 +13,7 @@ from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
 from dpflow.ledger.views import history
-from tests.ledger.processes import Child, Gate, die
+from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     Place,
     audit,
@@ -30,26 +30,12 @@ from tests.ledger.support import (
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 VALUE = '"forty-two"'
-TENTH = Fraction(1, 10)
+TENTH, DEAD = Fraction(1, 10), "0" * 32
 SQL = "SELECT state, charge, digest, value FROM release"
 
 
-def dead_claim(path: Place, cost: str, key: str = "week/1") -> str:
-    """Let another process claim a key and die in its body."""
-
-    def work(say: Callable[[str], None]) -> None:
-        say(granted(open_ledger(url(path)), cost, key=key))
-        die()
-
-    child = Child(work)
-    reservation = child.line()
-    assert child.end()[0] == -9
-    await_death(path, reservation)
-    return reservation
-
-
 def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
-    """Word for word, by whoever asks, and after a restart as well."""
+    """Word for word, by whoever asks, after a restart, and be it settled again."""
     reservation = granted(ledger, key="week/1")
     ledger.settle(reservation, value=VALUE)
     replay = Replayed(
@@ -58,6 +44,8 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -
         digest=ledger.digests.of_value(reservation, VALUE),
     )
     assert replay == ledger.reserve(request(ledger, key="week/1"))
+    ledger.settle(reservation, value='"other"')
+    ledger.settle(reservation, outcome="failed")
     ledger.close()
     again = open_ledger(url(path))
     assert replay == again.reserve(request(again, key="week/1", step="other"))
@@ -133,7 +121,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
 
 def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) -> None:
     """The release says what it was made at, and so does its replay at another cost."""
-    dead_claim(path, "0.1")
+    granted(ledger, "0.1", key="week/1", owner=DEAD)
     second = granted(ledger, "0.2", key="week/1", step="again")
     assert isinstance(ledger.reserve(request(ledger, "0.2", key="week/1")), Busy)
     ledger.settle(second, value=VALUE)
@@ -150,7 +138,7 @@ def test_a_late_settlement_does_not_take_the_key_back(
     ledger: Ledger, path: Place
 ) -> None:
     """Who was thought dead is charged; the release is the living one's."""
-    late = dead_claim(path, "0.1")
+    late = granted(ledger, key="week/1", owner=DEAD)
     second = granted(ledger, key="week/1")
     ledger.settle(late, value='"late"')
     assert isinstance(ledger.reserve(request(ledger, key="week/1")), Busy)
@@ -162,27 +150,25 @@ def test_a_late_settlement_does_not_take_the_key_back(
     assert sums(path) == (2 * TENTH, 0)
 
 
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        ({"cost": "0.3", "on_change": "refuse"}, r"'week/1'.*0\.1.*0\.3"),
-        ({"arguments": {"day": "2", "top": "1"}}, r"value of day\. "),
-        ({"arguments": {"top": "1"}}, r"value of day\. "),
-        ({"arguments": {"day": "1", "top": "2", "new": "1"}}, r"value of new, top\. "),
-        ({"arguments": None}, r"value of day, top\. "),
-    ],
-)
 def test_another_question_under_the_same_key_is_an_error(
-    ledger: Ledger, path: Place, other: dict[str, Any], why: str
+    ledger: Ledger, path: Place
 ) -> None:
     """It says what differs, changes nothing and charges nothing."""
     asked: dict[str, Any] = {"arguments": {"day": "1", "top": "1"}, "key": "week/1"}
     ledger.settle(granted(ledger, "0.1", **asked), value=VALUE)
     alike = {"arguments": {"day": "1", "top": None}, "key": "week/1"}
     assert isinstance(ledger.reserve(request(ledger, "0.1", **alike)), Replayed)
-    with pytest.raises(ReservationConflict, match=why) as caught:
-        ledger.reserve(request(ledger, **{**asked, **other}))
-    assert caught.value.release_key == "week/1"
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"cost": "0.3", "on_change": "refuse"}, r"'week/1'.*0\.1.*0\.3"),
+        ({"arguments": {"day": "2", "top": "1"}}, r"value of day\. "),
+        ({"arguments": {"top": "1"}}, r"value of day\. "),
+        ({"arguments": {"day": "1", "top": "2", "new": "1"}}, r"value of new, top\. "),
+        ({"arguments": None}, r"value of day, top\. "),
+    ]
+    for other, why in others:
+        with pytest.raises(ReservationConflict, match=why) as caught:
+            ledger.reserve(request(ledger, **{**asked, **other}))
+        assert caught.value.release_key == "week/1"
     assert sums(path) == (TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
 
@@ -198,20 +184,6 @@ def test_what_cannot_be_replayed_is_charged_each_time(
         ledger.reserve(request(ledger, key="week/1", arguments={}))
     assert sums(path) == (3 * TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
-
-
-def test_a_second_settlement_does_not_change_a_release(
-    ledger: Ledger, path: Place
-) -> None:
-    """The first output was seen; it is the one."""
-    reservation = granted(ledger, key="week/1")
-    ledger.settle(reservation, value=VALUE)
-    ledger.settle(reservation, value='"other"')
-    ledger.settle(reservation, outcome="failed")
-    answer = ledger.reserve(request(ledger, key="week/1"))
-    assert isinstance(answer, Replayed)
-    assert answer.value == VALUE
-    assert sums(path) == (TENTH, 0)
 
 
 def test_a_fresh_draw_is_charged_and_takes_the_releases_place(

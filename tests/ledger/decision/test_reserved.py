@@ -57,14 +57,8 @@ def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
         ("basic", "{epsilon: 2}"),
         ("output-dp", "{epsilon: 2}"),
         ("gdp", "{epsilon: 2, delta: 5e-7}"),
-        (
-            "zcdp",
-            "{epsilon: 2, delta: 5e-7}",
-        ),
-        (
-            "{theorem: rdp, order: 16}",
-            "{epsilon: 2, delta: 5e-7}",
-        ),
+        ("zcdp", "{epsilon: 2, delta: 5e-7}"),
+        ("{theorem: rdp, order: 16}", "{epsilon: 2, delta: 5e-7}"),
     ],
 )
 def test_thresholds_of_share_and_others_add_up_exactly(
@@ -138,25 +132,17 @@ def test_dropping_a_used_share_beside_another_needs_a_new_term(ledger: Ledger) -
 @pytest.mark.parametrize(
     ("before", "after", "allowed"),
     [
-        ("{a: {epsilon: 40}}", "{a: {epsilon: 40, reserved: true}}", False),
-        (
-            "{a: {epsilon: 40, reserved: true}}",
-            "{a: {epsilon: 50, reserved: true}}",
-            False,
-        ),
-        ("{a: {epsilon: 40, reserved: true}}", "{a: {epsilon: 40}}", True),
-        (
-            "{a: {epsilon: 40, reserved: true}}",
-            "{a: {epsilon: 30, reserved: true}}",
-            True,
-        ),
+        ("40", "40, reserved: true", False),
+        ("40, reserved: true", "50, reserved: true", False),
+        ("40, reserved: true", "40", True),
+        ("40, reserved: true", "30, reserved: true", True),
     ],
 )
 def test_changes_of_a_reserved_share_in_a_charged_term(
     ledger: Ledger, before: str, after: str, allowed: bool
 ) -> None:
     """Turning it on and raising it need a new term; dropping the last one does not."""
-    old, new = reserving(before), reserving(after)
+    old, new = (reserving(f"{{a: {{epsilon: {each}}}}}") for each in (before, after))
     granted(ledger, "5", policies=[old], flow="a")
     held = granted(ledger, "5", policies=[old], flow=None)
     if not allowed:

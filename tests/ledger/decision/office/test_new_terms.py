@@ -56,32 +56,23 @@ def test_anything_else_needs_a_term_that_is_asked_for(ledger: Ledger) -> None:
 
 
 def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
-    """The old ones stay as they are."""
-    granted(ledger, "0.9")
+    """What is open stays with its term, and can be settled or forfeited later."""
+    settled, forfeited = granted(ledger, "0.7"), granted(ledger, "0.2", owner="0" * 32)
     result = apply_policy(ledger, capped("2", "3"), **NEW)
     assert (result.action, result.term) == ("new term", 2)
     assert [view.charged for view in result.terms] == [True, False]
     granted(ledger, "2", policies=[capped("2", "3")])
-    assert sums(ledger) == (0, Fraction(9, 10))
+    ledger.settle(settled)
+    ledger.forfeit(forfeited, reason="its host is gone")
+    assert sums(ledger) == (Fraction(9, 10), 0)
     assert sums(ledger, "a#2") == (0, 2)
+    audit(ledger)
     entry = body(ledger, "open")
     assert (entry["reason"], entry["who"]) == ("a new year", system_user())
     assert (entry["total"], entry["lifetime"]) == (
         {"epsilon": "3", "delta": "0"},
         {"epsilon": "3", "delta": "0"},
     )
-
-
-def test_an_open_reservation_stays_with_its_term(ledger: Ledger) -> None:
-    """It can be settled or forfeited after the next term has opened."""
-    settled, forfeited = granted(ledger, "0.3"), granted(ledger, "0.2", owner="0" * 32)
-    apply_policy(ledger, capped("2", "3"), **NEW)
-    granted(ledger, "0.5", policies=[capped("2", "3")])
-    ledger.settle(settled)
-    ledger.forfeit(forfeited, reason="its host is gone")
-    assert sums(ledger) == (Fraction(1, 2), 0)
-    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
-    audit(ledger)
 
 
 def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(

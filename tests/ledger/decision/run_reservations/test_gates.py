@@ -135,21 +135,18 @@ def test_a_sequence_is_held(ledger: Any) -> None:
 
 def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     """What was drawn belongs to the step, the rest to the run reservation."""
+
+    def told() -> dict[Any, str]:
+        found = spending(ledger, "a", ("step",), term=1)
+        return {each.group[0]: each.amount["epsilon"] for each in found}
+
     held_run(ledger, ["0.1"] * 3)
     ledger.settle(drawn(ledger).reservation)
-    told = {
-        each.group[0]: each.amount["epsilon"]
-        for each in spending(ledger, "a", ("step",), term=1)
-    }
-    assert told == {"preflight": "0.2", "count": "0.1"}
+    assert told() == {"preflight": "0.2", "count": "0.1"}
     used = [point.used_fraction for point in usage(ledger, "a")["a#1"]]
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
-    told = {
-        each.group[0]: each.amount["epsilon"]
-        for each in spending(ledger, "a", ("step",), term=1)
-    }
-    assert told == {"count": "0.1"}
+    assert told() == {"count": "0.1"}
 
 
 def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
