@@ -11,8 +11,7 @@ from dpflow.mechanisms.gradients import (
     individual_descent,
     individual_sum,
 )
-from dpflow.mechanisms.groups import private_groups
-from dpflow.mechanisms.largest_groups import top_k
+from dpflow.mechanisms.groups import private_groups, top_k
 from dpflow.mechanisms.person_sums import person_sum
 from dpflow.mechanisms.perturbed_models import output_perturbation, recoverable_model
 from dpflow.mechanisms.propose_test_release import interquartile_range

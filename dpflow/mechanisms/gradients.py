@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,18 +87,12 @@ def gradient_descent(
             "sampling_rate=..., noise_multiplier=...)"
         )
         raise PublicError(msg)
-    if sigma is not None and steps is not None:
+    if individual:
         execution, bound = claimed(who, IndividualBound, relation="add-or-remove")
+        own: Any = {"sigma": sigma, "steps": steps, "sampling_rate": sampling_rate}
         with execution.drawing():
             return individual_descent(
-                bound,
-                start,
-                gradients,
-                clip=clip,
-                rate=rate,
-                sigma=sigma,
-                steps=steps,
-                sampling_rate=sampling_rate,
+                bound, start, gradients, clip=clip, rate=rate, **own
             )
     model = 1.0 * start
     for step in iterations():

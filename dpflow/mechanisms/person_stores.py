@@ -77,8 +77,15 @@ def _bound(ledger: Ledger, account: str, reservation: str) -> IndividualBound:
 
 def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None]:
     """Return the account that a charge was posted to, and the bound that it paid."""
+
+    def needs(state: State) -> Iterator[str]:
+        yield from charge_keys(state, reservation)
+        if (made := state.made.get(reservation)) is not None:
+            yield from terms_of_accounts(made.amounts)
+            yield from map(account_key, made.amounts)
+
     with ledger.storage.read() as reading:
-        state = reading.load(lambda state: _needs(state, reservation))
+        state = reading.load(needs)
     charge = state.charge(reservation)
     if charge is None or charge.state == "void":
         msg = f"the ledger {ledger.place} knows no charge {reservation} that ran"
@@ -90,14 +97,6 @@ def _paid(ledger: Ledger, reservation: str) -> tuple[str, IndividualBound | None
         msg = f"account {account} keeps no budgets of people"
         raise LedgerCorrupt(msg, ledger=ledger.place)
     return account, gate.rule.bound_of(paid) if any(paid) else None
-
-
-def _needs(state: State, reservation: str) -> Iterator[str]:
-    yield from charge_keys(state, reservation)
-    made = state.made.get(reservation)
-    if made is not None:
-        yield from terms_of_accounts(made.amounts)
-        yield from map(account_key, made.amounts)
 
 
 def _places(found: Settings, ledger: Ledger, account: str) -> tuple[Path, Path]:

@@ -19,7 +19,7 @@ from dpflow.costs import TopK
 from dpflow.exceptions import BudgetRefused
 from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
-from dpflow.mechanisms.largest_groups import largest
+from dpflow.mechanisms.groups import largest
 from tests.projects import POLICY, account, make_project
 from tests.sizes import spread
 from tests.walks import law_of
