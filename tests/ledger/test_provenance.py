@@ -94,20 +94,18 @@ def test_git_is_asked_once_per_process(
     assert provenance(repository) is first
 
 
-def test_without_a_repository_no_code_is_claimed(tmp_path: Path) -> None:
-    """Who and the version are told in any case."""
-    facts = provenance(tmp_path)
-    assert facts == {"who": getpass.getuser(), "dpflow": dpflow.__version__}
-
-
-def test_git_that_is_missing_or_fails_says_nothing(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_repository_no_code_is_claimed(
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Provenance is a record; no step waits or fails for it."""
+    """Nor without git, for which no step fails; who and the version are told."""
+    facts = {"who": getpass.getuser(), "dpflow": dpflow.__version__}
+    assert provenance(tmp_path_factory.mktemp("plain")) == facts
     assert git(repository, "no-such-command") is None
     monkeypatch.setattr(room.shutil, "which", lambda _: None)
     assert git(repository, "rev-parse", "HEAD") is None
-    assert "code" not in provenance(repository)
+    assert provenance(repository) == facts
 
 
 def test_the_variables_of_a_hook_lead_nowhere(

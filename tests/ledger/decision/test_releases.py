@@ -35,21 +35,23 @@ SQL = "SELECT state, charge, digest, value FROM release"
 
 
 def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
-    """Word for word, by whoever asks, after a restart, and be it settled again."""
-    reservation = granted(ledger, key="week/1")
+    """Word for word, by whoever asks, after a restart, and with no budget left."""
+    reservation = granted(ledger, "1", key="week/1")
     ledger.settle(reservation, value=VALUE)
     replay = Replayed(
         reservation=reservation,
         value=VALUE,
         digest=ledger.digests.of_value(reservation, VALUE),
     )
-    assert replay == ledger.reserve(request(ledger, key="week/1"))
+    with pytest.raises(BudgetExhausted):
+        granted(ledger, "1")
+    assert replay == ledger.reserve(request(ledger, "1", key="week/1"))
     ledger.settle(reservation, value='"other"')
     ledger.settle(reservation, outcome="failed")
     ledger.close()
     again = open_ledger(url(path))
-    assert replay == again.reserve(request(again, key="week/1", step="other"))
-    assert sums(path) == (TENTH, 0)
+    assert replay == again.reserve(request(again, "1", key="week/1", step="other"))
+    assert sums(path) == (1, 0)
     again.close()
 
 
@@ -66,29 +68,6 @@ def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -
     }
     assert len(keys) == 5
     assert ledger.digests.of("a", "b") in keys
-    other.close()
-
-
-def test_a_replay_needs_no_budget(ledger: Ledger) -> None:
-    """It is post-processing: an exhausted budget does not refuse it."""
-    ledger.settle(granted(ledger, "1", key="week/1"), value=VALUE)
-    with pytest.raises(BudgetExhausted):
-        granted(ledger, "1")
-    answer = ledger.reserve(request(ledger, "1", key="week/1"))
-    assert isinstance(answer, Replayed)
-
-
-def test_a_live_claim_is_waited_for(ledger: Ledger, path: Place) -> None:
-    """By others and by this process: one execution makes the release."""
-    reservation = granted(ledger, key="week/1")
-    busy = Busy(reservation=reservation, owner=ledger.owners.mine())
-    other = open_ledger(url(path))
-    for asking in (ledger, other):
-        assert busy == asking.reserve(request(asking, key="week/1"))
-    ledger.settle(reservation, value=VALUE)
-    for asking in (ledger, other):
-        assert isinstance(asking.reserve(request(asking, key="week/1")), Replayed)
-    assert sums(path) == (TENTH, 0)
     other.close()
 
 

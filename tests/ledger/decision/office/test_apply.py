@@ -164,29 +164,23 @@ def test_a_share_cannot_forget_what_its_flow_was_charged_before(
 
 
 def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
-    """Another order would have kept another tally."""
-    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="rdp")
-    lower = make_policy(budget="{epsilon: 2, delta: 1e-6}", filter="rdp")
-    assert lower.pinned()["filter"]["order"] != wide.pinned()["filter"]["order"]
-    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
-    apply_policy(ledger, lower)
-    (term,) = terms_of(ledger)
-    rule = json.loads(term["gates"]["dataset"]["rule"])
-    assert rule["order"] == wide.pinned()["filter"]["order"]
-    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[lower])
-    audit(ledger)
-
-
-def test_a_budget_that_the_fixed_numbers_cannot_defend_needs_a_term(
-    ledger: Ledger,
-) -> None:
-    """It is tighter, and still refused in place, with the reason."""
-    wide = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="rdp")
-    granted(ledger, Gaussian(sensitivity=1, sigma=50), policies=[wide])
-    tiny = make_policy(budget="{epsilon: 0.1, delta: 1e-6}", filter="rdp")
+    """Another order would have kept another tally; what it cannot defend is refused."""
+    step = Gaussian(sensitivity=1, sigma=50)
+    wide, lower, tiny = (
+        make_policy(budget=f"{{epsilon: {epsilon}, delta: 1e-6}}", filter="rdp")
+        for epsilon in ("3", "2", "0.1")
+    )
+    order = wide.pinned()["filter"]["order"]
+    assert lower.pinned()["filter"]["order"] != order
+    granted(ledger, step, policies=[wide])
     assert propose(ledger, tiny).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
         apply_policy(ledger, tiny)
+    apply_policy(ledger, lower)
+    (term,) = terms_of(ledger)
+    assert json.loads(term["gates"]["dataset"]["rule"])["order"] == order
+    granted(ledger, step, policies=[lower])
+    audit(ledger)
 
 
 def test_a_loosening_that_was_misjudged_is_stopped(

@@ -95,24 +95,15 @@ def test_a_step_that_never_began_returns_while_it_is_the_last(
 # A step after which something was reserved
 
 
-def test_a_loop_is_settled_in_full_once_something_came_after(
+def test_what_something_came_after_is_settled_in_full(
     place: str, ledger: Ledger
 ) -> None:
-    """How far it goes may depend on what the other one drew."""
-    loop = held(ledger, LOOP)
+    """How far it goes, or whether it begins, may depend on what the other one drew."""
+    loop, first = held(ledger, LOOP), held(ledger, release_key=KEY)
     ledger.settle(held(ledger))
     ledger.settle(loop, reported=2)
-    assert sums(place) == (in_turn(LOOP, STEP), RULE.zero())
-
-
-def test_a_step_that_never_began_is_settled_once_something_came_after(
-    place: str, ledger: Ledger
-) -> None:
-    """So is a void: whether it begins may depend on it. Its release key is free."""
-    first = held(ledger, release_key=KEY)
-    ledger.settle(held(ledger))
     ledger.void(first, reason="not started")
-    assert sums(place) == (in_turn(STEP, STEP), RULE.zero())
+    assert sums(place) == (in_turn(LOOP, STEP, STEP), RULE.zero())
     assert state_of(place, first) == "settled"
     held(ledger, release_key=KEY)
 

@@ -72,18 +72,6 @@ def test_the_rest_returns_with_the_seal_and_once(ledger: Any) -> None:
     granted(ledger, "0.8")
 
 
-def test_a_late_step_is_refused_in_so_many_words(ledger: Any) -> None:
-    """After the seal there is nothing to draw, and nothing else is reserved for it."""
-    held_run(ledger, ["0.1"] * 2)
-    ledger.seal(RUN, outcome="completed")
-    with pytest.raises(BudgetRefused, match="its reservation is sealed") as caught:
-        drawn(ledger)
-    assert type(caught.value) is BudgetRefused
-    assert "run the flow again" in caught.value.fits
-    assert sums(ledger) == (0, 0)
-    assert kinds(ledger) == ["open", "reserve", "seal", "refuse"]
-
-
 def test_a_step_beyond_what_is_left_is_reserved_by_itself(ledger: Any) -> None:
     """It passes the ordinary gates, and the answer and the journal say so."""
     held_run(ledger, ["0.1"] * 2)
