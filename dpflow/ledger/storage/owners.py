@@ -136,10 +136,7 @@ class Owners:
         No answer changes by it: a name is never used again, and one without a file is
         as dead as one whose file nobody holds. Their charges stay held.
         """
-        with (
-            suppress(OSError, LedgerUnavailable),
-            os.scandir(self._folder) as files,
-        ):
+        with suppress(OSError, LedgerUnavailable), os.scandir(self._folder) as files:
             for file in islice(files, _SWEEP):
                 if _PATTERN.fullmatch(file.name) and not self.alive(file.name):
                     (self._folder / file.name).unlink(missing_ok=True)

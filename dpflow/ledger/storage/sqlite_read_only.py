@@ -78,11 +78,15 @@ def opened_for_reading(path: Path, place: str) -> Iterator[sqlite3.Connection]:
     ) as connection:
         yield connection
     if not alive and before != _stamps(path):
-        raise _changed(path, place)
+        msg = (
+            f"the ledger {path} was written while it was read, by something that does "
+            "not hold its lock. Read it again."
+        )
+        raise LedgerUnavailable(msg, ledger=place)
 
 
 def _settled(path: Path, place: str) -> tuple[_Stamp, _Stamp]:
-    """Return what file and log are, once their last change is surely seen as one."""
+    """Return what file and log are, once a change would surely be seen as one."""
     files = main, log = _stamps(path)
     if log is not None and log[2] > 0:
         msg = (
@@ -94,17 +98,7 @@ def _settled(path: Path, place: str) -> tuple[_Stamp, _Stamp]:
         raise LedgerUnavailable(msg, ledger=place)
     if main is not None and time.time() - main[3] / 1e9 <= _UNSURE:
         time.sleep(_UNSURE)
-        if files != _stamps(path):
-            raise _changed(path, place)
     return files
-
-
-def _changed(path: Path, place: str) -> LedgerUnavailable:
-    msg = (
-        f"the ledger {path} was written while it was read, by something that does not "
-        "hold its lock. Read it again."
-    )
-    return LedgerUnavailable(msg, ledger=place)
 
 
 def _may(path: Path, right: int) -> bool:

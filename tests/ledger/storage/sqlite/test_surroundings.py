@@ -1,10 +1,4 @@
-"""What the surroundings do to a ledger's files: full, read-only, moved, half deleted.
-
-Each row of the table of failures has a test: here, in `test_environment_calls.py`
-(locks, cut commits, clocks, versions), in `test_environment_places.py` (file systems)
-or in `test_environment_damage.py` (bytes). Forks, restarts and kills are in
-`test_sqlite.py`, `tests/crash` and `tests/races`.
-"""
+"""What befalls a ledger's files: a full disk, no rights, a move, half of them gone."""
 
 from __future__ import annotations
 
@@ -85,7 +79,7 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
 def test_a_new_ledger_without_space_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a ledger would stand in the way of a whole one."""
+    """Half a ledger would stand in the way of a whole one; nor is an old one opened."""
     space = SimpleNamespace(free=16 * 2**20 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
     with pytest.raises(LedgerUnavailable, match="16 MiB"):
@@ -93,6 +87,9 @@ def test_a_new_ledger_without_space_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     space.free += 1
     new_ledger(tmp_path).close()
+    space.free -= 1
+    with pytest.raises(LedgerUnavailable, match="16 MiB"):
+        open_ledger(url(tmp_path / "ledger.db"))
 
 
 # Who may not write
