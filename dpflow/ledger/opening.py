@@ -132,8 +132,21 @@ def storage_at(url: str, *, read_only: bool = False) -> Storage:
 
 
 def _kind(url: str) -> tuple[Any, Path | str]:
-    """Return the class of a ledger's storage, and the place that it is made with."""
-    _check_fence(url)
+    """Return the class of a ledger's storage, and the place that it is made with.
+
+    While a test has a ledger to itself, every other one is refused.
+    """
+    only = os.environ.get(FENCE_VARIABLE)
+    if only and url != only:
+        # The URL may hold a password.
+        kind = url.partition(":")[0][:20]
+        msg = (
+            f"a {kind} ledger was asked for inside a test that uses dpflow_ledger, "
+            "which keeps every ledger but its own closed. Remove what names the other "
+            "one (DPFLOW_LEDGER_URL, a Prefect block, open_ledger) from the test, or "
+            "do without the fixture."
+        )
+        raise ConfigurationError(msg)
     if is_postgres(url):
         return _postgres(), url
     if url.startswith(MEMORY):
@@ -197,25 +210,6 @@ def _postgres() -> type[PostgresStorage]:
 def roles_script() -> str:
     """Return the SQL that makes the roles of a ledger on PostgreSQL."""
     return files("dpflow.ledger.storage").joinpath("roles.sql").read_text("utf-8")
-
-
-def _check_fence(url: str) -> None:
-    """Refuse every ledger but the one that a test has to itself.
-
-    Raises:
-        ConfigurationError: If a test runs and the URL names another ledger.
-    """
-    only = os.environ.get(FENCE_VARIABLE)
-    if only and url != only:
-        # The URL may hold a password.
-        kind = url.partition(":")[0][:20]
-        msg = (
-            f"a {kind} ledger was asked for inside a test that uses dpflow_ledger, "
-            "which keeps every ledger but its own closed. Remove what names the other "
-            "one (DPFLOW_LEDGER_URL, a Prefect block, open_ledger) from the test, or "
-            "do without the fixture."
-        )
-        raise ConfigurationError(msg)
 
 
 def pin_ledger(ledger: Ledger, policies: Path) -> Path:

@@ -27,10 +27,10 @@ _LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 FileId = tuple[int, int]
 
 
-def file_id(path: Path | int) -> FileId | None:
-    """Say which file is at a path or open; None if there is none."""
+def file_id(path: Path) -> FileId | None:
+    """Say which file is at a path; None if there is none."""
     try:
-        status = os.stat(path)  # noqa: PTH116 (a descriptor is no path)
+        status = path.stat()
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino

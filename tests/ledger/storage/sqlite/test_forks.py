@@ -186,9 +186,6 @@ def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
     gate.open()
 
 
-TENTH = Fraction(1, 10)
-
-
 OTHERS = """
 import os, sys
 from dpflow.ledger.opening import open_ledger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.ledger.support import (
 )
 
 SHORT = 0.4
-TENTH = Fraction(1, 10)
 
 
 # The lock

@@ -35,8 +35,6 @@ from tests.ledger.support import (
     write_a_row,
 )
 
-NOBODY = 65534
-SHORT = 0.4
 TENTH = Fraction(1, 10)
 
 
