@@ -110,14 +110,14 @@ def test_a_new_term_is_told_anew(ledger: Ledger) -> None:
     assert [opened(ledger, policy) for _ in range(2)] == [["a 2 a new year"], []]
 
 
-def gates(flow: str) -> Policy:
+def gates(flow: str, alerts: str = "[0.5, 0.8]") -> Policy:
     """Make a policy in which a flow's own gate refuses long before the dataset's."""
     return make_policy(
         budget="{epsilon: 3, delta: 1e-6}",
         filter="gdp",
         odometer="{theorem: rdp, delta: 1e-6}",
         flows=f"{{weekly: {flow}}}",
-        alerts="[0.5, 0.8]",
+        alerts=alerts,
     )
 
 
@@ -158,13 +158,7 @@ def test_the_gate_that_stops_a_flow_warns_before(
 
 def test_an_odometer_that_only_idles_reaches_no_threshold(ledger: Ledger) -> None:
     """Its reading counts from where it idles; the first step is far from the halt."""
-    policy = make_policy(
-        budget="{epsilon: 3, delta: 1e-6}",
-        filter="gdp",
-        odometer="{theorem: rdp, delta: 1e-6}",
-        flows="{weekly: {halt_at_epsilon: 2}}",
-        alerts="[0.1, 0.4]",
-    )
+    policy = gates("{halt_at_epsilon: 2}", alerts="[0.1, 0.4]")
     cost = Gaussian(sensitivity=1, sigma=200)
     answer = ledger.reserve(request(ledger, cost, policies=(policy,), flow="weekly"))
     assert isinstance(answer, Granted)

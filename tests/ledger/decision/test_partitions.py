@@ -32,8 +32,9 @@ from tests.ledger.support import granted, make_ledger, make_policy
 
 pytestmark = pytest.mark.quick
 
-WEEKS = make_policy(unit="user-week", partition="{by: week}")
-CAPPED = make_policy(unit="user-week", partition="{by: week}", lifetime="{epsilon: 2}")
+BY_WEEK = {"unit": "user-week", "partition": "{by: week}"}
+WEEKS = make_policy(**BY_WEEK)
+CAPPED = make_policy(**BY_WEEK, lifetime="{epsilon: 2}")
 DAYS = make_policy(unit="user-day", partition="{by: day}")
 HOURS = make_policy(unit="user-hour", partition="{by: hour, zone: Europe/Berlin}")
 REGIONS = make_policy(partition="{by: region}")
@@ -153,8 +154,7 @@ def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
 def five(theorem: str) -> Policy:
     """Make a policy of weeks with a lifetime of five."""
     return make_policy(
-        unit="user-week",
-        partition="{by: week}",
+        **BY_WEEK,
         lifetime="{epsilon: 5, delta: 1e-6}",
         budget="{epsilon: 1, delta: 1e-6}",
         filter=theorem,
@@ -202,19 +202,13 @@ def test_partitions_are_said_where_there_are_some_and_only_there(
 
 def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> None:
     """A share is a share of a week's budget."""
-    policy = make_policy(
-        unit="user-week", partition="{by: week}", odometer="basic",
-        flows="{report: {epsilon: 0.5, halt_at_epsilon: 2}}",
-    )  # fmt: skip
+    flows = "{report: {epsilon: 0.5, halt_at_epsilon: 2}}"
+    policy = make_policy(**BY_WEEK, odometer="basic", flows=flows)
+    here: dict[str, Any] = {"policies": (policy,), "flow": "report"}
     for week in ("2026-W01", "2026-W02"):
-        found = granted(
-            ledger, "0.5", policies=(policy,), partitions=(week,), flow="report"
-        )
-        ledger.settle(found)
+        ledger.settle(granted(ledger, "0.5", partitions=(week,), **here))
     with pytest.raises(BudgetExhausted, match=r"share of flow 'report' in partition"):
-        granted(
-            ledger, "0.5", policies=(policy,), partitions=("2026-W01",), flow="report"
-        )
+        granted(ledger, "0.5", partitions=("2026-W01",), **here)
     ids = {view.id for view in accounts(ledger)}
     assert "a#1/partition/2026-W01/flow/report" in ids
     assert "a#1/partition/2026-W02/odometer/report" in ids
@@ -222,9 +216,7 @@ def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> No
 
 def test_the_parts_budget_is_not_changed_in_place() -> None:
     """Each part keeps what it was opened with; a new term has new parts."""
-    tighter = make_policy(
-        unit="user-week", partition="{by: week}", budget="{epsilon: 0.5}"
-    )
+    tighter = make_policy(**BY_WEEK, budget="{epsilon: 0.5}")
     changes = judge(WEEKS.declared(), tighter.declared())
     assert {change.verdict for change in changes} == {"other"}
 
@@ -240,18 +232,15 @@ def test_no_further_term_fits_beside_parts_by_time(
     before = CAPPED if lifetime else WEEKS
     charge(ledger, before, "2026-W05")
     fields = {"lifetime": f"{{epsilon: {lifetime}}}"} if lifetime else {}
-    after = make_policy(
-        budget="{epsilon: 0.25}", unit="user-week", partition="{by: week}", **fields
-    )
+    after = make_policy(budget="{epsilon: 0.25}", **BY_WEEK, **fields)
     wished = {"reason": "less", "new_term": True, "raise_lifetime": True}
     for wish in ({}, wished):
         with pytest.raises(
             (PolicyChanged, PolicyNotApplied), match="no further term fits"
         ) as caught:
             apply_policy(ledger, after, **wish)
-        assert "Lower the budget" not in str(caught.value)
-        assert "or open a new term" not in str(caught.value)
-        assert "Write `lifetime" not in str(caught.value)
+        for advice in ("Lower the budget", "or open a new term", "Write `lifetime"):
+            assert advice not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -284,9 +273,7 @@ def test_a_lifetime_below_what_was_opened_is_refused_with_what_fits(
 ) -> None:
     """Lowering the budget would not help: the term counts as it was opened."""
     charge(ledger, CAPPED, "2026-W05")
-    lower = make_policy(
-        unit="user-week", partition="{by: week}", lifetime="{epsilon: 1.5}"
-    )
+    lower = make_policy(**BY_WEEK, lifetime="{epsilon: 1.5}")
     with pytest.raises(PolicyNotApplied, match=r"Keep the lifetime at .epsilon = 2"):
         apply_policy(ledger, lower)
 

@@ -58,13 +58,18 @@ def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
 
 
 def test_every_account_of_the_term_freezes_and_unfreezes(ledger: Ledger) -> None:
-    """Shares and odometers, too; a second freeze or unfreeze changes nothing."""
+    """Shares and odometers, too; a second freeze or unfreeze changes nothing.
+
+    A flow that may not use the dataset hears of the freeze first.
+    """
     granted(ledger, policies=[HALTING], flow="weekly")
     frozen = ledger.ask(FREEZE)
     assert frozen == ("a#1", "a#1/flow/weekly", "a#1/odometer/weekly")
     assert ledger.ask(Freeze(book="a", reason="me too")) == ()
     (term,) = views.terms(ledger, "a")
     assert (term.frozen or {})["who"] == ME
+    with pytest.raises(BudgetRefused, match="frozen by"):
+        granted(ledger, policies=[HALTING], flow="daily")
     assert ledger.ask(THAW) == frozen
     assert ledger.ask(Freeze(book="a", reason="again", unfreeze=True)) == ()
     assert freeze_of(ledger, "a") is None
@@ -91,14 +96,6 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
     granted(ledger, policies=[other])
     with pytest.raises(BudgetRefused, match="Dataset 'a' is frozen"):
         granted(ledger, policies=[other, make_policy()])
-
-
-def test_a_frozen_dataset_is_said_before_what_the_flow_lacks(ledger: Ledger) -> None:
-    """A flow that may not use it hears of the freeze first."""
-    granted(ledger, policies=[HALTING], flow="weekly")
-    ledger.ask(FREEZE)
-    with pytest.raises(BudgetRefused, match="frozen by"):
-        granted(ledger, policies=[HALTING], flow="daily")
 
 
 def test_what_was_never_applied_cannot_be_frozen(ledger: Ledger) -> None:

@@ -29,8 +29,12 @@ TENTH = Fraction(1, 10)
 
 
 def test_a_run_is_held_whole_and_drawn_step_by_step(ledger: Any) -> None:
-    """What is held moves to the step; the sum of held and settled never changes."""
+    """What is held moves to the step and to nobody else; the sum never changes."""
     held_run(ledger, ["0.1", "0.2"])
+    other = granted(ledger, "0.7")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.1")
+    ledger.void(other, reason="test")
     assert sums(ledger) == (0, 3 * TENTH)
     first = drawn(ledger, "0.1").reservation
     assert sums(ledger) == (0, 3 * TENTH)
@@ -41,21 +45,10 @@ def test_a_run_is_held_whole_and_drawn_step_by_step(ledger: Any) -> None:
     assert ledger.seal(RUN, outcome="completed")
     assert sums(ledger) == (3 * TENTH, 0)
     assert kinds(ledger) == [
-        *("open", "reserve"),
+        *("open", "reserve", "reserve", "refuse", "void"),
         *("reserve", "settle", "reserve", "settle"),
         "seal",
     ]
-
-
-def test_what_a_run_holds_nobody_else_gets(ledger: Any) -> None:
-    """Others spend the rest of the budget; the run's steps pass no gate again."""
-    held_run(ledger, ["0.1"] * 4)
-    granted(ledger, "0.6")
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.1")
-    for _ in range(4):
-        ledger.settle(drawn(ledger).reservation)
-    assert sums(ledger) == (4 * TENTH, 6 * TENTH)
 
 
 def test_the_rest_returns_with_the_seal_and_once(ledger: Any) -> None:
