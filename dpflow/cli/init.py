@@ -158,7 +158,7 @@ def _parts(made: Made) -> Iterator[str]:
 def demo(*, as_json: bool = False) -> None:
     """Run a weekly report on real data until its budget is used up.
 
-    True values are shown because this data set is public.
+    True values are printed because this data set is public.
 
     Example: `dpflow demo`
     """

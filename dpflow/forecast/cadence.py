@@ -104,7 +104,7 @@ class Schedule:
     source: Source
 
     def day_after(self, runs: int | None) -> date | None:
-        """Return the day of the run after so many; None if none is after them."""
+        """Return the day of the first run beyond a count; None without a count."""
         return None if runs is None else self.every.after(self.first, runs)
 
 

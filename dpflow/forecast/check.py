@@ -196,7 +196,7 @@ def check_policies(
     Raises:
         PolicyError: If the folder cannot be read or has no policy files.
         ConfigurationError: If the settings cannot be read.
-        InvalidCost: If a cost is none.
+        InvalidCost: If a cost cannot be read.
     """
     files = _read(settings().policies if place is None else place)
     errors: list[DpflowError] = [each.error for each in files if each.error]

@@ -127,7 +127,7 @@ _FARTHEST = Fraction(10**6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnoughNoise:
-    """The noise with which so many runs fit.
+    """The noise with which a number of runs fits.
 
     Attributes:
         runs: How many runs were asked for.
@@ -143,7 +143,7 @@ class EnoughNoise:
 def enough_noise(
     workload: Workload, runs: int, runs_left: Callable[[Workload], int | None]
 ) -> EnoughNoise:
-    """Search the least noise with which so many runs fit.
+    """Search the least noise with which a number of runs fits.
 
     Args:
         workload: One run.

@@ -441,7 +441,7 @@ class ComingRuns:
     Attributes:
         runs: Day, flow and number (from 1) of each run that fits the budget.
         refused: Each flow whose budget ends within the list, with the first refusal.
-        undated: Flows without a known day.
+        undated: Flows without a day.
     """
 
     runs: tuple[tuple[date, str, int], ...]

@@ -47,7 +47,7 @@ class ProjectSource:
     """A project's ledger and policies, as far as there are any.
 
     Attributes:
-        missing: Why there is no ledger, if there is none.
+        missing: The error that says why there is no ledger.
         policies: As the files say; none if they cannot be read.
         problem: Why they cannot be.
     """
@@ -69,7 +69,7 @@ class ProjectSource:
         """Return the ledger.
 
         Raises:
-            LedgerMissing: If there is none.
+            LedgerMissing: If the project has no ledger.
         """
         if self.ledger is None:
             told = "" if self.missing is None else self.missing.message

@@ -134,7 +134,7 @@ def forecast(
     Raises:
         ConfigurationError: If it names nothing that is known.
         LedgerError: If there is a ledger and it cannot be used.
-        InvalidCost: If a cost is none.
+        InvalidCost: If a cost cannot be read.
         UnsupportedCost: If a gate has no price for a step.
     """
     if costs and like is not None:
@@ -211,7 +211,7 @@ class _Run:
         )
 
     def enough(self, runs: int) -> EnoughNoise:
-        """Return the noise with which so many runs fit."""
+        """Return the noise with which this number of runs fits."""
         return enough_noise(
             self.workload,
             runs,

@@ -119,7 +119,7 @@ def _share(quantile: Number) -> Fraction:
 
 
 def numbers_of(values: Iterable[Any]) -> Floats:
-    """Return numbers as floats; what is none counts as 0, as it does when clipped.
+    """Return numbers as floats; other entries count as 0, as when clipped.
 
     Raises:
         ReleaseError: If it holds no numbers, by its type and never by an entry.

@@ -149,7 +149,7 @@ class Factors:
     """One vector of features for each person, prepared once for many sums of products.
 
     Each person's features are scaled to norm 1 and cut to a grid, toward zero; their
-    length is kept for the other factor. Somebody whose features are all zero or no
+    length goes to the other factor. Somebody whose features are all zero or no
     numbers has rows of zeros.
 
     Args:

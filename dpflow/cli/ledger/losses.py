@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpflow.ledger.audit.reconcile import Comparison, Loss
     from dpflow.ledger.witness.lines import Line
 
-#: So many lines of a list are printed.
+#: Most lines of a list that are printed.
 SHOWN = 10
 _DECISIONS = {
     "open": "a new term",
