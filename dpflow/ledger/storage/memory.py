@@ -35,11 +35,6 @@ class Kept:
     line: TurnQueue = field(default_factory=TurnQueue)
     pid: int = field(default_factory=os.getpid)
 
-    def roll_back(self) -> None:
-        """Leave a transaction that did not come to its end."""
-        if self.connection.in_transaction:
-            self.connection.rollback()
-
 
 _ledgers: dict[str, Kept] = {}
 #: The owners of all ledgers in memory that were not closed.
@@ -114,7 +109,7 @@ class Memory(Storage):
         # Every object that names the ledger stands in its line.
         self._line = kept.line
         with self._alone():
-            kept.roll_back()  # an interrupt kept the turn before from its end
+            kept.connection.rollback()  # an interrupt kept the turn before from its end
             try:
                 kept.connection.execute("BEGIN")
                 yield SqliteTables(kept.connection, self.place, kept.identity)
@@ -122,7 +117,7 @@ class Memory(Storage):
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error
             finally:
-                kept.roll_back()
+                kept.connection.rollback()
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""
