@@ -77,21 +77,6 @@ def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
-@pytest.mark.parametrize("flow", ["daily", None])
-def test_other_flows_are_refused(ledger: Ledger, path: Place, flow: str | None) -> None:
-    """A policy that names flows means these; the refusal is journaled."""
-    policy = make_policy(flows="{weekly: {epsilon: 0.5}}")
-    error = refused(ledger, "0.1", policies=[policy], flow=flow, flow_run="r")
-    assert type(error) is BudgetRefused
-    listed = "was refused by the list of flows in the policy of dataset 'a'. "
-    assert listed in error.message
-    assert "filter" not in error.message
-    assert "in a flow that stands under `flows:`" in error.fits
-    assert (kinds(path), sums(path)) == (["open", "refuse"], (0, 0))
-    allowing = make_policy("b", flows="{weekly: {epsilon: 0.5}}", other_flows="allow")
-    granted(ledger, "0.1", policies=[allowing], flow=flow)
-
-
 # Refusals
 
 

@@ -15,7 +15,7 @@ from dpflow.ledger.decision.policy_changes import Applied
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
-from tests.ledger.support import Place, granted, make_ledger, make_policy, sums
+from tests.ledger.support import Place, granted, make_policy, sums
 
 REPORT, BUDGET = "weekly-report", "{epsilon: 100}"
 
@@ -79,21 +79,21 @@ def test_thresholds_of_share_and_others_add_up_exactly(
     assert both == list(whole.limit.amounts)
 
 
-def test_a_charge_posts_to_the_share_or_to_others(path: Place) -> None:
+def test_a_charge_posts_to_the_share_or_to_others(ledger: Ledger, path: Place) -> None:
     """What returns comes back to its own account."""
-    ledger = make_ledger(path)
     name = granted(ledger, "10", policies=[TWO], flow="a")
     granted(ledger, "20", policies=[TWO], flow="c")
     assert sums(path, "a#1")[1] == 30
     assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 10)
     ledger.void(name, reason="a test")
     assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
-    ledger.close()
 
 
-def test_prior_spending_and_corrections_post_to_the_same_accounts(path: Place) -> None:
+def test_prior_spending_and_corrections_post_to_the_same_accounts(
+    ledger: Ledger, path: Place
+) -> None:
     """Of a reserved flow to its share, all else to `others`; both may overdraw."""
-    ledger, pure = make_ledger(path), PureDP(epsilon=10)
+    pure = PureDP(epsilon=10)
     ledger.ask(Prior(policy=TWO, cost=pure, reason="a test", flow="a"))
     ledger.ask(Prior(policy=TWO, cost=pure, reason="a test"))
     name = granted(ledger, "1", policies=[TWO], flow="c")
@@ -103,7 +103,6 @@ def test_prior_spending_and_corrections_post_to_the_same_accounts(path: Place) -
     assert not fits(ledger, TWO, "1", "c")
     assert fits(ledger, TWO, "30", "a")
     assert verify(ledger).bad == []
-    ledger.close()
 
 
 def test_a_refusal_names_the_reserved_shares(ledger: Ledger) -> None:

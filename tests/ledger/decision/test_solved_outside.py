@@ -16,7 +16,7 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import model
 from dpflow.ledger.decision import gates, settlement
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.support import Place, granted, make_ledger, make_policy
+from tests.ledger.support import granted, make_policy
 
 STEP = PureDP(epsilon="0.01")
 #: What solves a number, by filter.
@@ -93,22 +93,19 @@ def use(ledger: Ledger, theorem: str) -> None:
 
 @pytest.mark.parametrize("theorem", SOLVERS)
 def test_nothing_is_solved_inside_a_transaction(
-    path: Place, monkeypatch: pytest.MonkeyPatch, theorem: str
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, theorem: str
 ) -> None:
     """Thresholds, prices of steady and unsteady rules, outcomes and suggestions."""
-    ledger = make_ledger(path)
     found = solved(ledger, theorem, monkeypatch)
     use(ledger, theorem)
     assert len(found) > len(SOLVERS[theorem])
     assert not any(found)
-    ledger.close()
 
 
 def test_what_changes_all_the_time_is_solved_inside_at_last(
-    path: Place, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three transactions end for a number; the fourth solves it (negative control)."""
-    ledger = make_ledger(path)
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="residue")
     granted(ledger, STEP, policies=(policy,))
     begun: list[None] = []
@@ -124,4 +121,3 @@ def test_what_changes_all_the_time_is_solved_inside_at_last(
     granted(ledger, STEP, policies=(policy,))
     assert len(begun) == 4
     assert found.count(True) == 1
-    ledger.close()

@@ -16,8 +16,9 @@ from dpflow.accounting.rules import gdp, residue
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import rule_of
-from tests.ledger.support import Place, granted, make_ledger, make_policy, request
+from tests.ledger.support import granted, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)
 
@@ -102,15 +103,13 @@ def test_thresholds_of_another_rule_are_refused() -> None:
 
 
 def test_a_ledger_admits_no_more_after_an_upgrade(
-    path: Place, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One Gaussian fits; a solver that finds room for nine gets none of them."""
     policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gdp")
-    ledger = make_ledger(path)
     granted(ledger, STEP, policies=[policy])
     solve_times(monkeypatch, Fraction(9))
     anew = make_filter("gdp", epsilon=5, delta="1e-6")
     assert anew.admits(anew.price(STEP) + anew.price(STEP))
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, STEP, policies=[policy]))
-    ledger.close()

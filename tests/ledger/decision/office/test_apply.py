@@ -142,6 +142,7 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> No
             BudgetRefused, match="the list of flows in the policy"
         ) as no:
             granted(ledger, policies=[after], flow=flow)
+        assert type(no.value) is BudgetRefused
         assert why in no.value.message
         assert f"`dpflow policy diff {after.dataset}`" in no.value.message
     audit(ledger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,14 @@ from dpflow.exceptions import (
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
-from tests.ledger.support import granted, kinds, make_policy, url
+from tests.ledger.support import Place, granted, kinds, make_policy, url
 
 SOURCE = "warehouse.sales.customers"
 POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
 
 
-def other(epsilon: str = "1", **fields: str) -> Policy:
-    """Return the policy of the other ledger, under another dataset's name."""
-    budget = f"{{epsilon: {epsilon}}}"
-    given = {"source": SOURCE, "budget": budget, "lifetime": budget, **fields}
-    return make_policy("b", **given)
+#: The policy of the other ledger, under another dataset's name.
+OTHER = make_policy("b", source=SOURCE, budget="{epsilon: 1}", lifetime="{epsilon: 1}")
 
 
 @pytest.fixture
@@ -42,6 +40,14 @@ def second(tmp_path: Path, first: Ledger) -> Ledger:
     )
 
 
+@pytest.fixture
+def witnessed(path: Place, tmp_path: Path) -> Iterator[Ledger]:
+    """Return a ledger with a witness."""
+    found = create_ledger(url(path), witness=str(tmp_path / "w"))
+    yield found
+    found.close()
+
+
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
     apply_policy(ledger, policy, reason="test", new_term=True)
@@ -51,12 +57,12 @@ def test_a_second_ledger_on_a_source_is_refused(first, second):
     """Each time, whatever its dataset is called or applies; the first goes on."""
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=first.id) as error:
-            granted(second, policies=[other()])
+            granted(second, policies=[OTHER])
         assert "DPFLOW_LEDGER_URL" in error.value.message
     assert kinds(Path(second.place), "b#1") == []
-    apply(second, other())
+    apply(second, OTHER)
     with pytest.raises(ConfigurationError, match="governs the data source"):
-        granted(second, policies=[other()])
+        granted(second, policies=[OTHER])
     granted(first, policies=[POLICY])
 
 
@@ -70,54 +76,48 @@ def test_other_sources_and_none_are_free(first, second):
 def test_without_a_witness_nothing_is_noticed(tmp_path, first):
     """The control: the place of the witness is what tells."""
     ledger = create_ledger(url(tmp_path / "blind.db"), witness="none")
-    granted(ledger, policies=[other()])
+    granted(ledger, policies=[OTHER])
 
 
-def test_another_name_for_a_charged_source_has_no_budget_of_its_own(path, tmp_path):
+def test_another_name_for_a_charged_source_has_no_budget_of_its_own(witnessed, path):
     """A renamed dataset would start anew; a step, `apply` and a first source say no."""
-    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
-    granted(ledger, policies=[POLICY])
+    granted(witnessed, policies=[POLICY])
     renamed = make_policy("b", source=SOURCE, budget="{epsilon: 3}")
     with pytest.raises(ConfigurationError, match=r"'b' names the source .* of 'a'"):
-        granted(ledger, policies=[renamed])
+        granted(witnessed, policies=[renamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, renamed)
+        apply(witnessed, renamed)
     unnamed = make_policy("b", budget="{epsilon: 3}")
-    granted(ledger, policies=[unnamed])
+    granted(witnessed, policies=[unnamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply_policy(ledger, renamed)
+        apply_policy(witnessed, renamed)
     assert kinds(path, "b#1") == ["open", "reserve"]
     # The same name goes on, and a source that nobody named is free.
-    granted(ledger, policies=[POLICY])
-    granted(ledger, policies=[make_policy("c", source="warehouse.visits")])
-    ledger.close()
+    granted(witnessed, policies=[POLICY])
+    granted(witnessed, policies=[make_policy("c", source="warehouse.visits")])
 
 
-def test_an_uncharged_name_for_a_source_counts_while_it_governs(path, tmp_path):
+def test_an_uncharged_name_for_a_source_counts_while_it_governs(witnessed, path):
     """Two policies that are applied before any charge would both be charged later."""
-    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
-    apply(ledger, POLICY)
+    apply(witnessed, POLICY)
     renamed = make_policy("b", source=SOURCE)
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, renamed)
-    apply(ledger, make_policy("a", budget="{epsilon: 3}"))
-    apply(ledger, renamed)
-    granted(ledger, policies=[renamed])
+        apply(witnessed, renamed)
+    apply(witnessed, make_policy("a", budget="{epsilon: 3}"))
+    apply(witnessed, renamed)
+    granted(witnessed, policies=[renamed])
     with pytest.raises(ConfigurationError, match="of 'b'"):
-        apply(ledger, POLICY)
-    ledger.close()
+        apply(witnessed, POLICY)
 
 
-def test_datasets_of_one_population_may_share_a_source(path, tmp_path):
+def test_datasets_of_one_population_may_share_a_source(witnessed, path):
     """The population caps what they lose together."""
-    ledger = create_ledger(url(path), witness=str(tmp_path / "w"))
     for name in ("a", "b"):
-        apply(ledger, make_policy(name, source=SOURCE, population="people"))
+        apply(witnessed, make_policy(name, source=SOURCE, population="people"))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, make_policy("c", source=SOURCE))
+        apply(witnessed, make_policy("c", source=SOURCE))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, make_policy("c", source=SOURCE, population="others"))
-    ledger.close()
+        apply(witnessed, make_policy("c", source=SOURCE, population="others"))
 
 
 def test_naming_the_source_of_a_charged_dataset_applies_in_place(first):
