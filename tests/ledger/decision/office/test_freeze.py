@@ -23,26 +23,18 @@ HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **
 
 
 def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
-    """As a refusal, not as an exhausted budget; the journal keeps it."""
-    granted(ledger)
+    """Not as an exhausted budget; steps that run already settle and void."""
+    first, second = granted(ledger), granted(ledger)
     assert ledger.ask(FREEZE) == ("a#1",)
     with pytest.raises(BudgetRefused, match=f"frozen by {ME}: 'wrong sigma'") as caught:
         granted(ledger)
     assert not isinstance(caught.value, BudgetExhausted)
     assert "filter" not in str(caught.value)
     assert "dpflow unfreeze a" in caught.value.fits
-    assert kinds(ledger) == ["open", "reserve", "freeze", "refuse"]
-    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
-    audit(ledger)
-
-
-def test_steps_that_run_already_may_end(ledger: Ledger) -> None:
-    """Settling and voiding ask nothing."""
-    first, second = granted(ledger), granted(ledger)
-    ledger.ask(FREEZE)
+    assert kinds(ledger) == ["open", "reserve", "reserve", "freeze", "refuse"]
     ledger.settle(first)
     ledger.void(second, reason="never started")
-    assert freeze_of(ledger, "a") is not None
+    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
     audit(ledger)
 
 

@@ -135,24 +135,17 @@ def test_each_decision_tells_who_with_which_code_and_policy(path: Place) -> None
 # Files that were edited
 
 
-EDITS: list[tuple[Policy, str]] = [
-    (make_policy(budget="{epsilon: 2}"), "budget.epsilon: ledger 1, file 2"),
-    (make_policy(budget="{epsilon: 0.5}"), "budget.epsilon: ledger 1, file 0.5"),
-    (make_policy(unit="household"), "unit: ledger customer, file household"),
-    (make_policy(relation="replace-one"), "relation"),
-    (
-        make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp"),
-        "filter.theorem: ledger basic, file gdp",
-    ),
-    (make_policy(flows="{weekly: {epsilon: 1}}"), "flows.weekly"),
-    (make_policy(other_flows="refuse"), "other_flows: ledger allow, file refuse"),
-    (
-        make_policy(
-            budget="{epsilon: 1, delta: 1e-6}",
-            odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        ),
-        "odometer",
-    ),
+WIDE = "{epsilon: 1, delta: 1e-6}"
+ODOMETER = "{theorem: rdp, delta: 1e-6, order: 8}"
+EDITS: list[tuple[dict[str, str], str]] = [
+    ({"budget": "{epsilon: 2}"}, "budget.epsilon: ledger 1, file 2"),
+    ({"budget": "{epsilon: 0.5}"}, "budget.epsilon: ledger 1, file 0.5"),
+    ({"unit": "household"}, "unit: ledger customer, file household"),
+    ({"relation": "replace-one"}, "relation"),
+    ({"budget": WIDE, "filter": "gdp"}, "filter.theorem: ledger basic, file gdp"),
+    ({"flows": "{weekly: {epsilon: 1}}"}, "flows.weekly"),
+    ({"other_flows": "refuse"}, "other_flows: ledger allow, file refuse"),
+    ({"budget": WIDE, "odometer": ODOMETER}, "odometer"),
 ]
 
 
@@ -163,9 +156,9 @@ def test_a_policy_edited_after_the_first_charge_is_refused(
     reservation = granted(ledger)
     for _ in range(2):
         before = everything(path)
-        for edited, difference in EDITS:
+        for fields, difference in EDITS:
             with pytest.raises(PolicyChanged) as caught:
-                granted(ledger, policies=[edited])
+                granted(ledger, policies=[make_policy(**fields)])
             assert caught.value.dataset == "a"
             assert difference in str(caught.value.differences)
             assert difference in caught.value.message

@@ -193,7 +193,10 @@ def test_the_run_reservation_itself_ends_no_run(ledger: Any) -> None:
 
 
 def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
-    """The run's own reservation is found again; after a seal a new one is made."""
+    """The run's own reservation is found again; after a seal a new one is made.
+
+    What is declared anew is decided after the rest of the old one has returned.
+    """
     first = held_run(ledger, ["0.1"] * 2)
     ledger.settle(drawn(ledger).reservation)
     assert held_run(ledger, ["0.1"] * 2) == first
@@ -203,14 +206,8 @@ def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
     assert second != first
     assert sums(ledger) == (TENTH, 2 * TENTH)
     assert not drawn(ledger).beyond
-
-
-def test_a_retry_may_declare_anew(ledger: Any) -> None:
-    """The rest of the old run reservation is returned before the new one is decided."""
-    first = held_run(ledger, ["0.1"] * 6)
-    ledger.settle(drawn(ledger).reservation)
-    second = held_run(ledger, ["0.3"] * 3)
-    assert (state_of(ledger, first), state_of(ledger, second)) == ("sealed", "open")
+    third = held_run(ledger, ["0.4"] * 2)
+    assert (state_of(ledger, second), state_of(ledger, third)) == ("sealed", "open")
     assert sums(ledger) == (TENTH, 9 * TENTH)
 
 
