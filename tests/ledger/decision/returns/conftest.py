@@ -1,27 +1,12 @@
-"""A ledger in memory, audited at the end."""
-
-import uuid
-from collections.abc import Iterator
+"""A ledger, audited at the end, and its place."""
 
 import pytest
 
-from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.storage.memory import forget_memory
-from tests.ledger.support import audit
+from tests.ledger.decision.run_reservations.conftest import ledger  # noqa: F401
+from tests.ledger.support import Place
 
 
 @pytest.fixture
-def place() -> Iterator[str]:
-    """Give the place of a ledger in memory."""
-    url = f"memory://{uuid.uuid4().hex}"
-    yield url
-    forget_memory(url)
-
-
-@pytest.fixture
-def ledger(place: str) -> Iterator[Ledger]:
-    """Give a new ledger, and audit it at the end."""
-    opened = create_ledger(place)
-    yield opened
-    opened.close()
-    audit(place)
+def place(path: Place) -> Place:
+    """Give the place of the ledger."""
+    return path

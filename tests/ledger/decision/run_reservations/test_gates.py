@@ -158,10 +158,7 @@ def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
         granted(ledger, "0.05", flow="weekly", flow_run="two"), outcome="failed"
     )
     granted(ledger, "0.05", flow="weekly", flow_run="three")
-    found = last_costs(ledger, "weekly", but="four")
-    assert [each.cost for each in found] == [
-        PureDP(epsilon="0.1"),
-        PureDP(epsilon="0.2"),
-    ]
+    found = [each.cost for each in last_costs(ledger, "weekly", but="four")]
+    assert found == [PureDP(epsilon="0.1"), PureDP(epsilon="0.2")]
     assert last_costs(ledger, "weekly", but="one") == []
     assert last_costs(ledger, "daily", but="four") == []
