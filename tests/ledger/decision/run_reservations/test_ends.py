@@ -156,7 +156,11 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
     """Write an entry that no decision makes, by a pen that does not look."""
     with ledger.storage.write() as transaction:
         state = transaction.load(
-            lambda s: (*charge_keys(s, charge), "account/a#1", *newest_terms(s, "a"))
+            lambda s: (
+                *("repairs", "account/a#1"),
+                *charge_keys(s, charge),
+                *newest_terms(s, "a"),
+            )
         )
         login = ledger.storage.writer or "x"
         pen = Decision(state, Seal(run=RUN, owner="x", outcome="x", writer=login))
