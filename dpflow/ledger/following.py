@@ -69,16 +69,25 @@ class Trail:
         for entry in entries:
             self._newest.update(dict.fromkeys(entry.rows, entry.number))
 
-    def follow(self, reading: Reading) -> None:
+    def follow(self, reading: Reading, *, replaced: bool = False) -> None:
         """Follow what was appended since, within a transaction.
+
+        Args:
+            reading: Of the ledger.
+            replaced: Begin anew where the ledger is another one than before. A step
+                is refused then.
 
         Raises:
             LedgerCorrupt: If an entry does not follow from those before it.
             TooFar: If there is more than `MOST`; then `catch_up` outside of it.
         """
-        head = reading.head()
-        if head == self._at:
+        head, at = reading.head(), self._at
+        if head == at:
             return
+        if replaced and at is not None:
+            entry = reading.entries([at[0]]).get(at[0])
+            if at[0] and (entry is None or entry.hash != at[1]):
+                self._at = None
         if self._is_far(head[0]):
             raise TooFar
         self._follow(reading, MOST)
@@ -92,6 +101,7 @@ class Trail:
                 start = max(min(head - MOST, self._watch.newest(head)), 0)
                 self._at = start, reading.hash_of(start)
                 self._epoch = self._watch.epoch
+                self._newest.clear()
         while left:
             with self._storage.read() as reading:
                 left = self._follow(reading, MOST)

@@ -140,7 +140,9 @@ def _reserve_reads(state: State, change: Change) -> Iterator[str]:
 def _charge_reads(state: State, change: Change) -> Iterator[str]:
     if change.charge is not None:
         yield from charge_keys(state, change.charge)
-    yield from _evidence(change)
+    yield from ("repairs", *_evidence(change))
+    if change.kind == "adjust":
+        yield from (f"book/{split(name)[0]}" for name in change.amounts)
 
 
 def _book_reads(_: State, change: Change) -> Iterator[str]:
@@ -282,8 +284,10 @@ def _end(state: State, change: Change, rows: Rows) -> None:
         # The rest of a run reservation returns, for nothing ran under it.
         what = f"a {kind} is no end of charge {charge.id}"
         raise JournalError(what)
-    if kind == "void" and held != charge.made.amounts:
-        what = "it voids a run reservation of which something was drawn"
+    repaired = covers is not None and charge.repairs != state.repairs
+    drawn = kind == "void" and held != charge.made.amounts
+    if drawn or (repaired and kind in ("void", "seal")):
+        what = "it returns a run reservation of which something was drawn, perhaps"
         raise JournalError(what)
     less = kind == "settle" and may_return(body, charge.added)
     for name, amount in amounts.items():
@@ -291,9 +295,8 @@ def _end(state: State, change: Change, rows: Rows) -> None:
         if amount != whole and not (less and all(map(le, amount, whole))):
             what = f"it ends a charge that holds {list(whole)} with {list(amount)}"
             raise JournalError(what)
-    state_after = KINDS[kind].ends
     before = state.row(f"charge/{charge.id}")
-    rows[f"charge/{charge.id}"] = {**before, "state": state_after}
+    rows[f"charge/{charge.id}"] = {**before, "state": KINDS[kind].ends}
     if covers is not None:
         for name, amount in held.items():
             rows[held_key(charge.id, name)] = (0,) * len(amount)
@@ -323,6 +326,7 @@ def _adjust(state: State, change: Change, rows: Rows) -> None:
             raise JournalError(what)
         added = added_up(charge.added, change.amounts)
         rows[f"charge/{change.charge}"] = {**row, "added": added}
+    _note_flow(state, change, rows)
     for key in _evidence(change):
         if state.row(key) is not None:
             what = f"{key} was charged before"
@@ -334,8 +338,7 @@ def _evidence(change: Change) -> Iterator[str]:
     """Yield the keys of evidence, in the terms of the accounts that it charges."""
     digest = change.body.get("evidence")
     if digest is not None:
-        terms = (split(name)[:2] for name in change.amounts)
-        for book, number in dict.fromkeys(terms):
+        for book, number in dict.fromkeys(split(name)[:2] for name in change.amounts):
             yield evidence_key(f"{book}#{number}", str(digest))
 
 
@@ -414,7 +417,9 @@ def _repair(state: State, change: Change, rows: Rows) -> None:
         what = f"it is repair {number}, and there were {state.repairs}"
         raise JournalError(what)
     rows["repairs"] = number
-    _name_books(state, change.body.get("books", ()), rows)
+    for book in change.body.get("books", ()):
+        flows = {*state.book(book).flows, *change.body["flows"].get(book, ())}
+        rows[f"book/{book}"] = _book(state, book, flows=sorted(flows))
 
 
 class Kind(NamedTuple):
@@ -473,12 +478,7 @@ KINDS: Mapping[str, Kind] = {
         _adjust, _charge_reads, settles=True, posts=True, told=True, operator=True
     ),
     "repair": Kind(
-        _repair,
-        _repair_reads,
-        settles=True,
-        posts=True,
-        told=True,
-        operator=True,
+        _repair, _repair_reads, settles=True, posts=True, told=True, operator=True
     ),
 }
 

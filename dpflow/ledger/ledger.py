@@ -123,7 +123,8 @@ class Ledger:
             try:
                 return self._decided(commands, again=False)
             except LedgerUnavailable as error:
-                if "waited" in error.details:
+                resent = all(command.resent for command in commands)
+                if "waited" in error.details or not resent:
                     raise
             return self._decided(commands, again=True)
         except Exception:
@@ -211,10 +212,12 @@ class Ledger:
             look = self.watch.look()
             state = reading.load(needs, numbers=() if look is None else look.numbers)
             self.watch.check(look, reading, state)
-            self._trail.follow(reading)
-            self._trail.check(reading, state)
         else:
+            look = None
             state = reading.load(needs)
+        if any(command.follows for command in commands):
+            self._trail.follow(reading, replaced=look is None)
+            self._trail.check(reading, state)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:

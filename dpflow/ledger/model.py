@@ -35,9 +35,14 @@ class Command(ABC):
         applies: Whether a policy that nothing was charged under is applied by it.
         again: Whether it was sent before, so that it may have come through already.
         guarded: Whether it is decided only while the witness agrees with the ledger.
+        follows: Whether it is decided only on entries that were followed. The witness
+            is told of it then: who began there would follow nothing before.
+        resent: Whether it is sent again where its outcome is unknown.
     """
 
     guarded: ClassVar[bool] = False
+    follows: ClassVar[bool] = True
+    resent: ClassVar[bool] = True
 
     at: str = ""
     writer: str = ""

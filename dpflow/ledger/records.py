@@ -175,7 +175,7 @@ def _check_types(request: Request) -> None:
 
 #: Names in an entry that the journal itself says.
 _MEANT = frozenset(
-    {"accounts", "arguments", "book", "books", "claims", "evidence"}
+    {"accounts", "arguments", "book", "books", "claims", "covers", "evidence"}
     | {"frozen", "halts", "key", "lost", "owner", "overdrawn", "preflight"}
     | {"release", "repairs", "runs", "term", "told"}
 )

@@ -322,7 +322,7 @@ class Play:
         row = self.random.choice(rows)
         loss: dict[str, Any] = {
             "amounts": {row.id: tuple(-(-amount // 3) for amount in row.settled)},
-            "books": (row.book,),
+            "books": {row.book: ["f"]},
             "lost": ((50, self.random.choice("fe") * 64),),
             "frozen": self.random.choice([{}, {}, {row.book: "a freeze was lost"}]),
             "head": state.head[0],

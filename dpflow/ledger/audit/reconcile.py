@@ -149,7 +149,7 @@ def reconcile(
         ledger.ask(
             Repair(
                 amounts=amounts,
-                books=tuple(dict.fromkeys(b for line in lost for b in line.books)),
+                books=_flows(lost),
                 reason=reason,
                 head=head,
                 before=found.epoch,
@@ -168,6 +168,15 @@ def reconcile(
             begun, now = beginning(reading), _repairs(reading)
         begin_anew(ledger.storage, witness, now, begun)
     return found
+
+
+def _flows(lost: Sequence[Line]) -> dict[str, list[str]]:
+    """Return the flows whose charges were lost, by the books that they were on."""
+    found: dict[str, dict[str, None]] = {b: {} for line in lost for b in line.books}
+    for line in lost:
+        for book in line.books if line.flow is not None else ():
+            found[book][str(line.flow)] = None
+    return {book: list(flows) for book, flows in found.items()}
 
 
 def trust(ledger: Ledger) -> list[Line]:

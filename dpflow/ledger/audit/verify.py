@@ -19,6 +19,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.checks import (
     check,
     check_grant,
+    check_roots,
     is_admitted,
     term_of_account,
 )
@@ -164,6 +165,7 @@ class _Verification:
             if hash(entry.charge) in self._ended:
                 what = f"it reserves for charge {entry.charge}, which was made before"
                 raise JournalError(what)
+            check_roots(state, entry)
             check_grant(state, entry)
             self._note_grant(entry)
             self.report.reservations += 1
@@ -221,8 +223,10 @@ class _Verification:
             term = term_of_account(self._state, account)
             if not is_admitted(term, account, highest):
                 since = self._since.get(book, 0)
+                # Sums of several times may be beyond where each of them was not.
                 first = _first_beyond(reading, account, term, since)
-                self.report.add(_BEYOND, first, account)
+                if first is not None:
+                    self.report.add(_BEYOND, first, account)
         self._since[book] = number
 
     # Tags, values, the witness

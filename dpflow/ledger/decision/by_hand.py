@@ -44,6 +44,8 @@ class ByHand(Command):
     """
 
     guarded: ClassVar[bool] = True
+    # It has no id by which it is found again.
+    resent: ClassVar[bool] = False
 
     reason: str
     evidence: str | None = None
@@ -200,7 +202,7 @@ class Repair(Command):
 
     Attributes:
         amounts: What is charged again, by account.
-        books: Those that lost something.
+        books: Those that lost something, with the flows whose charges were lost.
         lost: Number and hash of each entry that is missing.
         charges: What is known of them, for the journal.
         frozen: By book that lost a decision, why it is frozen.
@@ -210,12 +212,14 @@ class Repair(Command):
         policies: To open a term again of a book that lacks them all.
     """
 
+    resent: ClassVar[bool] = False
+
     amounts: Sums
     reason: str
     head: int
     before: int
     repairs: int
-    books: tuple[str, ...] = ()
+    books: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lost: tuple[tuple[int, str], ...] = ()
     charges: tuple[Mapping[str, Any], ...] = ()
     frozen: Mapping[str, str] = field(default_factory=dict)
@@ -224,7 +228,7 @@ class Repair(Command):
     def keys(self, state: State) -> Iterator[str]:
         """Yield the accounts with their terms, and the books that are frozen."""
         yield "repairs"
-        yield from map(account_key, self.amounts)
+        yield from map(account_key, self.with_roots)
         yield from terms_of_accounts(self.amounts)
         for book in self.books:
             yield from newest_terms(state, book)
@@ -232,6 +236,12 @@ class Repair(Command):
             policy = self.policies.get(book)
             if policy is not None and policy.source is not None:
                 yield f"claim/{policy.source}"
+
+    @property
+    def with_roots(self) -> Sums:
+        """The amounts, with the account of each term's whole: it was charged."""
+        terms = dict.fromkeys(split(name)[:2] for name in self.amounts)
+        return {**{f"{book}#{number}": () for book, number in terms}, **self.amounts}
 
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
@@ -255,8 +265,11 @@ class Repair(Command):
                     governing(pen, policy, applies=True)
         first = min((number for number, _ in self.lost), default=0)
         extra = []
-        for name, amount in self.amounts.items():
+        for name, amount in self.with_roots.items():
             gate = _gate_again(pen.state, name)
+            if name not in self.amounts:
+                extra.append((gate, gate.rule.zero()))
+                continue
             # What the account lacks comes after what it holds, unless it went on.
             late = gate.row is not None and gate.row.entry >= first
             extra.append((gate, _posted(gate, Tally(amount), late=late)))
@@ -265,6 +278,7 @@ class Repair(Command):
             "reason": self.reason,
             "policy": policies_of(filter(None, (pen.state.term(*t) for t in terms))),
             "books": list(self.books),
+            "flows": {book: list(flows) for book, flows in self.books.items()},
             "missing": len(self.lost),
             "lost": [told for _, told in self.lost],
             "charges": list(self.charges),

@@ -17,12 +17,12 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import covers_flow, gate_rule
+from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.decision.settlement import TOO_LITTLE, is_lesser, is_too_little
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.model import rule_of, terms_of_accounts
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Term, gate_in, split, term_key
+from dpflow.ledger.rows import Term, account_key, gate_in, split, term_key
 from dpflow.ledger.state import State
 from dpflow.policy.reserved import charges_others
 
@@ -31,6 +31,7 @@ def check_keys(entry: Entry) -> Iterator[str]:
     """Yield the keys that `check` reads beside those of `journal.reads`."""
     if entry.kind in ("reserve", "settle", "adjust", "repair"):
         yield from terms_of_accounts(entry.amounts)
+        yield from map(account_key, _roots(entry))
     elif entry.kind == "tighten":
         book, number = str(entry.body["book"]), int(entry.body["term"]["number"])
         yield term_key(book, number)
@@ -42,6 +43,7 @@ def check(state: State, entry: Entry) -> None:
     Raises:
         JournalError: If it is a decision that is never made.
     """
+    check_roots(state, entry)
     if entry.kind == "reserve":
         check_grant(state, entry)
         for name, (_, settled, held) in entry.postings.items():
@@ -56,6 +58,24 @@ def check(state: State, entry: Entry) -> None:
         check_term(state, entry)
     elif entry.kind in ("adjust", "repair"):
         check_overdraft(state, entry)
+
+
+def _roots(entry: Entry) -> list[str]:
+    """Return the accounts of the whole terms that an entry posts to."""
+    terms = dict.fromkeys(split(name)[:2] for name in entry.amounts)
+    return [f"{book}#{number}" for book, number in terms]
+
+
+def check_roots(state: State, entry: Entry) -> None:
+    """Check that a charged term has the account that says so.
+
+    Raises:
+        JournalError: If one has none.
+    """
+    for root in _roots(entry):
+        if root not in entry.amounts and state.account(root) is None:
+            what = f"it charges parts of {root!r}, and not the whole"
+            raise JournalError(what)
 
 
 def check_grant(state: State, entry: Entry) -> None:
@@ -187,7 +207,7 @@ def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
     # Accounts stay when the last reserved share is dropped.
     dropped = place == "others" and "others" not in pinned
     flow = place.partition("/")[2]
-    return dropped or (bool(flow) and not covers_flow(pinned, flow))
+    return dropped or (bool(flow) and flow not in pinned["flows"])
 
 
 def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
@@ -206,11 +226,10 @@ def _check_tighter(before: Term | None, after: Term) -> None:
     if before is None:
         what = f"term {after.number} is tightened, which does not govern"
         raise JournalError(what)
-    pinned = after.facts["pinned"]
     for place in before.facts["gates"]:
         kind, _, name = place.partition("/")
-        if place == "others" or _took_off(pinned, place):
-            continue  # it may grow with a reserved share's end, or no step asks it
+        if place == "others":
+            continue  # it may grow with a reserved share's end
         old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
         if old is not None and (new is None or not is_tighter(old, new)):
             what = f"gate {place!r} of term {after.number} was loosened in place"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
-from typing import Any
+from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import (
     Cost,
@@ -45,6 +45,8 @@ class End(Command):
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
         value: The encoded output; None keeps nothing to replay.
     """
+
+    follows: ClassVar[bool] = False
 
     charge: str
     kind: str
@@ -106,6 +108,8 @@ class End(Command):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal(Command):
     """End the preflight of a flow run, and return what no step drew."""
+
+    follows: ClassVar[bool] = False
 
     run: str
     owner: str
@@ -295,13 +299,16 @@ def _check(state: State, charge: Charge, command: End) -> bool:
     if problem is not None:
         raise ReservationConflict(problem, reservation=charge.id)
     if charge.covers is not None:
-        _check_preflight(charge, kind)
+        _check_preflight(state, charge, kind)
     return False
 
 
-def _check_preflight(charge: Charge, kind: str) -> None:
-    """Refuse to settle a run reservation, or to void one that a step drew from."""
-    drawn = charge.held != charge.made.amounts
+def _check_preflight(state: State, charge: Charge, kind: str) -> None:
+    """Refuse to settle a run reservation, or to void one that a step drew from.
+
+    Draws may be among the charges that a ledger lost before it was repaired.
+    """
+    drawn = charge.held != charge.made.amounts or is_repaired(state, charge)
     if kind == "settle" or (kind == "void" and drawn):
         msg = (
             f"reservation {charge.id} is the one of flow run {charge.covers}: "

@@ -47,7 +47,7 @@ class Seen:
     def note(self, lines: Iterable[Line], end: Any) -> None:
         """Remember the newest line of each account, and the last one."""
         for line in lines:
-            for account in line.used:
+            for account in (name for name, used in line.used.items() if used):
                 known = self.accounts.get(account, line)
                 if known.number <= line.number:
                     self.accounts[account] = line

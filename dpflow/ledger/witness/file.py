@@ -2,7 +2,7 @@
 
 Lines are only ever appended:
 
-    NUMBER HASH [kind, charge, used, amounts, run, books] CHECKSUM
+    NUMBER HASH [kind, charge, used, amounts, run, books, flow] CHECKSUM
 
 A crash may leave part of a line at the end; the step behind it never started, so it is
 ignored. Any other line that does not fit its checksum is damage, and fails closed.

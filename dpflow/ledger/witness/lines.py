@@ -38,6 +38,7 @@ class Line(NamedTuple):
         amounts: What it posts.
         run: The flow run of the step, if it has one.
         books: The datasets and populations that it names.
+        flow: The flow of the step, if it has one.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Line(NamedTuple):
     amounts: Sums
     run: str | None = None
     books: tuple[str, ...] = ()
+    flow: str | None = None
 
     @property
     def decides(self) -> bool:
@@ -66,9 +68,9 @@ class Line(NamedTuple):
             return None
         try:
             number, told, facts = content.split(" ", 2)
-            kind, charge, used, amounts, run, books = json.loads(facts)
+            kind, charge, used, amounts, run, books, flow = json.loads(facts)
             sums = sums_of_lists(used), sums_of_lists(amounts)
-            return cls(int(number), told, kind, charge, *sums, run, tuple(books))
+            return cls(int(number), told, kind, charge, *sums, run, tuple(books), flow)
         except (ValueError, TypeError, AttributeError):
             return None
 
@@ -84,12 +86,13 @@ def line_of(entry: Entry) -> Line:
         used[f"{body['book']}#{term['number']}"] = ()
     books = tuple(entry.books)
     place = entry.number, entry.hash, entry.kind, entry.charge
-    return Line(*place, used, amounts, body.get("flow_run"), books)
+    return Line(*place, used, amounts, body.get("flow_run"), books, body.get("flow"))
 
 
 def compacted(lines: Sequence[Line]) -> list[Line]:
     """Return fewer lines: the newest of each account, decisions, and the last ones."""
-    newest = {account: line for line in lines for account in line.used}
+    # A term's line names its account, and says nothing of its use.
+    newest = {name: line for line in lines for name, used in line.used.items() if used}
     wanted = {line.number for line in newest.values()}
     older = (line for line in lines[:-KEPT] if line.decides or line.number in wanted)
     return [
