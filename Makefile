@@ -122,7 +122,7 @@ python-%:
 	@echo "== make test under Python $*"
 	@found=$$(python$* -c 'import sys; print(sys.executable)' 2> /dev/null \
 		|| uv python find $* 2> /dev/null \
-		|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python | tail -1); \
+		|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python 2> /dev/null | tail -1); \
 	test -n "$$found" || { echo "Python $* is missing. Install it, for example by" \
 		"'uv python install $*'."; exit 1; }; \
 	$(MAKE) test VENV=.venv/$* PYTHON="$$found"

@@ -96,7 +96,8 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
 
 def shown(event: dict) -> str:
     """Return what an event says, without what differs from run to run."""
-    lines = [f"  {name}: {json.dumps(v)}" for name, v in event["payload"].items()]
+    payload = event["payload"].items()
+    lines = [f"  {name}: {json.dumps(v, sort_keys=True)}" for name, v in payload]
     return "\n".join([event["event"], *lines])
 
 
