@@ -217,7 +217,7 @@ def test_filler_hides_no_forged_settlement_from_a_witness(path, tmp_path, witnes
     charge = granted(ledger, "0.9")
     with pytest.MonkeyPatch.context() as patch:
         forger = open_ledger(url(path), witness="none")
-        patch.setattr(Trail, "catch_up", lambda *_, **__: None)
+        patch.setattr(Trail, "follow", lambda *_, **__: None)
         settle_for(forger, charge, patch, 0)
         for _ in range(MOST + 5):
             forger.ask(Resume(books=("a",), flow="f"))
