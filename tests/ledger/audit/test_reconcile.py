@@ -15,10 +15,13 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
+    PolicyChanged,
+    ReservationConflict,
 )
-from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.witness import lines as module
 from dpflow.ledger.witness.file import FileLog
@@ -26,8 +29,24 @@ from dpflow.ledger.witness.lines import HEAD, Line
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.forging import settle_for
-from tests.ledger.support import audit, edit, granted, kinds, read, repairs, sums, url
-from tests.ledger.witness.accidents import ACCIDENTS, Host, gone_another_way
+from tests.ledger.run_reservations import RUN, held_run
+from tests.ledger.support import (
+    audit,
+    edit,
+    granted,
+    kinds,
+    make_policy,
+    read,
+    repairs,
+    sums,
+    url,
+)
+from tests.ledger.witness.accidents import (
+    ACCIDENTS,
+    Host,
+    copy_database,
+    gone_another_way,
+)
 from tests.sizes import scaled
 
 WHY = "the disk was restored"
@@ -353,3 +372,78 @@ def test_two_who_repair_at_once_charge_once(host: Host) -> None:
     assert repaired == [used(host.path)]
     second.ask = asking  # type: ignore[method-assign]
     assert reconcile(second, POLICIES, reason=WHY).agrees
+
+
+# What comes after a repair
+
+
+def test_a_repair_of_a_part_has_an_account_of_the_whole(host: Host) -> None:
+    """Without it the term counts as uncharged, and any policy replaces it."""
+    policy = make_policy("p", partition="{by: region}")
+    copy, step = host.copy(), {"partitions": ("x",)}
+    ledger = host.open()
+    ledger.settle(granted(ledger, "1", policies=[policy], **step))
+    ledger.close()
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, {**POLICIES, "p": policy}, reason=WHY)
+    wider = make_policy("p", budget="{epsilon: 1.1}", partition="{by: region}")
+    with pytest.raises(PolicyChanged):
+        granted(ledger, "0.1", policies=[wider], **step)
+    assert verify(ledger).fine
+
+
+def test_a_process_goes_on_with_the_ledger_that_was_repaired(host: Host) -> None:
+    """What it followed before the restore says nothing of the entries after it."""
+    copy, living = host.copy(), host.open()
+    for number in range(5):
+        key = f"k{number}"
+        living.settle(granted(living, "0.25", policies=[POLICIES["a"]], key=key))
+    copy_database(copy, host.path)
+    with pytest.raises(LedgerRolledBack):
+        granted(living, "0.25", policies=[POLICIES["a"]])
+    reconcile(host.open(), POLICIES, reason=WHY)
+    granted(living, "0.25", policies=[POLICIES["a"]], key="k0")
+
+
+def test_a_repair_notes_the_flows_that_were_charged(host: Host) -> None:
+    """What a flow used without a share cannot be set against one afterwards."""
+    policy = make_policy("p", flows="{f: {}, g: {}}")
+    ledger = host.open()
+    granted(ledger, "0.01", policies=[policy], flow="g")
+    copy = host.copy()
+    ledger.settle(granted(ledger, "0.5", policies=[policy], flow="f"))
+    ledger.close()
+    host.replace_by(copy)
+    ledger = host.open()
+    reconcile(ledger, {**POLICIES, "p": policy}, reason=WHY)
+    with pytest.raises(PolicyChanged, match=r"flows\.f\.epsilon"):
+        apply_policy(ledger, make_policy("p", flows="{f: {epsilon: 0.3}, g: {}}"))
+
+
+@pytest.mark.parametrize("forged", [False, True])
+@pytest.mark.parametrize("kind", ["void", "seal"])
+def test_a_run_reservation_of_before_a_repair_returns_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch, kind: str, forged: bool
+) -> None:
+    """Draws may be among what was lost; the decision and the journal each say so."""
+    living = host.open()
+    whole = held_run(living, ["0.4", "0.4"], policies=[POLICIES["a"]])
+    copy = host.copy()
+    host.work(living)
+    copy_database(copy, host.path)
+    reconcile(host.open(), POLICIES, reason=WHY)
+    wanted: tuple[type[Exception], str] = (ReservationConflict, "seal|repaired")
+    if forged:
+        monkeypatch.setattr(settlement, "is_repaired", lambda *_: False)
+        wanted = (LedgerCorrupt, "perhaps")
+    with pytest.raises(wanted[0], match=wanted[1]):
+        end_of_run(living, whole, kind)
+
+
+def end_of_run(ledger: Ledger, whole: str, kind: str) -> None:
+    """End a run reservation, by one of two ways."""
+    if kind == "void":
+        ledger.void(whole, reason="x")
+    else:
+        ledger.seal(RUN, outcome="completed")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import LedgerCorrupt
+from dpflow import Gaussian
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Resume
@@ -47,6 +49,18 @@ def test_a_whole_ledger_is_fine(ledger: Ledger, path: Place) -> None:
     assert [[(report.entries,)], [(report.reservations,)]] == counts
     witness = "agrees" if isinstance(path, Path) else "waived"
     assert (report.accounts, report.releases, report.witness) == (5, 4, witness)
+
+
+def test_a_ledger_in_which_nothing_went_beyond_is_fine(tmp_path: Path) -> None:
+    """The largest sums of several times add up to more than any of them was."""
+    ledger = create_ledger(url(tmp_path / "ledger.db"))
+    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="auto")
+    ledger.void(granted(ledger, "0.99", policies=[policy]), reason="x")
+    with suppress(BudgetRefused):
+        while True:
+            granted(ledger, Gaussian(sensitivity=1, sigma=20), policies=[policy])
+    assert verify(ledger).bad == []
+    ledger.close()
 
 
 def test_progress_tells_of_every_entry(ledger: Ledger) -> None:

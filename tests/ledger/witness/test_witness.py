@@ -21,7 +21,8 @@ from dpflow.exceptions import (
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness import file as witness_module
-from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness import lines as lines_module
+from dpflow.ledger.witness.base import Seen, Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.lines import Line
 from tests.ledger.processes import Child, Gate
@@ -101,6 +102,18 @@ def test_another_file_with_the_same_number_is_read_from_its_beginning(
     witness.accept(witness.unseen())
     witness.enrol(0, [line(seq) for seq in range(1, 4)], anew=True)
     assert len(witness.unseen().lines) == 3
+
+
+def test_a_line_that_names_an_account_hides_no_use_of_it(witness, monkeypatch):
+    """Compaction keeps the newest use, and so does what is remembered of the lines."""
+    monkeypatch.setattr(lines_module, "KEPT", 1)
+    use = line(1)._replace(kind="settle", used={"a#1": (5, 0)})
+    named = line(2)._replace(kind="tighten", used={"a#1": ()})
+    other = line(3)._replace(kind="settle", used={"b#1": (1, 0)})
+    assert use in lines_module.compacted([use, named, other])
+    seen = Seen()
+    seen.note([use, named, other], None)
+    assert seen.accounts["a#1"] == use
 
 
 def test_part_of_a_line_is_ignored_and_cut(witness):

@@ -12,10 +12,12 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     LedgerRolledBack,
+    PolicyChanged,
     ReservationConflict,
     UnsupportedCost,
 )
 from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from tests.ledger.journals import audit, body, kinds, sums, whole
 from tests.ledger.support import BASIC, granted, make_ledger, make_policy, url
@@ -136,6 +138,15 @@ def test_prior_spending_of_a_flow_is_charged_to_its_share(ledger):
     assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(2, 5)
     assert body(ledger, "adjust", "shop")["flow"] == "report"
     audit(ledger)
+
+
+def test_prior_spending_notes_its_flow(ledger):
+    """What a flow used without a share cannot be set against one afterwards."""
+    before, cost = make_policy(flows="{f: {}, g: {}}"), PureDP(epsilon="0.5")
+    granted(ledger, "0.01", policies=[before], flow="g")
+    ledger.ask(Prior(policy=before, cost=cost, flow="f", reason=WHY))
+    with pytest.raises(PolicyChanged, match=r"flows\.f\.epsilon"):
+        apply_policy(ledger, make_policy(flows="{f: {epsilon: 0.3}, g: {}}"))
 
 
 def test_evidence_proves_one_charge_of_a_term(ledger):
