@@ -38,9 +38,10 @@ def cost_from_text(text: str) -> Cost:
         raise _no_cost(text, f"it has more than {_LONGEST} characters")
     if text.lstrip().startswith("{"):
         return _from_json(text)
+    if "\0" in text:
+        raise _no_cost(text, "it holds a null byte")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        value = _value(tree, text.strip())
+        value = _value(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise _no_cost(text, f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(value, Cost):

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from dpflow import PureDP
@@ -171,8 +172,13 @@ def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> N
 
     def configure(statement: str, setting: str, value: str) -> None:
         own_server.run(statement, "SELECT pg_reload_conf()")
-        while read(url, f"SHOW {setting}") != [(value,)]:
+        # A new session shows it only once all older ones are told.
+        while shown(setting) != value:
             time.sleep(0.02)
+
+    def shown(setting: str) -> str:
+        with psycopg.connect(url) as fresh:
+            return str(fresh.execute(f"SHOW {setting}").fetchall()[0][0])
 
     for number, setting in enumerate(("fsync", "full_page_writes"), 1):
         configure(f"ALTER SYSTEM SET {setting} = off", setting, "off")
