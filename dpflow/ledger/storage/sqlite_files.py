@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from dpflow.durable import sync_path
@@ -181,7 +182,9 @@ def _is_cut_off(path: Path) -> bool:
 
 
 def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
+    with suppress(FileNotFoundError):
+        return path.stat().st_size > 0
+    return False
 
 
 def check_space(path: Path, place: str) -> None:
@@ -227,11 +230,13 @@ def sync_log(path: Path) -> None:
     log = real_path(path, "-wal")
     if not _has_content(log):
         return
-    with log.open("r+b") as file:
-        content = file.read()
-        file.seek(0)
-        file.write(content)
-    sync_path(log)
+    # Another program may empty it into the file and remove it just now.
+    with suppress(FileNotFoundError):
+        with log.open("r+b") as file:
+            content = file.read()
+            file.seek(0)
+            file.write(content)
+        sync_path(log)
 
 
 def _holder_of(lock: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -55,3 +56,20 @@ def test_a_charge_that_is_found_counts_once_its_log_was_synced(
     monkeypatch.setattr(sqlite_files, "sync_path", sync)
     granted(ledger)
     ledger.close()
+
+
+def test_another_program_may_remove_the_log_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who closes the file last empties the log into it; SQLite then makes a new one."""
+    log, look = tmp_path / "ledger.db-wal", Path.stat
+    log.write_bytes(b"x")
+
+    def removed(place: Path, **options: bool) -> object:
+        found = look(place, **options)
+        log.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", removed)
+    sqlite_files.sync_log(tmp_path / "ledger.db")
+    assert not os.path.exists(log)  # noqa: PTH110 (Path.stat is replaced)
