@@ -208,15 +208,14 @@ class Ledger:
             for command in commands:
                 yield from command.keys(state)
 
-        if any(command.guarded for command in commands):
-            look = self.watch.look()
-            state = reading.load(needs, numbers=() if look is None else look.numbers)
-            self.watch.check(look, reading, state)
-        else:
-            look = None
-            state = reading.load(needs)
+        guarded = any(command.guarded for command in commands)
+        look = self.watch.look() if guarded else None
+        state = reading.load(needs, numbers=() if look is None else look.numbers)
+        self.watch.check(look, reading, state)
         if any(command.follows for command in commands):
-            self._trail.follow(reading, replaced=look is None)
+            # Without a witness nothing tells a repaired ledger from an older copy.
+            witnessed = self.watch.witness is not None
+            self._trail.follow(reading, replaced=witnessed and not guarded)
             self._trail.check(reading, state)
         return self._alive(state, commands)
 

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import (
+    LedgerCorrupt,
+    LedgerError,
+    LedgerRolledBack,
+    LedgerUnwitnessed,
+)
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
@@ -22,6 +29,7 @@ from dpflow.rounding import UNITS
 from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
+    OTHER,
     POLICY,
     Host,
     after,
@@ -89,6 +97,40 @@ def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
         with pytest.raises(LedgerRolledBack):
             granted(ledger, "0.25", policies=[POLICY])
         ledger.close()
+
+
+@pytest.mark.parametrize("operator", [False, True])
+def test_an_open_process_notices_without_a_witness(tmp_path, operator):
+    """It compares the newest entry that it followed, before any command."""
+    host = Host(tmp_path, "none", random.Random(1))
+    ledger = host.open()
+    host.work(ledger)
+    copy = host.copy()
+    host.work(ledger)
+    copy_database(copy, host.path)
+    before = read(host.path, "SELECT * FROM entry")
+    if operator:
+        with pytest.raises(LedgerCorrupt, match="is another one than before"):
+            ledger.ask(Freeze(book="a", reason="test"))
+    with pytest.raises(LedgerCorrupt, match="is another one than before"):
+        granted(ledger, "0.25", policies=[POLICY])
+    assert read(host.path, "SELECT * FROM entry") == before
+    assert isinstance(next_step(host), Granted)
+
+
+def test_an_open_process_goes_on_after_a_repair(tmp_path, kept):
+    """A command of an operator follows the repaired ledger anew; steps go on, too."""
+    host = Host(tmp_path, kept or str(tmp_path / "state"), random.Random(1))
+    ledger = host.open()
+    host.work(ledger)
+    copy = host.copy()
+    host.work(ledger)
+    copy_database(copy, host.path)
+    reconcile(host.open(), {"a": POLICY, "b": OTHER}, reason="test")
+    assert ledger.ask(Freeze(book="a", reason="test"))
+    ledger.ask(Freeze(book="a", reason="test", unfreeze=True))
+    granted(ledger, "0.25", policies=[POLICY])
+    audit(host.path)
 
 
 @pytest.mark.parametrize(
