@@ -17,8 +17,8 @@ from dpflow.config import short_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.starter.project import Made
-    from dpflow.starter.texts import Wishes
+    from dpflow.starter.project import CreatedProject
+    from dpflow.starter.texts import ProjectOptions
 
 #: A policy that is fine, in which each answer is tried.
 _PROBE = {"dataset": "a", "unit": "a", "relation": "add-or-remove", "filter": "basic"}
@@ -43,9 +43,9 @@ def init(
     Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
     """
     from dpflow.starter.project import make_project, place_note
-    from dpflow.starter.texts import Wishes
+    from dpflow.starter.texts import ProjectOptions
 
-    wishes = Wishes(
+    options = ProjectOptions(
         dataset=dataset,
         unit=unit,
         people=people,
@@ -64,37 +64,37 @@ def init(
                 "--flow."
             )
             raise typer.BadParameter(msg)
-        wishes = _asked(wishes)
-    made = make_project(wishes)
+        options = _asked(options)
+    made = make_project(options)
     return made, _parts(made)
 
 
-def _asked(wishes: Wishes) -> Wishes:
+def _asked(options: ProjectOptions) -> ProjectOptions:
     """Ask for what was not given, with defaults that are sound."""
     from dpflow.starter.project import default_delta
 
     def ask(field: str, question: str, default: str) -> str:
-        return getattr(wishes, field) or _ask(question, default, field)
+        return getattr(options, field) or _ask(question, default, field)
 
     say("A few questions; Enter takes what is in brackets.", "")
     dataset = ask("dataset", "What is the private data called?", "visits")
     say("", "The guarantee protects one of something: whatever is in the data about")
     say("one of them can be added or removed without anyone noticing.")
     unit = ask("unit", "One what? (customer, patient, visitor, ...)", "visitor")
-    people = wishes.people
-    if people is None and wishes.delta is None:
+    people = options.people
+    if people is None and options.delta is None:
         question = f"About how many of them ({unit}) are there? 0 if unknown"
         people = max(int(typer.prompt(question, 0, type=int)), 0) or None
     say("", "Epsilon is what all releases of one term together may lose: 1 is strict,")
     say("3 is common, above 10 promises little. Delta is the chance that it is more.")
     epsilon = ask("epsilon", "Epsilon?", "1")
     delta = ask("delta", "Delta?", default_delta(people))
-    theorem = wishes.theorem or _asked_filter(delta)
+    theorem = options.theorem or _asked_filter(delta)
     flow = ask("flow", "What is the first flow called?", "daily-report")
     say("")
     given: dict[str, Any] = {"people": people, "epsilon": epsilon, "delta": delta}
     given |= {"dataset": dataset, "unit": unit, "theorem": theorem, "flow": flow}
-    return replace(wishes, **given)
+    return replace(options, **given)
 
 
 def _asked_filter(delta: str) -> str:
@@ -143,7 +143,7 @@ def _check(field: str, text: str) -> None:
         raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
-def _parts(made: Made) -> Iterator[str]:
+def _parts(made: CreatedProject) -> Iterator[str]:
     yield from (f"made  {short_path(path)}" for path in made.made)
     yield from (f"kept  {short_path(path)}, which was there" for path in made.kept)
     yield from ("", made.guarantee)

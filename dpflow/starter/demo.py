@@ -26,7 +26,7 @@ from dpflow.guard.project import current_project, forget_projects, make_project_
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.ledger.views.words import amounts_text
 from dpflow.libraries import comes_from
-from dpflow.starter.project import ledger_there
+from dpflow.starter.project import existing_ledger
 
 _KILLED = "active_customers in a killed worker"
 _WORKER = f"""
@@ -59,7 +59,7 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
         msg = f"the demo needs {', '.join(missing)}; {how_to_install('examples')}."
         raise DpflowError(msg)
     say(f"The project is in {enter_project()}.")
-    if ledger_there(settings()) is None:
+    if existing_ledger(settings()) is None:
         make_project_ledger(settings())
     policies, ledger = current_project().policies, current_project().ledger
     say(guarantee := policies.policy_for("cdnow").guarantee_sentence())
@@ -81,7 +81,7 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def enter_project() -> Path:
-    """Change to a folder with the examples; make it from the installation if needed."""
+    """Change to the project with the examples; copy them from the installation."""
     root = settings().root
     if not _has_examples(root):
         root = Path.cwd() / "dpflow-demo"

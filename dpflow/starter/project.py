@@ -1,4 +1,4 @@
-"""Making a project: a policy, a flow, a ledger; and nothing over anything."""
+"""Creation of a project: a policy, a flow and a ledger; no file is overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpflow.policy.strict_yaml import exact_decimal
 from dpflow.starter.texts import (
     IGNORED,
     ROOT,
-    Wishes,
+    ProjectOptions,
     flow_text,
     identifier,
     policy_text,
@@ -36,22 +36,16 @@ from dpflow.starter.texts import (
 #: The theorems that a first flow can use, the default first.
 FILTERS = ("gdp", "auto", "zcdp", "rdp", "whitehouse", "basic")
 _DELTAS = {"basic": "0"}
-_DEFAULT_DELTA = "1e-6"
-#: Costs of the first step, the least noise first.
-_GAUSSIAN_COSTS = tuple(
-    f"Gaussian(sensitivity=1, noise_multiplier={multiplier})"
-    for multiplier in (20, 50, 100, 200, 500, 1000, 10_000, 100_000)
-)
-_PURE_COSTS = tuple(
-    f'Laplace(sensitivity=1, epsilon="{epsilon}")'
-    for epsilon in ("0.1", "0.01", "0.001", "0.0001", "0.00001")
-)
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
+#: Costs of the first step, the least noise first, and a sufficient number of runs.
+_GAUSSIAN_NOISES = "20 50 100 200 500 1000 10000 100000"
+_GAUSSIAN = "Gaussian(sensitivity=1, noise_multiplier={})", _GAUSSIAN_NOISES, 20
+_LAPLACE_NOISES = "0.1 0.01 0.001 0.0001 0.00001"
+_LAPLACE = 'Laplace(sensitivity=1, epsilon="{}")', _LAPLACE_NOISES, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """What was made, and what to do next.
+class CreatedProject:
+    """Files and ledger of a project, and the next commands.
 
     Attributes:
         made: Files that were written.
@@ -95,37 +89,34 @@ def filter_for(*, noise: str, use: str, of: str, delta: str) -> tuple[str, str]:
 
 
 def default_delta(people: int | None) -> str:
-    """Return a power of ten that is at most a tenth of one in so many people."""
-    if people is None:
-        return _DEFAULT_DELTA
-    return f"1e-{max(len(str(people)) + 1, 6)}"
+    """Return a power of ten of at most 1e-6 and 1 / (10 * people)."""
+    return f"1e-{max(len(str(people or 0)) + 1, 6)}"
 
 
-def make_project(wishes: Wishes) -> Made:
-    """Make what is missing of a project.
+def make_project(options: ProjectOptions) -> CreatedProject:
+    """Make the missing files and the missing ledger of a project.
 
     Raises:
-        PolicyError: If the policy would be refused, or one that is there is.
-        LedgerError: If a ledger is pinned and not there, or there and not pinned.
+        PolicyError: If the new policy or one of the project's is refused.
+        LedgerError: If the pinned ledger is missing, or a ledger is not pinned.
         ConfigurationError: If the flow has no usable name. Then nothing was made.
     """
     found = settings()
     policies = policies_in(found.policies)
-    wishes = _with_defaults(wishes, policies)
-    allowed, got = ", ".join(FILTERS), repr(wishes.theorem)[:60]
-    message = f"a first flow can use the filters {allowed}; got {got}"
-    require(wishes.theorem in FILTERS, message)
-    ledger = ledger_there(found)
-    place = found.policies / f"{_file_name(wishes.dataset or '')}.yaml"
-    text = policy_text(wishes)
+    options = _with_defaults(options, policies)
+    ledger = existing_ledger(found)
+    file_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", options.dataset or "").strip(".-")
+    place = found.policies / f"{file_name or 'policy'}.yaml"
+    text = policy_text(options)
     policy = parse_policy(text, file=f"nothing was made: {short_path(place)}")
     there = policies.sources.get(policy.dataset)
-    cost = _first_cost(policy, wishes.flow)
-    flow_file = found.root / "flows" / f"{identifier(wishes.flow or '')}.py"
+    cost = _first_cost(policy, options.flow)
+    flow_file = found.root / "flows" / f"{identifier(options.flow or '')}.py"
+    lock = found.policies / LOCK_NAME
     files = {
         there or place: text,
         found.policies / "policy.schema.json": schema_text(),
-        flow_file: flow_text(wishes, cost, short_path(place)),
+        flow_file: flow_text(options, cost, short_path(place)),
         found.root / ".gitignore": IGNORED,
         found.root / "pyproject.toml": ROOT,
     }
@@ -136,17 +127,17 @@ def make_project(wishes: Wishes) -> Made:
     if ledger is None:
         ledger = make_project_ledger(found)
         made += [] if is_postgres(found.ledger_url) else [Path(ledger.place)]
-        made.append(found.policies / LOCK_NAME)
+        made.append(lock)
     else:
-        kept.append(found.policies / LOCK_NAME)
-    governs = load_policies(found.policies).policy_for(policy.dataset)
-    return Made(
+        kept.append(lock)
+    governing = load_policies(found.policies).policy_for(policy.dataset)
+    return CreatedProject(
         root=found.root,
         made=tuple(made),
         kept=tuple(path for path in kept if path.name != "pyproject.toml"),
         ledger=ledger.id,
-        guarantee=governs.guarantee_sentence(),
-        runs=None if flow_file in kept else _runs(governs, wishes.flow, cost),
+        guarantee=governing.guarantee_sentence(),
+        runs=None if flow_file in kept else _runs(governing, options.flow, cost),
         commands=(
             "dpflow policy check",
             f"python {short_path(flow_file)}",
@@ -157,39 +148,36 @@ def make_project(wishes: Wishes) -> Made:
     )
 
 
-def _with_defaults(wishes: Wishes, policies: PolicySet) -> Wishes:
-    """Return wishes without gaps: the project's dataset and flow, else usual values.
+def _with_defaults(options: ProjectOptions, policies: PolicySet) -> ProjectOptions:
+    """Return options without gaps: the project's dataset and flow, else defaults.
 
     Raises:
-        ConfigurationError: If none was named and the project has several datasets.
+        ConfigurationError: If no dataset was named and the project has several, or a
+            first flow cannot use the filter.
     """
     require(
-        wishes.dataset is not None or len(policies) <= 1,
-        f"this project has policies for {', '.join(sorted(policies))}: say with "
-        "--dataset which one a flow is made for, or name a new one. `dpflow ledger "
-        "init` makes a ledger and nothing else.",
+        options.dataset is not None or len(policies) <= 1,
+        f"this project has policies for {', '.join(sorted(policies))}. Name one with "
+        "--dataset, or a new one. `dpflow ledger init` makes only a ledger.",
     )
-    dataset = wishes.dataset or next(iter(policies), "visits")
+    dataset = options.dataset or next(iter(policies), "visits")
     flows = policies[dataset].flows if dataset in policies else {}
-    theorem = wishes.theorem or FILTERS[0]
-    usual = _DELTAS.get(theorem) or default_delta(wishes.people)
+    theorem = options.theorem or FILTERS[0]
+    message = f"a first flow can use the filters {', '.join(FILTERS)}; got {theorem!r}"
+    require(theorem in FILTERS, message[:200])
     return replace(
-        wishes,
+        options,
         dataset=dataset,
-        unit=wishes.unit or "visitor",
-        epsilon=wishes.epsilon or "1",
-        delta=wishes.delta or usual,
+        unit=options.unit or "visitor",
+        epsilon=options.epsilon or "1",
+        delta=options.delta or _DELTAS.get(theorem) or default_delta(options.people),
         theorem=theorem,
-        flow=wishes.flow or next(iter(flows), "daily-report"),
+        flow=options.flow or next(iter(flows), "daily-report"),
     )
 
 
-def _file_name(name: str) -> str:
-    return _FORBIDDEN.sub("-", name).strip(".-") or "policy"
-
-
-def ledger_there(found: Settings) -> Ledger | None:
-    """Return the project's ledger, closed; None if one is to be made."""
+def existing_ledger(found: Settings) -> Ledger | None:
+    """Return the project's ledger, closed; None if the project has none yet."""
     try:
         ledger = project_ledger(found)
     except LedgerMissing:
@@ -230,8 +218,8 @@ def _warnings(
 ) -> Iterator[str]:
     if flow_file in kept:
         yield (
-            f"{short_path(flow_file)} was there before this policy, so it may well use "
-            "another dataset; a flow of its own is made with --flow NAME"
+            f"{short_path(flow_file)} was there before this policy, so it may use "
+            "another dataset; --flow NAME makes a flow of its own"
         )
     ignored = found.root / ".gitignore"
     if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
@@ -241,15 +229,18 @@ def _warnings(
 
 
 def _first_cost(policy: Policy, flow: str | None) -> str:
-    """Return the cost of the first step: the least noise with which many runs fit."""
-    costs, enough = _GAUSSIAN_COSTS, 20
+    """Return the first cost of the list of which enough runs fit, else the last."""
+    form, noises, enough = _GAUSSIAN
     try:
-        policy.dataset_filter().price(cost_from_text(costs[0]))
+        policy.dataset_filter().price(cost_from_text(form.format(20)))
     except UnsupportedCost:
-        costs, enough = _PURE_COSTS, 10
-    counts = ((cost, _runs(policy, flow, cost)) for cost in costs)
-    fit = (cost for cost, runs in counts if runs is None or runs >= enough)
-    return next(fit, costs[-1])
+        form, noises, enough = _LAPLACE
+    for noise in noises.split():
+        cost = form.format(noise)
+        runs = _runs(policy, flow, cost)
+        if runs is None or runs >= enough:
+            break
+    return cost
 
 
 def _runs(policy: Policy, flow: str | None, cost: str) -> int | None:

@@ -12,7 +12,7 @@ from dpflow import Gaussian, guarded
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
 from dpflow.starter.project import FILTERS, default_delta, filter_for, make_project
-from dpflow.starter.texts import Wishes
+from dpflow.starter.texts import ProjectOptions
 
 pytestmark = pytest.mark.quick
 
@@ -63,13 +63,13 @@ def test_three_answers_choose_a_filter(
 
 def test_a_second_dataset_is_told_of_a_flow_that_was_there(folder: Path) -> None:
     """The kept file uses the first dataset; a flow of its own is another file."""
-    make_project(Wishes(dataset="one"))
-    told = make_project(Wishes(dataset="two")).warnings
+    make_project(ProjectOptions(dataset="one"))
+    told = make_project(ProjectOptions(dataset="two")).warnings
     assert any("flows/daily_report.py was there before" in text for text in told)
-    more = make_project(Wishes(dataset="three", flow="third")).warnings
+    more = make_project(ProjectOptions(dataset="three", flow="third")).warnings
     assert not any("was there" in text for text in more)
     # Again for the first one, nothing is new and nothing is wrong.
-    again = make_project(Wishes(dataset="one")).warnings
+    again = make_project(ProjectOptions(dataset="one")).warnings
     assert not any("was there" in text for text in again)
 
 
@@ -92,9 +92,9 @@ def charged(dataset: str) -> str:
 
 def test_a_ledger_made_anew_does_not_forget(folder: Path) -> None:
     """The policy names its source, and the witness knows which ledger governs that."""
-    make_project(Wishes())
+    make_project(ProjectOptions())
     assert charged("visits") == ""
     shutil.rmtree(folder / ".dpflow")
     (folder / "policies" / "ledger.lock").unlink()
-    make_project(Wishes())
+    make_project(ProjectOptions())
     assert "governs the data source" in charged("visits")
