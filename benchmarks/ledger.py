@@ -40,7 +40,7 @@ from dpflow import PureDP
 from dpflow.config import NO_WITNESS
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.entry import Columns, Entry, written
-from dpflow.ledger.journal import Change, after
+from dpflow.ledger.journal import after
 from dpflow.ledger.records import Request
 from dpflow.ledger.state import State
 from dpflow.policy import Policy, parse_policy
@@ -328,12 +328,12 @@ def with_history(url: str, entries: int) -> Ledger:
 
 def _refusals(state: State, newest: Entry, entries: int) -> Iterator[Columns]:
     """Yield entries that follow one another."""
-    head, body = state.head, {"account": "d0#1", "accounts": ["d0#1"]}
-    label = {"at": newest.at, "writer": newest.writer}
-    rows = after(state, Change(0, "refuse", None, {}, body, newest.at))
+    body, previous = {"account": "d0#1", "accounts": ["d0#1"]}, newest.hash
+    draft = newest._replace(kind="refuse", charge=None, body=body, amounts={})
+    rows = after(state, draft)
     for number in range(newest.number + 1, entries + 1):
-        _, columns = written(head, "refuse", None, rows, body, **label)
-        head = number, columns.hash
+        columns = written(previous, draft._replace(number=number), rows).columns
+        previous = columns.hash
         yield columns
 
 

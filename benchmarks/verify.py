@@ -17,7 +17,7 @@ from dpflow import PureDP
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import Entry, written
-from dpflow.ledger.journal import Change, after
+from dpflow.ledger.journal import after
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Request
 from dpflow.ledger.state import State
@@ -76,14 +76,13 @@ def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
         made = []
         names = [uuid.uuid4().hex for _ in range(min(_BATCH, times - start))]
         for like, name in product(first[-2:], names):
-            body, kind, amounts = dict(like.body), like.kind, like.amounts
-            if kind == "reserve":
+            body, (number, previous) = dict(like.body), state.head
+            if like.kind == "reserve":
                 body |= {"flow_run": name, "key": name * 2}
-            number, label = state.head[0] + 1, {"at": like.at, "writer": like.writer}
-            rows = after(state, Change(number, kind, name, amounts, body, like.at))
-            entry, columns = written(state.head, kind, name, rows, body, **label)
+            draft = like._replace(number=number + 1, charge=name, body=body)
+            entry = written(previous, draft, after(state, draft))
             state.add(entry)
-            made.append(columns)
+            made.append(entry.columns)
         with storage.write() as transaction:
             transaction.append(made, {})
 

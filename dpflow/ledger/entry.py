@@ -29,51 +29,6 @@ class Posting(NamedTuple):
     held: Amounts
 
 
-class Entry(NamedTuple):
-    """One line of the journal.
-
-    Attributes:
-        number: From 1 on, without a gap.
-        charge: The charge that it begins or ends, or is about.
-        rows: What each key that it names is after it.
-        body: Further facts: who, why, which cost. Never data.
-        at: A label; nothing is decided by it.
-        hash: Of all this and the hash before.
-        text: The rows in canonical form.
-        amounts: What it posts, by account.
-    """
-
-    number: int
-    kind: str
-    charge: str | None
-    rows: Mapping[str, Any]
-    body: Mapping[str, Any]
-    at: str
-    writer: str
-    hash: str
-    text: str
-    amounts: Sums
-
-    @property
-    def postings(self) -> dict[str, Posting]:
-        """What it posts, by account."""
-        return {
-            key[len(ACCOUNT) :]: Posting(tuple(row[0]), tuple(row[1]), tuple(row[2]))
-            for key, row in self.rows.items()
-            if key.startswith(ACCOUNT)
-        }
-
-    @property
-    def books(self) -> list[str]:
-        """The datasets and populations that it names."""
-        names = (
-            key.partition("/")[2].partition("#")[0]
-            for key in self.rows
-            if key.startswith((ACCOUNT, "book/"))
-        )
-        return list(dict.fromkeys(names))
-
-
 class Columns(NamedTuple):
     """An entry as a database keeps it.
 
@@ -92,11 +47,53 @@ class Columns(NamedTuple):
     hash: str
 
 
+class Entry(NamedTuple):
+    """One line of the journal; a draft has neither rows nor hash nor columns yet.
+
+    Attributes:
+        number: From 1 on, without a gap.
+        charge: The charge that it begins or ends, or is about.
+        body: Further facts: who, why, which cost. Never data.
+        at: A label; nothing is decided by it.
+        amounts: What it posts, by account.
+        rows: What each key that it names is after it.
+        hash: Of all this and the hash before.
+        columns: The entry as a database keeps it.
+    """
+
+    number: int
+    kind: str
+    charge: str | None
+    body: Mapping[str, Any]
+    at: str
+    writer: str
+    amounts: Sums
+    rows: Mapping[str, Any] = {}
+    hash: str = ""
+    columns: Columns = Columns(0, "", None, "", "", "", "", "")
+
+    @property
+    def postings(self) -> dict[str, Posting]:
+        """What it posts, by account."""
+        return {
+            name: Posting(amount, *map(tuple, self.rows[ACCOUNT + name][1:3]))
+            for name, amount in self.amounts.items()
+        }
+
+    @property
+    def books(self) -> list[str]:
+        """The datasets and populations that it names."""
+        names = (
+            key.partition("/")[2].partition("#")[0]
+            for key in self.rows
+            if key.startswith((ACCOUNT, "book/"))
+        )
+        return list(dict.fromkeys(names))
+
+
 _encode = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 ).encode
-_decoder: Any = json.JSONDecoder()
-_read = _decoder.scan_once
 
 
 def canonical(data: object) -> str:
@@ -104,29 +101,13 @@ def canonical(data: object) -> str:
 
     Raises:
         TypeError: If it is nothing that JSON knows.
-        ValueError: If there is no end of it, or a number is none.
+        ValueError: If it contains itself, or a number is not finite.
     """
     try:
         return _encode(data)
     except RecursionError as error:
         what = "it is too deep"
         raise ValueError(what) from error
-
-
-def parsed(text: str) -> Any:
-    """Read JSON without anything around it.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
-    try:
-        found, end = _read(text, 0)
-    except (StopIteration, RecursionError):
-        end = -1
-    if end != len(text):
-        what = f"{text[:80]!r} is no JSON, or goes on behind its end"
-        raise ValueError(what)
-    return found
 
 
 def first_hash(
@@ -150,33 +131,9 @@ def entry_hash(previous: str, columns: Sequence[Any]) -> str:
 
 
 #: By its hash, an entry that was read or written, and the columns that proved it.
-_known: dict[str, tuple[tuple[Any, ...], Entry]] = {}
-#: More of them are forgotten.
+_proved: dict[str, tuple[tuple[Any, ...], Entry]] = {}
+#: Entries in this memory; it is cleared when it is full.
 _MOST = 512
-
-
-def _remember(columns: tuple[Any, ...], entry: Entry) -> Entry:
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[entry.hash] = columns, entry
-    return entry
-
-
-def _amounts_of(rows: Mapping[str, Any]) -> Sums:
-    """Return what an entry posts.
-
-    Raises:
-        JournalError: If a row of an account has no amounts.
-    """
-    try:
-        return {
-            key[len(ACCOUNT) :]: tuple(row[0])
-            for key, row in rows.items()
-            if key.startswith(ACCOUNT)
-        }
-    except (LookupError, TypeError) as error:
-        what = "its rows say nothing of an account's amounts"
-        raise JournalError(what) from error
 
 
 def entry_of(columns: tuple[Any, ...]) -> Entry:
@@ -185,44 +142,41 @@ def entry_of(columns: tuple[Any, ...]) -> Entry:
     Raises:
         JournalError: If it is not what was hashed when it was written.
     """
-    known = _known.get(columns[7])
-    if known is not None and known[0] == columns:
-        return known[1]
-    number, kind, charge, text, body, at, writer, told, previous = columns
-    if type(number) is not int or entry_hash(previous, columns) != told:
+    proved = _proved.get(columns[7])
+    if proved is not None and proved[0] == columns:
+        return proved[1]
+    number, kind, charge, text, facts, at, writer, digest, previous = columns
+    if type(number) is not int or entry_hash(previous, columns) != digest:
         what = "its content, or an entry before it, is not what was hashed"
         raise JournalError(what)
     try:
-        rows, facts = parsed(text), parsed(body)
-    except ValueError:
-        rows = facts = None
-    if type(rows) is not dict or type(facts) is not dict:
-        what = "its rows or its body are no JSON objects"
-        raise JournalError(what)
-    place = number, kind, charge, rows, facts, at, writer, told, text
-    found = Entry(*place, _amounts_of(rows))
-    return _remember(columns, found)
+        rows, body = json.loads(text), json.loads(facts)
+        amounts = {
+            key[len(ACCOUNT) :]: tuple(row[0])
+            for key, row in rows.items()
+            if key.startswith(ACCOUNT)
+        }
+        body.keys()
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as bad:
+        what = "its rows or its body are not as an entry has them"
+        raise JournalError(what) from bad
+    draft = Entry(number, kind, charge, body, at, writer, amounts)
+    entry = draft._replace(rows=rows, hash=digest, columns=Columns(*columns[:8]))
+    if len(_proved) >= _MOST:
+        _proved.clear()
+    _proved[digest] = columns, entry
+    return entry
 
 
-def written(
-    head: tuple[int, str],
-    kind: str,
-    charge: str | None,
-    rows: Mapping[str, Any],
-    body: Mapping[str, Any],
-    *,
-    at: str,
-    writer: str,
-) -> tuple[Entry, Columns]:
-    """Return the entry that comes after a head, and its columns."""
-    number, previous = head[0] + 1, head[1]
+def written(previous: str, draft: Entry, rows: Mapping[str, Any]) -> Entry:
+    """Return a drafted entry with its rows, as a reader of the journal has it.
+
+    Args:
+        previous: The hash of the entry before.
+        draft: The entry without its rows.
+        rows: What each key that it names is after it.
+    """
+    number, kind, charge, body, at, writer = draft[:6]
     text, facts = canonical(rows), canonical(body)
     columns = Columns(number, kind, charge, text, facts, at, writer, "")
-    told = entry_hash(previous, columns)
-    # As whoever reads it has it.
-    read, said = parsed(text), parsed(facts)
-    place = number, kind, charge, read, said, at, writer, told, text
-    entry = Entry(*place, _amounts_of(read))
-    columns = columns._replace(hash=told)
-    _remember((*columns, previous), entry)
-    return entry, columns
+    return entry_of((*columns[:7], entry_hash(previous, columns), previous))

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.decision.checks import check, check_keys
+from dpflow.ledger.decision.checks import check
 from dpflow.ledger.entry import Entry, JournalError
-from dpflow.ledger.journal import change_of, follow, reads
+from dpflow.ledger.journal import follow
+from dpflow.ledger.model import keys_followed
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
@@ -143,12 +144,10 @@ def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
     Raises:
         JournalError: If one does not follow from those before it.
     """
-    changes = [change_of(entry) for entry in entries]
 
     def needs(state: State) -> Iterator[str]:
-        for entry, change in zip(entries, changes, strict=True):
-            yield from reads(state, change)
-            yield from check_keys(entry)
+        for entry in entries:
+            yield from keys_followed(state, entry)
 
     state = reading.load(needs, before=entries[0].number)
     for entry in entries:

@@ -31,53 +31,34 @@ from dpflow.ledger.rows import (
     split,
     term_key,
 )
-from dpflow.ledger.state import State, charge_keys
-
-
-class Change(NamedTuple):
-    """What an entry says, before it is known what it does.
-
-    Attributes:
-        number: Of the entry.
-        amounts: What it posts, by account.
-    """
-
-    number: int
-    kind: str
-    charge: str | None
-    amounts: Sums
-    body: Mapping[str, Any]
-    at: str
-
+from dpflow.ledger.state import State
 
 Rows = dict[str, Any]
 
 
-def after(state: State, change: Change) -> Rows:
+def after(state: State, draft: Entry) -> Rows:
     """Return what each key that an entry names is after it.
 
     Args:
-        state: The state before, with all that `reads` names; it is not changed.
-        change: What the entry says.
+        state: The state before; it is not changed.
+        draft: The entry; its rows are not read.
 
     Raises:
         JournalError: If no such entry may come next.
     """
-    kind = KINDS.get(change.kind)
+    kind = KINDS.get(draft.kind)
     if kind is None:
-        what = f"no entry is of kind {change.kind!r}"
+        what = f"no entry is of kind {draft.kind!r}"
         raise JournalError(what)
-    if change.amounts and not kind.posts:
-        what = f"an entry of kind {change.kind} posts nothing"
+    if draft.amounts and not kind.posts:
+        what = f"an entry of kind {draft.kind} posts nothing"
         raise JournalError(what)
-    if foreign := _MEANT.keys() & change.body.keys() - {
-        name for name, kinds in _MEANT.items() if change.kind in kinds
-    }:
-        what = f"an entry of kind {change.kind} says nothing of {min(foreign)!r}"
+    if foreign := _FACTS & draft.body.keys() - kind.facts:
+        what = f"an entry of kind {draft.kind} says nothing of {min(foreign)!r}"
         raise JournalError(what)
-    rows = _accounts(state, change, kind)
+    rows = _accounts(state, draft, kind)
     if kind.also is not None:
-        kind.also(state, change, rows)
+        kind.also(state, draft, rows)
     return rows
 
 
@@ -85,15 +66,14 @@ def follow(state: State, entry: Entry) -> None:
     """Add an entry to a state; its hash is checked where it is read.
 
     Args:
-        state: The state before, with all that `reads` names; it is changed.
+        state: The state before; it is changed.
         entry: The next entry.
 
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    change = change_of(entry)
-    rows = after(state, change)
-    if canonical(rows) != entry.text:
+    rows = after(state, entry)
+    if canonical(rows) != entry.columns.rows:
         wrong = [
             key
             for key in sorted({*rows, *entry.rows})
@@ -108,72 +88,16 @@ def follow(state: State, entry: Entry) -> None:
     state.add(entry)
 
 
-def change_of(entry: Entry) -> Change:
-    """Return what an entry says, without what it does."""
-    return Change(
-        entry.number, entry.kind, entry.charge, entry.amounts, entry.body, entry.at
-    )
-
-
-def reads(state: State, change: Change) -> Iterator[str]:
-    """Yield the keys that `after` reads; some are known once others were loaded."""
-    yield from map(account_key, change.amounts)
-    kind = KINDS.get(change.kind)
-    if kind is not None and kind.reads is not None:
-        yield from kind.reads(state, change)
-
-
-def _reserve_reads(state: State, change: Change) -> Iterator[str]:
-    body, amounts = change.body, change.amounts
-    yield "repairs"
-    yield from _charge_reads(state, change)
-    yield from (f"book/{split(name)[0]}" for name in amounts)
-    yield from (granted_key(str(body["step"]), name) for name in amounts)
-    if body.get("key") is not None:
-        yield f"release/{body['key']}"
-    if body.get("covers") is not None:
-        yield f"run/{body['covers']}"
-    if "preflight" in body:
-        yield from charge_keys(state, body["preflight"]["id"])
-
-
-def _charge_reads(state: State, change: Change) -> Iterator[str]:
-    if change.charge is not None:
-        yield from charge_keys(state, change.charge)
-    yield from ("repairs", *_evidence(change))
-    if change.kind == "adjust":
-        yield from (f"book/{split(name)[0]}" for name in change.amounts)
-
-
-def _book_reads(_: State, change: Change) -> Iterator[str]:
-    body = change.body
-    books = (body["book"],) if "book" in body else body.get("books", ())
-    yield from (f"book/{book}" for book in books)
-    if "term" in body:
-        yield term_key(str(body["book"]), int(body["term"]["number"]))
-    yield from (f"claim/{name}" for name in body.get("claims", ()))
-
-
-def _repair_reads(state: State, change: Change) -> Iterator[str]:
-    yield "repairs"
-    yield from _book_reads(state, change)
-
-
-def _refuse_reads(_: State, change: Change) -> Iterator[str]:
-    yield from (f"book/{split(name)[0]}" for name in change.body["accounts"])
-    yield from (f"run/{name}" for name in change.body.get("runs", ()))
-
-
 # Accounts
 
 
-def _accounts(state: State, change: Change, kind: Kind) -> Rows:
+def _accounts(state: State, draft: Entry, kind: Kind) -> Rows:
     """Return the accounts that an entry moves, as they are after it."""
-    held = NONE if kind.ends is None else _open_charge(state, change).held
+    held = NONE if kind.ends is None else _open_charge(state, draft).held
     # What a step draws from its run's reservation is held already.
-    holds = kind.holds and "preflight" not in change.body
+    holds = kind.holds and "preflight" not in draft.body
     rows: Rows = {}
-    for name, amount in change.amounts.items():
+    for name, amount in draft.amounts.items():
         row = state.row(account_key(name)) or [(), *[(0,) * len(amount)] * 2]
         _, done, holding, *flags = row
         if holds:
@@ -185,17 +109,17 @@ def _accounts(state: State, change: Change, kind: Kind) -> Rows:
         if {len(row[1]), len(holding)} != {len(amount)} or min(*holding, *amount) < 0:
             what = f"{[*holding]} would be held on account {name!r}"
             raise JournalError(what)
-        noted = _noted(change, name, flags[0] if flags else NONE)
+        noted = _noted(draft, name, flags[0] if flags else NONE)
         rows[account_key(name)] = [amount, done, holding, *([noted] if noted else [])]
     return rows
 
 
-def _noted(change: Change, name: str, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+def _noted(draft: Entry, name: str, flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what an account says beside its sums."""
-    if name in change.body.get("overdrawn", ()):
+    if name in draft.body.get("overdrawn", ()):
         flags = {**flags, "overdrawn": True}
-    if told := change.body.get("told", NONE).get(name):
-        now = dict.fromkeys(told, change.number)
+    if told := draft.body.get("told", NONE).get(name):
+        now = dict.fromkeys(told, draft.number)
         flags = {**flags, "told": {**flags.get("told", NONE), **now}}
     return flags
 
@@ -203,18 +127,18 @@ def _noted(change: Change, name: str, flags: Mapping[str, Any]) -> Mapping[str, 
 # Charges
 
 
-def _open_charge(state: State, change: Change) -> Charge:
-    charge = state.charge(change.charge or "")
+def _open_charge(state: State, draft: Entry) -> Charge:
+    charge = state.charge(draft.charge or "")
     if charge is None or charge.state != "open":
         found = "nobody made" if charge is None else f"is {charge.state}"
-        what = f"it is about charge {change.charge}, which {found}"
+        what = f"it is about charge {draft.charge}, which {found}"
         raise JournalError(what)
     return charge
 
 
-def _reserve(state: State, change: Change, rows: Rows) -> None:
+def _reserve(state: State, draft: Entry, rows: Rows) -> None:
     """Begin a charge."""
-    name, body, amounts = change.charge, change.body, change.amounts
+    name, body, amounts = draft.charge, draft.body, draft.amounts
     if name is None or state.row(f"charge/{name}") is not None or not amounts:
         what = f"it reserves for charge {name}, which was made before, or is none"
         raise JournalError(what)
@@ -242,18 +166,15 @@ def _reserve(state: State, change: Change, rows: Rows) -> None:
         most = amount if before is None else tuple(map(max, before, amount))
         if before is None or [*most] != [*before]:
             rows[place] = most
-    _note_flow(state, change, rows)
+    _note_flow(state, draft, rows)
 
 
-def _note_flow(state: State, change: Change, rows: Rows) -> None:
+def _note_flow(state: State, draft: Entry, rows: Rows) -> None:
     """Note a flow that is charged for the first time in the newest term."""
-    flow = change.body.get("flow")
-    for book in dict.fromkeys(split(name)[0] for name in change.amounts):
-        found = state.book(book)
-        if flow is not None and flow not in found.flows:
-            rows[f"book/{book}"] = _book(
-                state, book, flows=sorted({*found.flows, flow})
-            )
+    flow = draft.body.get("flow")
+    for book in dict.fromkeys(split(name)[0] for name in draft.amounts):
+        if flow is not None and flow not in state.book(book).flows:
+            _name_book(state, book, rows, [flow])
 
 
 def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
@@ -272,10 +193,10 @@ def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
         rows[held_key(reservation, name)] = left
 
 
-def _end(state: State, change: Change, rows: Rows) -> None:
+def _end(state: State, draft: Entry, rows: Rows) -> None:
     """End a charge."""
-    kind, amounts, body = change.kind, change.amounts, change.body
-    charge = _open_charge(state, change)
+    kind, amounts, body = draft.kind, draft.amounts, draft.body
+    charge = _open_charge(state, draft)
     held, covers = charge.held, charge.covers
     if held.keys() != amounts.keys():
         what = f"it ends charge {charge.id} on some of its accounts only"
@@ -301,85 +222,84 @@ def _end(state: State, change: Change, rows: Rows) -> None:
         for name, amount in held.items():
             rows[held_key(charge.id, name)] = (0,) * len(amount)
     if charge.key is not None:
-        _end_release(state, change, charge, rows)
+        _end_release(state, draft, charge, rows)
 
 
-def _end_release(state: State, change: Change, charge: Charge, rows: Rows) -> None:
+def _end_release(state: State, draft: Entry, charge: Charge, rows: Rows) -> None:
     """Keep the digest of an output, or let go of its key."""
     key = f"release/{charge.key}"
     kept = state.row(key)
     if kept is None or kept["charge"] != charge.id:
         return
-    if change.kind == "settle" and change.body["outcome"] == "completed":
-        digest = change.body.get("digest")
+    if draft.kind == "settle" and draft.body["outcome"] == "completed":
+        digest = draft.body.get("digest")
         rows[key] = {**kept, "state": "settled", "digest": digest}
     elif kept["state"] == "claimed":
         rows[key] = {**kept, "state": "free"}
 
 
-def _adjust(state: State, change: Change, rows: Rows) -> None:
+def _adjust(state: State, draft: Entry, rows: Rows) -> None:
     """Charge what an operator says: of a step, or of prior spending."""
-    if change.charge is not None:
-        charge, row = state.charge(change.charge), state.row(f"charge/{change.charge}")
+    if draft.charge is not None:
+        charge, row = state.charge(draft.charge), state.row(f"charge/{draft.charge}")
         if charge is None or charge.covers is not None:
-            what = f"it corrects charge {change.charge}, which no step made"
+            what = f"it corrects charge {draft.charge}, which no step made"
             raise JournalError(what)
-        added = added_up(charge.added, change.amounts)
-        rows[f"charge/{change.charge}"] = {**row, "added": added}
-    _note_flow(state, change, rows)
-    for key in _evidence(change):
+        added = added_up(charge.added, draft.amounts)
+        rows[f"charge/{draft.charge}"] = {**row, "added": added}
+    _note_flow(state, draft, rows)
+    for key in _evidence(draft):
         if state.row(key) is not None:
             what = f"{key} was charged before"
             raise JournalError(what)
-        rows[key] = {"entry": change.number}
+        rows[key] = {"entry": draft.number}
 
 
-def _evidence(change: Change) -> Iterator[str]:
+def _evidence(draft: Entry) -> Iterator[str]:
     """Yield the keys of evidence, in the terms of the accounts that it charges."""
-    digest = change.body.get("evidence")
+    digest = draft.body.get("evidence")
     if digest is not None:
-        for book, number in dict.fromkeys(split(name)[:2] for name in change.amounts):
+        for book, number in dict.fromkeys(split(name)[:2] for name in draft.amounts):
             yield evidence_key(f"{book}#{number}", str(digest))
 
 
 # Books, runs, releases
 
 
-def _book(state: State, name: str, **changed: Any) -> dict[str, Any]:
+def _name_book(
+    state: State, name: str, rows: Rows, flows: Iterable[str] = (), **changed: Any
+) -> None:
+    """Write what a book is after an entry, with further flows that were charged."""
     book = state.book(name)
-    row = {"term": book.terms, "frozen": book.frozen, "flows": list(book.flows)}
-    return {**row, **changed}
+    row = {"term": book.terms, "frozen": book.frozen}
+    rows[f"book/{name}"] = {**row, "flows": sorted({*book.flows, *flows}), **changed}
 
 
-def _pin(state: State, change: Change, rows: Rows) -> None:
+def _pin(state: State, draft: Entry, rows: Rows) -> None:
     """Begin a term, or tighten what it pins."""
-    name, facts, book = str(change.body["book"]), change.body["term"], {}
-    number, terms = facts["number"], state.book(name).terms
-    if number != terms + (change.kind == "open") or terms < 0:
+    name, opens, changed = str(draft.body["book"]), draft.kind == "open", {}
+    number, terms = draft.body["term"]["number"], state.book(name).terms
+    if number != terms + opens:
         what = f"term {number} of {name!r} comes after term {terms}"
         raise JournalError(what)
-    if change.kind == "open":
-        book = {"term": number, "flows": []}
+    if opens:
+        changed = {"term": number, "flows": []}
     rows[term_key(name, number)] = {}
-    rows[f"book/{name}"] = _book(state, name, **book)
-    for source, said in change.body.get("claims", NONE).items():
-        by = dict(state.row(f"claim/{source}") or {})
+    _name_book(state, name, rows, **changed)
+    for source, said in draft.body.get("claims", NONE).items():
+        by = {**state.claimed(source)}
         by.pop(name, None)
         rows[f"claim/{source}"] = by if said is None else {**by, name: said}
 
 
-def _freeze(state: State, change: Change, rows: Rows) -> None:
-    name = str(change.body["book"])
-    frozen = change.body["frozen"] if change.kind == "freeze" else None
-    rows[f"book/{name}"] = _book(state, name, frozen=frozen)
+def _freeze(state: State, draft: Entry, rows: Rows) -> None:
+    frozen = draft.body["frozen"] if draft.kind == "freeze" else None
+    _name_book(state, str(draft.body["book"]), rows, frozen=frozen)
 
 
-def _name_books(state: State, books: Iterable[str], rows: Rows) -> None:
-    rows |= {f"book/{book}": _book(state, book) for book in books}
-
-
-def _resume(state: State, change: Change, rows: Rows) -> None:
-    _name_books(state, change.body["books"], rows)
+def _resume(state: State, draft: Entry, rows: Rows) -> None:
+    for book in draft.body["books"]:
+        _name_book(state, book, rows)
 
 
 def _run(state: State, name: str) -> dict[str, Any]:
@@ -388,9 +308,10 @@ def _run(state: State, name: str) -> dict[str, Any]:
     return found
 
 
-def _refuse(state: State, change: Change, rows: Rows) -> None:
-    body, charged = change.body, change.body.get("flow_run")
-    _name_books(state, dict.fromkeys(split(n)[0] for n in body["accounts"]), rows)
+def _refuse(state: State, draft: Entry, rows: Rows) -> None:
+    body, charged = draft.body, draft.body.get("flow_run")
+    for account in body["accounts"]:
+        _name_book(state, split(account)[0], rows)
     for name in body.get("runs", ()):
         run = _run(state, name)
         run["refusals"] += 1
@@ -398,12 +319,12 @@ def _refuse(state: State, change: Change, rows: Rows) -> None:
             halted = (*run["halted"], *body.get("halts", ()))
             run["halted"] = [*dict.fromkeys(halted)]
         if name == body.get("covers"):
-            run["unheld"] = change.number
+            run["unheld"] = draft.number
         rows[f"run/{name}"] = run
 
 
-def _withdraw(state: State, change: Change, rows: Rows) -> None:
-    key = f"release/{change.body['release']}"
+def _withdraw(state: State, draft: Entry, rows: Rows) -> None:
+    key = f"release/{draft.body['release']}"
     kept = state.row(key)
     if kept is None or kept["state"] != "settled":
         what = f"there is no {key} to withdraw"
@@ -411,35 +332,34 @@ def _withdraw(state: State, change: Change, rows: Rows) -> None:
     rows[key] = {**kept, "state": "withdrawn"}
 
 
-def _repair(state: State, change: Change, rows: Rows) -> None:
-    number = change.body["repairs"]
+def _repair(state: State, draft: Entry, rows: Rows) -> None:
+    number = draft.body["repairs"]
     if type(number) is not int or number <= state.repairs:
         what = f"it is repair {number}, and there were {state.repairs}"
         raise JournalError(what)
     rows["repairs"] = number
-    for book in change.body.get("books", ()):
-        flows = {*state.book(book).flows, *change.body["flows"].get(book, ())}
-        rows[f"book/{book}"] = _book(state, book, flows=sorted(flows))
+    for book in draft.body.get("books", ()):
+        _name_book(state, book, rows, draft.body["flows"].get(book, ()))
 
 
 class Kind(NamedTuple):
     """What the entries of a kind do.
 
     Attributes:
-        also: Changes what is no account.
-        reads: Yields the keys that `also` reads.
+        also: Changes the keys that are no accounts.
+        facts: Names of the facts by which `also` changes keys.
         holds: Whether it holds what it posts.
         settles: Whether it settles what it posts.
         ends: The state of the charge that it ends.
         posts: Whether it may post amounts.
         decides: Whether it is a person's decision that moves no budget.
-        told: Whether the witness is told of it. What ends a charge raises no use.
-        often: Whether every step writes one; the others are found by an index.
+        told: Whether the witness hears of it. What ends a charge raises no use.
+        often: Whether every step writes one; the others have an index.
         operator: Whether only an operator may write it.
     """
 
-    also: Callable[[State, Change, Rows], None] | None = None
-    reads: Callable[[State, Change], Iterator[str]] | None = None
+    also: Callable[[State, Entry, Rows], None] | None = None
+    facts: frozenset[str] = frozenset()
     holds: bool = False
     settles: bool = False
     ends: str | None = None
@@ -455,46 +375,37 @@ class Kind(NamedTuple):
         return self.settles and self.ends is None
 
 
+_TERM = Kind(_pin, frozenset({"claims"}), decides=True, told=True, operator=True)
+_END = Kind(_end, posts=True, often=True)
+_BY_HAND = Kind(posts=True, settles=True, told=True, operator=True)
+
 #: The only list of kinds; SQL takes them from here.
 KINDS: Mapping[str, Kind] = {
-    "open": Kind(_pin, _book_reads, decides=True, told=True, operator=True),
-    "tighten": Kind(_pin, _book_reads, decides=True, told=True, operator=True),
-    "freeze": Kind(_freeze, _book_reads, decides=True, told=True),
-    "unfreeze": Kind(_freeze, _book_reads, decides=True, told=True, operator=True),
-    "withdraw": Kind(_withdraw, lambda _, c: iter([f"release/{c.body['release']}"])),
+    "open": _TERM,
+    "tighten": _TERM,
+    "freeze": Kind(_freeze, frozenset({"frozen"}), decides=True, told=True),
+    "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
+    "withdraw": Kind(_withdraw),
     "checkpoint": Kind(told=True, operator=True),
-    "resume": Kind(_resume, _book_reads),
-    "refuse": Kind(_refuse, _refuse_reads),
+    "resume": Kind(_resume),
+    "refuse": Kind(_refuse, frozenset({"covers", "halts", "runs"})),
     "reserve": Kind(
-        _reserve, _reserve_reads, holds=True, posts=True, told=True, often=True
+        _reserve,
+        frozenset({"covers", "key", "owner", "preflight", "told"}),
+        holds=True,
+        posts=True,
+        told=True,
+        often=True,
     ),
-    "settle": Kind(
-        _end, _charge_reads, settles=True, ends="settled", posts=True, often=True
+    "settle": _END._replace(settles=True, ends="settled"),
+    "void": _END._replace(ends="void"),
+    "forfeit": _END._replace(settles=True, ends="forfeited", often=False),
+    "seal": _END._replace(ends="sealed"),
+    "adjust": _BY_HAND._replace(
+        also=_adjust, facts=frozenset({"evidence", "overdrawn"})
     ),
-    "void": Kind(_end, _charge_reads, ends="void", posts=True, often=True),
-    "forfeit": Kind(_end, _charge_reads, settles=True, ends="forfeited", posts=True),
-    "seal": Kind(_end, _charge_reads, ends="sealed", posts=True, often=True),
-    "adjust": Kind(
-        _adjust, _charge_reads, settles=True, posts=True, told=True, operator=True
-    ),
-    "repair": Kind(
-        _repair, _repair_reads, settles=True, posts=True, told=True, operator=True
+    "repair": _BY_HAND._replace(
+        also=_repair, facts=frozenset({"overdrawn", "repairs"})
     ),
 }
-
-_HOLDING = frozenset({"reserve"})
-#: Facts by which `after` changes rows, and the kinds that may say them.
-_MEANT: Mapping[str, frozenset[str]] = {
-    "claims": frozenset({"open", "tighten"}),
-    "covers": frozenset({"reserve", "refuse"}),
-    "evidence": frozenset({"adjust"}),
-    "frozen": frozenset({"freeze"}),
-    "halts": frozenset({"refuse"}),
-    "key": _HOLDING,
-    "owner": _HOLDING,
-    "overdrawn": frozenset({"adjust", "repair"}),
-    "preflight": _HOLDING,
-    "repairs": frozenset({"repair"}),
-    "runs": frozenset({"refuse"}),
-    "told": _HOLDING,
-}
+_FACTS = frozenset().union(*(kind.facts for kind in KINDS.values()))

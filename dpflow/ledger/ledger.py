@@ -181,7 +181,7 @@ class Ledger:
             except NotSolved:
                 # The same decisions solve all that they need.
                 raise NotSolved(lambda: self._each(state, commands, others)) from None
-            columns = [each for decision in found for each in decision.columns]
+            columns = [each.columns for one in found for each in one.entries]
             kept: dict[str, str | None] = {}
             for decision in found:
                 kept |= decision.kept

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.rules.rule import Rule, lower_thresholds
-from dpflow.ledger.entry import Columns, Entry, Sums, written
-from dpflow.ledger.journal import Change, after
-from dpflow.ledger.rows import term_key
-from dpflow.ledger.state import State
+from dpflow.ledger.entry import Entry, Sums, written
+from dpflow.ledger.journal import after
+from dpflow.ledger.rows import NONE, account_key, granted_key, term_key
+from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.solving import before_solving
 
@@ -50,9 +50,12 @@ class Command(ABC):
     applies: bool = True
     again: bool = False
 
-    @abstractmethod
     def keys(self, state: State) -> Iterable[str]:
-        """Return the keys to load, as far as those that were loaded tell."""
+        """Return the keys to load, as far as those that were loaded tell.
+
+        Commands of steps name them without a trial of the decision.
+        """
+        return state.keys_of(self.decide)
 
     @property
     def reads(self) -> Sequence[Policy]:
@@ -80,7 +83,6 @@ class Decision:
         command: What is decided.
         answer: The answer; an error is one, too.
         entries: Written one after another, each on the state after the one before.
-        columns: The same as a database keeps them.
         kept: By release key, values to keep; None for those to drop.
         earlier: The entry of a charge that was granted when it was asked for first:
             whether the witness was told of it then is not known.
@@ -91,7 +93,6 @@ class Decision:
         self.command = command
         self.answer = answer
         self.entries: list[Entry] = []
-        self.columns: list[Columns] = []
         self.kept: dict[str, str | None] = {}
         self.earlier: Sequence[Entry] = ()
 
@@ -104,16 +105,14 @@ class Decision:
         charge: str | None = None,
     ) -> Entry:
         """Write the next entry, which also says who sent the command."""
-        command, head = self.command, self.state.head
+        command, (number, previous) = self.command, self.state.head
         facts = {**command.facts, **body}
-        change = Change(head[0] + 1, kind, charge, amounts, facts, command.at)
-        rows = after(self.state, change)
-        entry, columns = written(
-            head, kind, charge, rows, facts, at=command.at, writer=command.writer
+        draft = Entry(
+            number + 1, kind, charge, facts, command.at, command.writer, amounts
         )
+        entry = written(previous, draft, after(self.state, draft))
         self.state.add(entry)
         self.entries.append(entry)
-        self.columns.append(columns)
         if kind == "withdraw" or (kind == "reserve" and "key" in facts):
             # A claim drops the value that was kept under its key.
             self.kept[facts["release" if kind == "withdraw" else "key"]] = None
@@ -151,10 +150,25 @@ def all_terms(state: State, *books: str) -> Iterator[str]:
 
 
 def terms_of_accounts(accounts: Iterable[str]) -> Iterator[str]:
-    """Yield the keys of the books and terms that accounts belong to."""
+    """Yield the keys of the books and terms of accounts, and of each term's whole."""
     for name in dict.fromkeys(map(_term, accounts)):
         yield f"term/{name}"
         yield f"book/{name.partition('#')[0]}"
+        yield account_key(name)
+
+
+def keys_followed(state: State, entry: Entry) -> Iterator[str]:
+    """Yield the keys that following an entry reads; some once others were loaded.
+
+    An entry whose rows leave out a key that it has to name is not followed.
+    """
+    yield from ("repairs", *entry.rows, *terms_of_accounts(entry.amounts))
+    for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
+        if charge is not None:
+            yield from charge_keys(state, charge)
+    if entry.kind == "reserve":
+        step = str(entry.body["step"])
+        yield from (granted_key(step, name) for name in entry.amounts)
 
 
 def _term(account: str) -> str:

@@ -121,7 +121,7 @@ class Run(NamedTuple):
 
     id: str
     refusals: int = 0
-    halted: tuple[str, ...] = ()
+    halted: Sequence[str] = ()
     reservation: str | None = None
     unheld: int | None = None
 

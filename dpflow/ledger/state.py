@@ -1,12 +1,13 @@
-"""What keys of the ledger are at one time, and who is asked for them: frozen reads.
+"""What keys of the ledger are at one time: frozen reads.
 
-A state holds what was loaded and nothing else: a key that nobody asked for raises, for
-it would be taken for one that is not there.
+A state holds the keys that were loaded and nothing else. Reading another key raises an
+error, for a key that was not loaded would look like one that no entry names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,19 +36,20 @@ def whole_book(book: str) -> str:
 
 @dataclass(slots=True)
 class State:
-    """The newest entry of each key that was asked for, and what it says.
+    """The newest entry of each key that was loaded, and what it says.
 
     Attributes:
         rows: What each key is.
         numbers: The entry that named it last.
-        entries: Those entries, and others that were asked for, by number.
+        entries: Those entries, and others that were loaded, by number.
         made: The entries that reserved the charges, by charge.
         ends: The entries that ended them.
         values: Kept values, by release key.
-        asked: Keys that are not there if they are not among the rows.
+        asked: Keys that no entry names if they are not among the rows.
         head: Number and hash of the newest entry.
         alive: Which owners of open charges still run.
         whole: Whether every key of the ledger is here.
+        missing: In a trial, collects the keys that are not loaded; they read as absent.
     """
 
     rows: dict[str, Any] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class State:
     head: tuple[int, str] = (0, "")
     alive: Collection[str] = frozenset()
     whole: bool = False
+    missing: set[str] | None = None
 
     def copy(self) -> State:
         """Return a state that can be written to without changing this one."""
@@ -72,6 +75,18 @@ class State:
             ends=dict(self.ends),
             values=dict(self.values),
         )
+
+    def keys_of(self, decide: Callable[[State], object]) -> set[str]:
+        """Return the keys that a decision reads and that are not loaded.
+
+        The decision is tried as if they were absent. What it does not reach so is read
+        in the next trial, once these are loaded.
+        """
+        trial = replace(self, missing=set())
+        with suppress(Exception):
+            decide(trial)
+        assert trial.missing is not None
+        return trial.missing
 
     def add(self, entry: Entry) -> None:
         """Add the next entry."""
@@ -87,9 +102,7 @@ class State:
         row = entry.rows.get(f"charge/{charge}")
         if entry.kind == "reserve":
             self.made[charge] = entry
-            for key in entry.rows:
-                if key.startswith("release/"):
-                    self.values.pop(key.removeprefix("release/"), None)
+            self.values.pop(str(entry.body.get("key")), None)
         elif row is not None and entry.kind != "adjust":
             self.ends[charge] = entry
 
@@ -97,15 +110,18 @@ class State:
         """Return what a key is; None if no entry names it.
 
         Raises:
-            JournalError: If nobody asked for it.
+            JournalError: If it was not loaded.
         """
-        found = self.rows.get(key)
-        if found is None and not (
-            self.whole or key in self.asked or self._is_absent(key)
-        ):
-            what = f"{key} was not looked for"
-            raise JournalError(what)
-        return found
+        row = self.rows.get(key)
+        if row is None and self._lacks(key):
+            if self.missing is None:
+                what = f"{key} was not loaded"
+                raise JournalError(what)
+            self.missing.add(key)
+        return row
+
+    def _lacks(self, key: str) -> bool:
+        return not (self.whole or key in self.asked or self._is_absent(key))
 
     def _is_absent(self, key: str) -> bool:
         """Say whether all keys like this one were loaded, or cannot be there yet.
@@ -139,8 +155,11 @@ class State:
 
     def term(self, book: str, number: int) -> Term | None:
         """Return a term; None if it was not loaded."""
-        entry = self.numbers.get(term_key(book, number))
+        key = term_key(book, number)
+        entry = self.numbers.get(key)
         if entry is None:
+            if self.missing is not None and self._lacks(key):
+                self.missing.add(key)
             return None
         return Term(book, number, entry, self.entries[entry].body["term"])
 
@@ -168,11 +187,13 @@ class State:
     def accounts(self, book: str) -> Iterator[Account]:
         """Yield the accounts of a book that were loaded."""
         prefix = account_key(f"{book}#")
+        if self.missing is not None and self._lacks(whole_book(book)):
+            self.missing.add(whole_book(book))
         for key in self.rows:
             if key.startswith(prefix):
-                found = self.account(key[len(ACCOUNT) :])
-                if found is not None:
-                    yield found
+                account = self.account(key[len(ACCOUNT) :])
+                if account is not None:
+                    yield account
 
     def charge(self, name: str | None) -> Charge | None:
         """Return a charge; None if nobody made it."""
@@ -184,7 +205,7 @@ class State:
         if row["state"] == "open":
             held = made.amounts
             if row["run"] is not None:
-                held = {each: tuple(self.row(held_key(name, each))) for each in held}
+                held = {a: tuple(self.row(held_key(name, a)) or ()) for a in held}
         return Charge(
             name,
             row["state"],
@@ -206,17 +227,8 @@ class State:
         return Release(key, row["charge"], row["state"], row["digest"])
 
     def run(self, name: str) -> Run:
-        """Return what is known of a flow run."""
-        row = self.row(f"run/{name}")
-        if row is None:
-            return Run(name)
-        return Run(
-            name,
-            row["refusals"],
-            tuple(row["halted"]),
-            row["reservation"],
-            row["unheld"],
-        )
+        """Return a flow run; one that no entry names met no refusal."""
+        return Run(name, **(self.row(f"run/{name}") or NONE))
 
     def reservation(self, run: str | None) -> Charge | None:
         """Return the newest reservation of a flow run; None if it has none."""

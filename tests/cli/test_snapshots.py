@@ -107,7 +107,7 @@ def said(shop: Shop, name: str) -> str:
     told = []
     for line in commands(name):
         # A command is a process of its own, which reads what others wrote.
-        entry._known.clear()
+        entry._proved.clear()
         result = run(*shlex.split(line))
         assert result.exception is None or isinstance(result.exception, SystemExit)
         code = f"[{result.exit_code}]\n" if result.exit_code else ""

@@ -50,6 +50,6 @@ class InPostgres(PostgresStorage):
 
 def lawful(storage: Any) -> bool:
     """Say whether the newest value of each key is that of the fold of the journal."""
-    entry._known.clear()
+    entry._proved.clear()
     with storage.read() as reading:
         return unlike(folded(reading.after()), stored(reading)) == []

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.entry import JournalError
-from dpflow.ledger.journal import Change, after
+from dpflow.ledger.entry import Entry, JournalError
+from dpflow.ledger.journal import after
 from dpflow.ledger.state import State, whole_book
 
 
-def change(kind: str, body: dict[str, Any], **fields: Any) -> Change:
-    """Make what an entry says."""
-    return Change(1, kind, None, {}, body, "t")._replace(**fields)
+def draft(kind: str, body: dict[str, Any], **fields: Any) -> Entry:
+    """Make an entry without its rows."""
+    return Entry(1, kind, None, body, "t", "w", {})._replace(**fields)
 
 
 def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
     """Its value would be written over; one that was looked for is new."""
-    with pytest.raises(JournalError, match="account/a#1 was not looked for"):
+    with pytest.raises(JournalError, match="account/a#1 was not loaded"):
         State().account("a#1")
     assert State(asked={"account/a#1"}).account("a#1") is None
     assert State(asked={whole_book("a")}).account("a#1/flow/x") is None
-    with pytest.raises(JournalError, match="was not looked for"):
+    with pytest.raises(JournalError, match="was not loaded"):
         State(asked={whole_book("a")}).account("ba#1")
 
 
@@ -45,11 +45,11 @@ def test_what_no_entry_says_is_refused(
 ) -> None:
     """A fact that moves a key belongs to its kinds, and a number to its place."""
     with pytest.raises(JournalError, match=match):
-        after(State(whole=True), change(kind, body))
+        after(State(whole=True), draft(kind, body))
 
 
 def test_a_freeze_posts_nothing() -> None:
     """Amounts belong to the kinds that post."""
-    said = change("freeze", {"book": "a", "frozen": {}}, amounts={"a#1": (1,)})
+    said = draft("freeze", {"book": "a", "frozen": {}}, amounts={"a#1": (1,)})
     with pytest.raises(JournalError, match="posts nothing"):
         after(State(whole=True), said)

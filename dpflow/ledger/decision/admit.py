@@ -395,8 +395,8 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
         facts["told"] = told
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
     entry = pen.write("reserve", amounts, facts, charge=request.reservation)
-    if len(entry.text) > MOST_TEXT:
-        fit = len(request.partitions) * MOST_TEXT // len(entry.text)
+    if (length := len(entry.columns.rows)) > MOST_TEXT:
+        fit = len(request.partitions) * MOST_TEXT // length
         msg = (
             f"step {request.step!r} reads {len(request.partitions):,} parts, too many "
             f"for one entry of the journal. Nothing was charged. Read at most {fit:,} "

@@ -7,7 +7,7 @@ each settlement for less than was held, of each term and of each overdraft.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from operator import add, le
 from typing import Any
@@ -20,21 +20,11 @@ from dpflow.ledger.decision.announced import gates_text
 from dpflow.ledger.decision.gates import gate_rule
 from dpflow.ledger.decision.settlement import TOO_LITTLE, is_lesser, is_too_little
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
-from dpflow.ledger.model import rule_of, terms_of_accounts
+from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Term, account_key, gate_in, split, term_key
+from dpflow.ledger.rows import Term, gate_in, split
 from dpflow.ledger.state import State
 from dpflow.policy.reserved import charges_others
-
-
-def check_keys(entry: Entry) -> Iterator[str]:
-    """Yield the keys that `check` reads beside those of `journal.reads`."""
-    if entry.kind in ("reserve", "settle", "adjust", "repair"):
-        yield from terms_of_accounts(entry.amounts)
-        yield from map(account_key, _roots(entry))
-    elif entry.kind == "tighten":
-        book, number = str(entry.body["book"]), int(entry.body["term"]["number"])
-        yield term_key(book, number)
 
 
 def check(state: State, entry: Entry) -> None:

@@ -240,7 +240,7 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
         command = Freeze(book="a", reason="x")
         pen = Decision(state, command)
         opened(pen, given, reason="whatever is asked", facts={})
-        transaction.append(pen.columns, pen.kept)
+        transaction.append([e.columns for e in pen.entries], pen.kept)
 
 
 def test_an_apply_that_resets_usage_in_place_is_caught(

@@ -166,7 +166,7 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
         pen = Decision(state, Seal(run=RUN, owner="x", outcome="x", writer=login))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
         pen.write(kind, amounts, {"outcome": "x"}, charge=charge)
-        transaction.append(pen.columns, pen.kept)
+        transaction.append([e.columns for e in pen.entries], pen.kept)
 
 
 PRICE = make_filter("basic", epsilon=1).price

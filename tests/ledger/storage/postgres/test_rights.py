@@ -13,7 +13,7 @@ import pytest
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.entry import Columns, entry_hash, written
+from dpflow.ledger.entry import Columns, Entry, entry_hash, written
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger, roles_script
@@ -50,10 +50,10 @@ def as_user(url: str, user: str) -> str:
 def next_entry(url: str, kind: str, charge: str | None = None) -> Columns:
     """Return the columns of an entry that continues the journal under a login."""
     newest = "SELECT number, hash FROM entry ORDER BY number DESC LIMIT 1"
-    ((number, told),) = read(url, newest)
+    ((number, previous),) = read(url, newest)
     login = url.partition("//")[2].partition("@")[0]
-    rows = {"book/a": None}
-    return written((number, told), kind, charge, rows, {}, at="t", writer=login)[1]
+    draft = Entry(number + 1, kind, charge, {}, "t", login, {})
+    return written(previous, draft, {"book/a": None}).columns
 
 
 def insert(url: str, *entries: Columns) -> None:
