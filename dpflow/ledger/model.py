@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -53,9 +54,13 @@ class Command(ABC):
     def keys(self, state: State) -> Iterable[str]:
         """Return the keys to load, as far as those that were loaded tell.
 
-        Commands of steps name them without a trial of the decision.
+        Default: a trial of the decision, in which a key that is not loaded reads as
+        absent. What the trial does not reach so is read in the next one.
         """
-        return state.keys_of(self.decide)
+        missing: set[str] = set()
+        with suppress(Exception):
+            self.decide(replace(state, missing=missing))
+        return missing
 
     @property
     def reads(self) -> Sequence[Policy]:

@@ -6,8 +6,7 @@ error, for a key that was not loaded would look like one that no entry names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,18 +74,6 @@ class State:
             ends=dict(self.ends),
             values=dict(self.values),
         )
-
-    def keys_of(self, decide: Callable[[State], object]) -> set[str]:
-        """Return the keys that a decision reads and that are not loaded.
-
-        The decision is tried as if they were absent. What it does not reach so is read
-        in the next trial, once these are loaded.
-        """
-        trial = replace(self, missing=set())
-        with suppress(Exception):
-            decide(trial)
-        assert trial.missing is not None
-        return trial.missing
 
     def add(self, entry: Entry) -> None:
         """Add the next entry."""
