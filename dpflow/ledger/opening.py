@@ -19,8 +19,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.memory import MEMORY, Memory, MemoryOwners
-from dpflow.ledger.storage.owners import Liveness, Owners
+from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.witness.places import witness_at
@@ -69,7 +68,7 @@ def open_ledger(
     storage = storage_at(url, read_only=read_only)
     ledger = Ledger(
         storage,
-        owners_of(storage),
+        storage.owners(),
         witness_at(witness, url),
         environment=environment,
         conditions=conditions,
@@ -113,7 +112,7 @@ def create_ledger(
         place(identity.ledger).exists()
     kind, where = _kind(url)
     storage = kind.create(where, identity, secrets.token_bytes(32))
-    ledger = Ledger(storage, owners_of(storage), place, environment=environment)
+    ledger = Ledger(storage, storage.owners(), place, environment=environment)
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
@@ -177,21 +176,6 @@ def sqlite_path(url: str) -> Path:
         )
         raise ConfigurationError(msg)
     return Path(path)
-
-
-def owners_of(storage: Storage) -> Liveness:
-    """Return who holds what in a storage."""
-    if isinstance(storage, SqliteStorage):
-        # All names of one ledger file must share its owners.
-        path = storage.path.resolve()
-        return Owners(path.with_name(f"{path.name}.owners"))
-    if isinstance(storage, Memory):
-        return MemoryOwners()
-    from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
-    from dpflow.ledger.storage.postgres_owners import SessionOwners  # noqa: PLC0415
-
-    assert isinstance(storage, PostgresStorage)
-    return SessionOwners(storage.server)
 
 
 def _postgres() -> type[PostgresStorage]:

@@ -66,15 +66,14 @@ class FaultyPostgres(PostgresStorage):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
+        opened, session = self._session.open, vars(self._session)
+        session["open"] = lambda: _FaultySession(opened(), self)
         self.quiet()
 
     def quiet(self) -> None:
         """Let every statement be."""
         self.before: Callable[[str], None] = _nothing
         self.after: Callable[[str], None] = _nothing
-
-    def _open(self) -> Any:
-        return _FaultySession(super()._open(), self)
 
 
 class _FaultySession(FaultyConnection):

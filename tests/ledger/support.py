@@ -25,7 +25,6 @@ from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.entry import ACCOUNT
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
-from dpflow.ledger.opening import owners_of as owners_of_storage
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.owners import Owners
@@ -76,7 +75,7 @@ def make_ledger(path: Place) -> Ledger:
 
 def ledger_on(storage: Storage) -> Ledger:
     """Open a ledger on a storage object, with its usual owners."""
-    return Ledger(storage, owners_of_storage(storage))
+    return Ledger(storage, storage.owners())
 
 
 def owners_of(path: Path) -> Owners:
@@ -134,9 +133,7 @@ def in_memory(path: Place) -> bool:
 def _copy_of_memory(path: str, sql: str) -> sqlite3.Connection:
     """Copy a ledger in memory, to ask its tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(
-        Memory(path.removeprefix(MEMORY)).kept.connection.serialize()
-    )
+    connection.deserialize(Memory(path.removeprefix(MEMORY)).connection.serialize())
     return show_columns(connection, sql)
 
 

@@ -19,13 +19,14 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, JournalError, entry_of
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import VERSION, Identity, another_version, identity_of
+from dpflow.ledger.storage.base import VERSION, Identity
 from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Server,
     Session,
     sql_of,
 )
+from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
 
@@ -93,6 +94,10 @@ class PostgresStorage(Storage):
         """Run a block that reads one consistent state; the right to read will do."""
         return self._transaction(_READING)
 
+    def owners(self) -> SessionOwners:
+        """Return an owner of charges, which is seen by its lock in the database."""
+        return SessionOwners(self.server)
+
     def close(self) -> None:
         """Close the connection; a later call opens it again.
 
@@ -105,11 +110,8 @@ class PostgresStorage(Storage):
     @contextmanager
     def _transaction(self, begin: tuple[str, str]) -> Iterator[PostgresTables]:
         with self._alone():
-            connection = self._open()
+            connection = self._session.open()
             try:
-                if self._identity is None:
-                    rows = connection.execute(sql_of()["whole_identity"]).fetchall()
-                    self._identity = identity_of(rows, self.place)
                 with connection.pipeline() as pipeline:
                     within = PostgresTables(self, connection, pipeline, begin)
                     yield within
@@ -127,17 +129,6 @@ class PostgresStorage(Storage):
             except BaseException:
                 connection.close()
                 raise
-
-    def _open(self) -> Connection:
-        """Return the connection to a database that has a ledger."""
-        connection = self._session.open()
-        if not connection.facts["has_tables"]:
-            # There may be one at the next call.
-            self._session.drop()
-            if connection.facts["has_ledger"]:
-                raise another_version(self.place)
-            raise self.server.no_ledger()
-        return connection
 
 
 class PostgresTables(Transaction):
@@ -157,7 +148,7 @@ class PostgresTables(Transaction):
         pipeline: psycopg.Pipeline,
         begin: tuple[str, str],
     ) -> None:
-        super().__init__(storage.place, storage.identity)
+        super().__init__(storage.place, storage._identity)  # noqa: SLF001
         self._storage, self._begin = storage, begin
         self._execute, self._sync = connection.execute, pipeline.sync
         self._sql = sql_of(shows_values=connection.facts["shows_values"])
@@ -212,8 +203,8 @@ class PostgresTables(Transaction):
         self._sync()
         if first:
             identity, head = (cursor.fetchall() for cursor in first)
-            self.begun([row[:2] for row in identity], head)
-            self._storage.server.check_durable(identity[0][2:])
+            self._started([row[:4] for row in identity], head)
+            self._storage.server.check_durable(identity[0][4:])
         return [[] if cursor is None else cursor.fetchall() for cursor in cursors]
 
     def end(self) -> None:

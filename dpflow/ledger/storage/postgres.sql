@@ -134,17 +134,12 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
     pg_backend_pid() AS pid,
     current_setting('server_encoding') AS server_encoding,
     session_user AS login,
-    to_regclass('dpflow.ledger') IS NOT NULL AS has_ledger,
-    to_regclass('dpflow.kept') IS NOT NULL AS has_tables,
     coalesce(has_column_privilege(to_regclass('dpflow.kept'), 'value', 'SELECT'), false)
         AS shows_values
 
 -- name: durable
 SELECT current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), pg_is_in_recovery()
-
--- name: turn
-SELECT ledger_id, version FROM take_turn()
 
 -- name: new_entry
 INSERT INTO entry (number, kind, charge, rows, body, at, writer, hash)
@@ -166,7 +161,7 @@ SELECT pg_advisory_lock_shared(%(key)s)
 SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND classid = CAST(%(high)s AS oid) AND objid = CAST(%(low)s AS oid)
+    AND CAST(classid AS bigint) << 32 | CAST(objid AS bigint) = %(key)s
     AND EXISTS (
         SELECT FROM pg_roles
         WHERE pg_has_role(usesysid, pg_roles.oid, 'MEMBER')

@@ -74,9 +74,8 @@ _NO_CONNECTION: Final = {
 def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
     """Return the statements; who may not read released values is shown none."""
     found = dict(statements("postgres"))
-    for name in ("identity", "turn"):
-        settings = found["durable"].removeprefix("SELECT")
-        found[name] = found[name].replace(" FROM", f",{settings} FROM")
+    facts = f"{found['identity'].split(' FROM')[0]},{found['durable'][6:]} FROM dpflow."
+    found["identity"], found["turn"] = f"{facts}ledger", f"{facts}take_turn()"
     word, other = (r"\S+ AS output", "NULL AS output") if not shows_values else ("", "")
     return {name: re.sub(word, other, sql).encode() for name, sql in found.items()}
 

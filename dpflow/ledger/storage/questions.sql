@@ -2,9 +2,6 @@
 -- (`statements` says which words it replaces). Kinds in braces come from `journal.KINDS`.
 
 -- name: identity
-SELECT ledger_id, version FROM ledger
-
--- name: whole_identity
 SELECT ledger_id, environment, created_at, version FROM ledger
 
 -- name: secret

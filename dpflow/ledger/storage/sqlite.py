@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
 from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
@@ -36,7 +37,7 @@ from dpflow.ledger.storage.sqlite_files import (
 )
 from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import SqliteTables, make_tables, newest_identity
+from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
@@ -104,7 +105,6 @@ class SqliteStorage(Storage):
         except OSError as error:
             raise unavailable(path, error) from error
         storage = cls(path)
-        storage._identity = identity
         with storage._writing() as tables:
             make_tables(tables.connection, identity, secret)
         return storage
@@ -127,13 +127,17 @@ class SqliteStorage(Storage):
         with self._translating(), opened as connection:
             try:
                 connection.execute("BEGIN")
-                yield self._within(connection)
+                yield SqliteTables(connection, self.place, self._identity)
             except sqlite3.Error:
                 self._failed = True
                 raise
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
+
+    def owners(self) -> Owners:
+        """Return an owner of charges; all names of the file share its folder."""
+        return Owners(real_path(self.path, ".owners"))
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -157,7 +161,7 @@ class SqliteStorage(Storage):
         with self._alone() as turn, self._translating():
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            yield self._within(connection)
+            yield SqliteTables(connection, self.place, self._identity)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
             self._check_same_files()
@@ -203,11 +207,6 @@ class SqliteStorage(Storage):
             raise translated(error, self.path, self.place, waited) from error
         except OSError as error:
             raise unavailable(self.path, error) from error
-
-    def _within(self, connection: sqlite3.Connection) -> SqliteTables:
-        if self._identity is None:
-            self._identity = newest_identity(connection, self.place)
-        return SqliteTables(connection, self.place, self._identity)
 
     def _locked(self, until: float) -> sqlite3.Connection:
         """Keep other processes away and return the connection."""

@@ -53,7 +53,3 @@ DELETE FROM kept WHERE key = ?
 
 -- name: keep_value
 INSERT INTO kept (key, value) VALUES (?, ?)
-
--- name: has_tables
-SELECT count(*) FILTER (WHERE name = 'ledger'), count(*) FILTER (WHERE name = 'kept')
-FROM sqlite_master

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.storage.base import Identity, read_only_error
+from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
 from dpflow.locks import Turn, TurnQueue
 
@@ -40,7 +41,7 @@ class Storage(ABC):
         """
         if self._identity is None:
             with self.read() as reading:
-                return reading.identity
+                self._identity = reading.identity
         return self._identity
 
     @property
@@ -51,7 +52,10 @@ class Storage(ABC):
     @property
     def unwritable(self) -> LedgerUnavailable | None:
         """Why this process may only read the ledger; None if it may write it."""
-        return read_only_error(self.place) if self._read_only else None
+        if not self._read_only:
+            return None
+        msg = f"the ledger {self.place} was opened for reading only; nothing is charged"
+        return LedgerUnavailable(msg, ledger=self.place)
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises.
@@ -68,6 +72,10 @@ class Storage(ABC):
     @abstractmethod
     def read(self) -> AbstractContextManager[Reading]:
         """Run a block that reads one consistent state; the right to read will do."""
+
+    @abstractmethod
+    def owners(self) -> Liveness:
+        """Return an owner of charges, which knows the others of the ledger."""
 
     @abstractmethod
     def close(self) -> None:

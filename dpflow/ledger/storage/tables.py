@@ -14,15 +14,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, Entry, JournalError, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import (
-    VERSION,
-    Identity,
-    another_ledger,
-    another_version,
-    check_version,
-    damaged,
-    identity_of,
-)
+from dpflow.ledger.storage.base import VERSION, Identity, damaged, identity_in
 from dpflow.ledger.storage.sql import statements
 
 #: Says which keys to load, as far as those that were loaded tell.
@@ -39,12 +31,12 @@ class Reading(ABC):
 
     Args:
         place: The ledger, for messages.
-        identity: Of the ledger that was opened.
+        opened: Identity of the ledger that was opened, if it is known.
     """
 
-    def __init__(self, place: str, identity: Identity) -> None:
+    def __init__(self, place: str, opened: Identity | None) -> None:
         self.place = place
-        self.identity = identity
+        self._identity = opened
         self._head: tuple[int, str] | None = None
 
     def load(
@@ -122,20 +114,22 @@ class Reading(ABC):
         assert self._head is not None
         return self._head
 
-    def begun(self, identity: list[Any], head: list[Any]) -> None:
-        """Take what the first statements of a transaction answered.
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is."""
+        self.head()
+        assert self._identity is not None
+        return self._identity
+
+    def _started(self, identity: list[Any], head: list[Any]) -> None:
+        """Take the answers to the first questions of a transaction.
 
         Raises:
             LedgerCorrupt: If another ledger is in the place of the one that was opened.
+            LedgerUnavailable: If another version made it.
         """
-        if len(identity) != 1:
-            what = f"{self.place} is no ledger: its identity row is missing"
-            raise damaged(what, self.place)
-        ledger, version = identity[0]
-        check_version(self.place, version)
-        if ledger != self.identity.ledger:
-            raise another_ledger(self.place, self.identity.ledger, ledger)
-        self._head = tuple(head[0]) if head else (0, self.identity.first)
+        self._identity = identity_in(identity, self.place, self._identity)
+        self._head = head[0] if head else (0, self._identity.first)
 
     # Entries
 
@@ -295,15 +289,15 @@ class SqliteTables(Transaction):
     """A ledger within one transaction of a SQLite connection.
 
     Args:
-        connection: In a transaction; who opened it has set and read back durability.
+        connection: In a transaction, and durable.
         place: The ledger, for messages.
-        identity: Of the ledger that was opened.
+        opened: Identity of the ledger that was opened, if it is known.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, place: str, identity: Identity
+        self, connection: sqlite3.Connection, place: str, opened: Identity | None
     ) -> None:
-        super().__init__(place, identity)
+        super().__init__(place, opened)
         self.connection = connection
 
     def append(
@@ -328,8 +322,8 @@ class SqliteTables(Transaction):
         """Run statements and return the rows of each."""
         sql, execute = statements("sqlite"), self.connection.execute
         if self._head is None:
-            told = (execute(sql[name]).fetchall() for name in ("identity", "head"))
-            self.begun(*told)
+            first = (execute(sql[name]).fetchall() for name in ("identity", "head"))
+            self._started(*first)
         found = []
         for name, parameters in questions:
             values = {
@@ -350,20 +344,6 @@ def make_tables(
         connection.execute(statement)
     values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
     connection.execute(sql["create_ledger"], values)
-
-
-def newest_identity(connection: sqlite3.Connection, place: str) -> Identity:
-    """Return the identity of the ledger that is there.
-
-    Raises:
-        LedgerCorrupt: If there is none.
-        LedgerUnavailable: If it was made by another version.
-    """
-    sql = statements("sqlite")
-    ledger, kept = connection.execute(sql["has_tables"]).fetchone()
-    if ledger > kept:
-        raise another_version(place)
-    return identity_of(connection.execute(sql["whole_identity"]).fetchall(), place)
 
 
 def smaller(limit: int, page: Sequence[Sequence[Any]]) -> int:

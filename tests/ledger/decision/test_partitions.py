@@ -283,7 +283,7 @@ def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SqliteTables, "ask_all", counted)
-        connection = ledger.storage.kept.connection
+        connection = ledger.storage.connection
         before = connection.total_changes
         act()
     return connection.total_changes - before, texts

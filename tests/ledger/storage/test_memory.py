@@ -56,5 +56,5 @@ def test_a_forked_child_is_refused(place: str) -> None:
     ledger = create_ledger(place)
     granted(ledger)
     told = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
-    assert told == (0, ["LedgerUnavailable"])
+    assert told == (0, ["LedgerMissing"])
     granted(ledger)

@@ -112,8 +112,6 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
 
 def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
     """The child does not wait for a thread that it does not have."""
-    from dpflow.ledger.storage import owners as module
-
     children: list[Child] = []
     fork = lambda: children.append(Child(lambda say: say(owners.mine())))
 
@@ -122,7 +120,7 @@ def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
         thread.start()
         thread.join()
 
-    module._lock.run(fork_meanwhile, 60)
+    Owners._lock.run(fork_meanwhile, 60)
     (child,) = children
     spoke = child.speaks(10)
     os.kill(child.pid, signal.SIGKILL)

@@ -107,6 +107,11 @@ def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
 
 # Owners
 
+LOCKS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid "
+    "WHERE locktype = 'advisory' AND datname = current_database()"
+)
+
 
 def await_end(owners: SessionOwners, name: str) -> None:
     """Wait until the server has ended the session behind a name."""
@@ -120,8 +125,7 @@ def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
     first, second = (SessionOwners(Server(postgres_url, lock_seconds=9)) for _ in "ab")
     assert first.mine() == first.mine() != second.mine()
     name = first.mine()
-    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-    assert read(postgres_url, held) == [(2,)]
+    assert read(postgres_url, LOCKS) == [(2,)]
 
     def look(say: Callable[[str], None]) -> None:
         owners = SessionOwners(PostgresStorage(postgres_url).server)
@@ -145,9 +149,8 @@ def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
 
     def ask(say: Callable[[str], None]) -> None:
         say(str(mine.alive("0" * 32)))
-        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
         with psycopg.connect(postgres_url) as connection:
-            say(str(connection.execute(held).fetchall()))
+            say(str(connection.execute(LOCKS.encode()).fetchall()))
         say(str(mine.mine() != name))
 
     assert Child(ask).end() == (0, ["False", "[(1,)]", "True"])
