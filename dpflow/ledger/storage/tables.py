@@ -31,7 +31,7 @@ class Reading(ABC):
 
     Args:
         place: The ledger, for messages.
-        opened: Identity of the ledger that was opened, if it is known.
+        opened: Identity of the ledger that was opened, if any.
     """
 
     def __init__(self, place: str, opened: Identity | None) -> None:
@@ -291,7 +291,7 @@ class SqliteTables(Transaction):
     Args:
         connection: In a transaction, and durable.
         place: The ledger, for messages.
-        opened: Identity of the ledger that was opened, if it is known.
+        opened: Identity of the ledger that was opened, if any.
     """
 
     def __init__(
