@@ -77,7 +77,7 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     yield ""
     if not known:
         yield from _no_policies(found)
-    elif all(each.standing.untouched for each in known):
+    elif not any(term.charged for each in known for term in each.terms):
         pins = " The first step pins a policy that is not pinned yet."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
         yield none + (pins if any(e.standing.term is None for e in known) else "")
@@ -110,7 +110,7 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
         yield [name, (flow.text, style_of(flow.state.word))]
     yield from people_lines(standing.accounts)
     yield from parts_lines(standing.parts)
-    if standing.pinned is not None and (odd := unusual_text(found.unusual)):
+    if odd := unusual_text(found.unusual):
         yield odd, "yellow"
     if known.frozen:
         unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
@@ -135,7 +135,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
 
 
 def _coming(found: Settings, record: Status, count: int) -> dict[str, ComingRuns]:
-    """Return the next runs of each dataset; an earlier term has none."""
+    """Return the next runs of each dataset."""
     from dpflow.forecast.outlook import coming_runs
 
     return {
@@ -143,7 +143,6 @@ def _coming(found: Settings, record: Status, count: int) -> dict[str, ComingRuns
             each.outlooks, each.standing.pinned["flows"], count, root=found.root
         )
         for each in record.datasets
-        if each.standing.pinned is not None
     }
 
 

@@ -259,7 +259,7 @@ def _beside(ledger: Ledger, policies: PolicySet, each: PolicyCheck) -> PolicyChe
     dataset = each.policy.dataset
     return replace(
         each,
-        standing=standings(ledger, policies, dataset)[-1],
+        standing=standings(ledger, policies, dataset)[0],
         terms=tuple(views.terms(ledger, dataset)),
         workload=_history(ledger, dataset),
         unusual=views.unusual_steps(ledger, dataset),

@@ -35,7 +35,7 @@ from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.accounts import newest_term
-from dpflow.ledger.views.alerts import alert_text
+from dpflow.ledger.views.words import alert_text
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier
@@ -117,7 +117,7 @@ class Place:
             logger.info("term %s of %r is charged first", term.term, term.dataset)
             self.tell("term-opened", request, **asdict(term))
         for alert in answer.alerts:
-            used = alert_text(alert)
+            used = alert_text(alert.account, alert.threshold)
             logger.warning("%s, after step %r", used, request.step)
             self.tell("alert", request, message=used, **asdict(alert))
 

@@ -384,10 +384,7 @@ class Halt:
 class AlertView:
     """A threshold that an account has reached, and when it first did."""
 
-    dataset: str
     account: str
-    gate: str
-    name: str
     threshold: str
     at: str
 

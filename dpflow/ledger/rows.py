@@ -45,6 +45,11 @@ class Term(NamedTuple):
     entry: int
     facts: Mapping[str, Any]
 
+    @property
+    def whole(self) -> str:
+        """Id of the account of its whole dataset or population."""
+        return f"{self.book}#{self.number}"
+
 
 class Account(NamedTuple):
     """One tally.
@@ -190,6 +195,11 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     if not kind:
         kind = "population" if book.startswith("population/") else "dataset"
     return book, int(number), kind, name, partition
+
+
+def is_within(account: str, whole: str) -> bool:
+    """Say whether an account belongs to the term with this account of its whole."""
+    return f"{account}/".startswith(f"{whole}/")
 
 
 def term_of(account: str) -> int:

@@ -18,8 +18,12 @@ from dpflow.guard.request import Notice
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts, terms
 from dpflow.ledger.views.accounts import newest_term
-from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.words import account_lines, in_markdown, telling
+from dpflow.ledger.views.words import (
+    account_lines,
+    alert_text,
+    in_markdown,
+    telling,
+)
 from dpflow.prefect.client_calls import ask_briefly, tell_progress
 from dpflow.show.guarantees import term_guarantee
 
@@ -64,15 +68,13 @@ def _publish(
     views: list[AccountView],
     refusal: BudgetRefused | None,
 ) -> None:
-    newest = max(view.term for view in views)
-    views = [view for view in views if view.term == newest]
     key = artifact_key(dataset)
-    lines = [f"# Privacy budget of `{dataset}`, term {newest}", ""]
+    lines = [f"# Privacy budget of `{dataset}`, term {views[0].term}", ""]
     lines += [_guarantee(project, dataset), ""]
     if refusal is not None:
         lines += [f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}", ""]
     lines += account_lines(telling(views, _MOST_ACCOUNTS))
-    lines += _alerts(project, dataset, views)
+    lines += _alerts(project, dataset)
     lines += _runs_left(project, dataset)
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
@@ -99,13 +101,12 @@ def _making(make: Callable[..., object], **facts: Any) -> Callable[[], object]:
     return partial(make, **facts, _sync=True)
 
 
-def _alerts(project: Project, dataset: str, views: list[AccountView]) -> list[str]:
+def _alerts(project: Project, dataset: str) -> list[str]:
     """Name the thresholds that the accounts of this term have reached, newest first."""
-    accounts_of_term = {view.id for view in views}
     said = [
-        f"- {in_markdown(alert_text(each))}, since {each.at[:19].replace('T', ' ')}"
+        f"- {in_markdown(alert_text(each.account, each.threshold))}, since "
+        f"{each.at[:19].replace('T', ' ')}"
         for each in alerts(project.ledger, dataset)
-        if each.account in accounts_of_term
     ]
     return ["", "## Alerts", "", *said] if said else []
 

@@ -16,8 +16,8 @@ from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt, UnusualSteps
-from dpflow.ledger.views.accounts import partition_of
-from dpflow.ledger.views.standing import ENDED, Standing
+from dpflow.ledger.rows import split
+from dpflow.ledger.views.standing import Standing
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
 from dpflow.policy.population import population_of
@@ -37,8 +37,7 @@ class RunState:
     """Whether a dataset or flow runs.
 
     Attributes:
-        word: "running", "halted", "frozen", "paused", "overdrawn", "not started" or
-            "ended".
+        word: "running", "halted", "frozen", "paused", "overdrawn" or "not started".
         by: The gate that halted it, in words.
         since: When it was refused last, if that halted it; a label.
     """
@@ -106,7 +105,7 @@ def state_of(
 def _gate(halt: Halt) -> str:
     """Name the gate that refused."""
     refusal = halt.refusal
-    kind, part = str(refusal.body.get("gate")), partition_of(refusal.account)
+    kind, part = str(refusal.body.get("gate")), split(refusal.account)[4]
     name = part if kind == "partition" else str(halt.flow)
     return _own(kind_title(kind, refusal.dataset, name, part))
 
@@ -203,19 +202,18 @@ class FlowOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """One dataset in one term: does it run, and what is gone.
+    """One dataset in its newest term: does it run, and what is gone.
 
     Attributes:
         spent: For the whole, if it has a budget, and for the fullest part that was
             read.
-        flows: None of an earlier term.
         unusual: Counts of steps that did not go as most do, in the newest term.
     """
 
     state: RunState
     spent: tuple[Spent, ...]
-    flows: tuple[FlowOverview, ...] = ()
-    unusual: UnusualSteps = field(default_factory=UnusualSteps)
+    flows: tuple[FlowOverview, ...]
+    unusual: UnusualSteps
 
 
 def overview(
@@ -229,14 +227,12 @@ def overview(
 
     Args:
         ledger: The ledger to read.
-        standing: The dataset, or a population, in one term.
+        standing: The dataset, or a population.
         ahead: The outlooks of the dataset's flows.
         paused: Whether the policy pauses the schedules of flows that are refused.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     spent = tuple(_spent(view) for view in _budgets(accounts))
-    if pinned is None:
-        return Overview(state=RunState(word=ENDED), spent=spent)
     unusual = views.unusual_steps(ledger, dataset)
     whole = [view for view in accounts if view.kind in _BUDGETS]
     budgets = [*whole, *_above(ledger, pinned)]
@@ -282,9 +278,7 @@ def pauses(policy: Policy | None) -> bool:
 def _above(ledger: Ledger, pinned: Mapping[str, Any]) -> list[AccountView]:
     """Return the account of a dataset's population in its newest term."""
     population = population_of(pinned)
-    found = [] if population is None else views.accounts(ledger, population)
-    newest = max((view.term for view in found), default=0)
-    return [view for view in found if view.term == newest]
+    return [] if population is None else views.accounts(ledger, population)
 
 
 def _is_charged(
@@ -308,7 +302,7 @@ def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound |
     inside: dict[str, list[AccountView]] = {}
     for view in own:
         if view.charged:
-            inside.setdefault(partition_of(view.id), []).append(view)
+            inside.setdefault(view.gate.partition, []).append(view)
     around = {
         view.name: view for view in budgets if view.kind == "partition" and view.id
     }

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dpflow.accounting.costs.text import python_form
 from dpflow.ledger.records import AccountView, OpenReservation
-from dpflow.ledger.views.accounts import partition_of
 from dpflow.ledger.views.words import (
     account_title,
     amount_text,
@@ -33,7 +32,7 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
     """Return what stands behind the first words about a dataset.
 
     Args:
-        known: The dataset in one term.
+        known: The dataset.
         most: About so many accounts are shown.
 
     Returns:
@@ -43,8 +42,7 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
     pinned, accounts = known.standing.pinned, known.standing.accounts
     texts = [f"{each.text}." for each in known.overview.spent]
     texts += [known.guarantee, known.history]
-    if pinned is not None:
-        texts += [shares_in_words(pinned), *run_lines(pinned)]
+    texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {
         "Flows": flows_sheet(known.overview.flows),
@@ -114,7 +112,7 @@ def odometers_sheet(views: Iterable[AccountView]) -> Sheet:
     """Return the reading of each flow, in each partition if there are any."""
     rows = []
     for view in views:
-        part = partition_of(view.id)
+        part = view.gate.partition
         name = f"{view.name} in {part}" if part else view.name
         rows.append((name, view.theorem, reading_text(view), view.state))
     return Sheet(("flow", "odometer", "lost at most", "state"), rows)

@@ -110,12 +110,12 @@ def status_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus:
-    """All that is shown of a dataset in one term.
+    """All that is shown of a dataset in its newest term.
 
     Attributes:
-        outlooks: Further runs of each flow; empty for an earlier term.
+        outlooks: Further runs of each flow.
         refused: Its refused steps, of the newest thousand of the ledger.
-        guarantee: The guarantee with its assumptions; "" for an earlier term.
+        guarantee: The guarantee with its assumptions.
     """
 
     standing: Standing
@@ -128,19 +128,15 @@ class DatasetStatus:
     @property
     def history(self) -> str:
         """The terms in words, if there is more to say than the newest budget."""
-        terms = self._terms
+        terms = self.terms
         told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
         return terms_in_words(terms) if told else ""
 
     @property
     def frozen(self) -> str:
         """Who froze the dataset and why, or ""."""
-        freeze = self._terms[-1].frozen if self._terms else None
+        freeze = self.terms[-1].frozen if self.terms else None
         return "" if freeze is None else frozen_text(freeze)
-
-    @property
-    def _terms(self) -> tuple[TermView, ...]:
-        return () if self.standing.pinned is None else self.terms
 
     @property
     def used(self) -> float | None:
@@ -158,15 +154,14 @@ def _status_of(
 ) -> DatasetStatus:
     name, pinned = standing.dataset, standing.pinned
     terms = tuple(views.terms(ledger, name))
-    # An earlier term has no outlook.
-    own = () if pinned is None else tuple(e for e in ahead if e.dataset == name)
+    own = tuple(each for each in ahead if each.dataset == name)
     return DatasetStatus(
         standing=standing,
         overview=overview(ledger, standing, own, paused=pauses(policies.get(name))),
         terms=terms,
         outlooks=own,
         refused=refused[name, standing.term],
-        guarantee="" if pinned is None else term_guarantee(pinned, terms),
+        guarantee=term_guarantee(pinned, terms),
     )
 
 

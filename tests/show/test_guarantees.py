@@ -73,9 +73,8 @@ def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
 def view(name, *, used=0.0, kind="partition"):
     """Return an account of a part, or of the whole."""
     place = f"shop#1/partition/{name}" if kind == "partition" else "shop#1"
-    return SimpleNamespace(
-        id=place, kind=kind, name=name, used_fraction=used, reading=None, halt_at=None
-    )
+    gate = SimpleNamespace(partition=name)
+    return SimpleNamespace(id=place, name=name, used_fraction=used, gate=gate)
 
 
 def test_of_many_parts_the_fullest_and_the_newest_tell_most():

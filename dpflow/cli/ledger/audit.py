@@ -220,10 +220,12 @@ def _checkpoint_text(report: Verification) -> str:
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
-    from dpflow.ledger.views import accounts
+    from dpflow.ledger.views.accounts import gates_by_name
 
-    gates = (view.gate for view in accounts(ledger) if view.gate.row is not None)
-    return {gate.id: dict(gate.rule.named(gate.used)) for gate in gates}
+    with ledger.storage.read() as reading:
+        names = [name for book in reading.books() for name in reading.accounts(book)]
+        gates = gates_by_name(reading, names)
+    return {name: dict(gate.rule.named(gate.used)) for name, gate in gates.items()}
 
 
 def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,130 +14,112 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.entry import Amounts
+from dpflow.ledger.entry import ACCOUNT, Amounts
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms, newest_terms, rule_of
-from dpflow.ledger.records import AccountView, OpenReservation, TermView
-from dpflow.ledger.rows import Charge, Term, account_key, split, term_of
+from dpflow.ledger.model import all_terms, newest_terms, rule_of, terms_of_accounts
+from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
+from dpflow.ledger.rows import Charge, Term, account_key, gate_in, term_key, term_of
 from dpflow.ledger.state import State, whole_book
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import read_charges
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
 
-#: Amounts by account.
-_Sums = Mapping[str, Tally]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookAccounts:
-    """The terms of a dataset or population, and its accounts.
-
-    Attributes:
-        state: Every term, and the accounts that were read.
-        accounts: Those that were read, in the order of their ids.
-        parts: Number of parts with an account.
-    """
-
-    state: State
-    accounts: tuple[AccountView, ...]
-    parts: int
-
-
-#: Of a dataset that the ledger does not know.
-NO_ACCOUNTS = BookAccounts(state=State(whole=True), accounts=(), parts=0)
-
 
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
-    """Return the accounts of one dataset or of all, with the forfeited apart."""
-    found = book_accounts(ledger, dataset).values()
-    views = (view for each in found for view in each.accounts)
-    return sorted(views, key=lambda view: view.id)
-
-
-def book_accounts(
-    ledger: Ledger, dataset: str | None = None, part: str | None = None
-) -> dict[str, BookAccounts]:
-    """Return the terms and accounts of one dataset or of all, by its name.
-
-    Args:
-        ledger: The ledger to read.
-        dataset: Only this one.
-        part: Only this part of a divided dataset.
-    """
+    """Return the accounts of newest terms, of one dataset or of all."""
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
-        # What processes hold that have ended.
-        dead = _sums(c.held for c, alive in waiting(ledger, reading) if not alive)
-        closed = _sums(entry.amounts for entry in reading.rare("forfeit"))
-        return {book: _of_book(reading, book, part, dead, closed) for book in books}
+        forfeits = Forfeits.read(ledger, reading)
+        return [
+            view for book in books for view in book_accounts(reading, book, forfeits)
+        ]
 
 
-def _of_book(
-    reading: Reading, book: str, part: str | None, dead: _Sums, closed: _Sums
-) -> BookAccounts:
-    state, parts = load_parts(reading, book, part)
-    opened = {
-        entry.body["term"]["number"]: entry.body["term"]["gates"]
-        for entry in reading.naming(reading.names(f"term/{book}#"))
-        if entry.kind == "open"
-    }
-    views = [
-        account_view(
-            gate,
-            dead=dead.get(gate.id),
-            closed=closed.get(gate.id),
-            charged=state.account(f"{book}#{term}") is not None,
-            opened=_opened(gate, opened.get(term, {})),
-        )
-        for gate in gates_of_book(state, book)
-        for term in [term_of(gate.id)]
-    ]
-    return BookAccounts(state=state, accounts=tuple(views), parts=parts)
+@dataclass(frozen=True, slots=True)
+class Forfeits:
+    """Amounts by account that no step will settle.
+
+    Attributes:
+        held: Held by processes that have ended.
+        settled: Posted in full by an operator.
+    """
+
+    held: Mapping[str, Tally]
+    settled: Mapping[str, Tally]
+
+    @classmethod
+    def read(cls, ledger: Ledger, reading: Reading) -> Forfeits:
+        """Read the forfeits of all accounts."""
+        held = (c.held for c, alive in waiting(ledger, reading) if not alive)
+        settled = (entry.amounts for entry in reading.rare("forfeit"))
+        return cls(_sums(held), _sums(settled))
 
 
-def _sums(found: Iterable[Mapping[str, Amounts]]) -> dict[str, Tally]:
+def _sums(charges: Iterable[Mapping[str, Amounts]]) -> dict[str, Tally]:
     """Add amounts up by account."""
     sums: dict[str, Tally] = {}
-    for amounts in found:
+    for amounts in charges:
         for name, amount in amounts.items():
             sums[name] = sums.get(name, Tally((0,) * len(amount))) + Tally(amount)
     return sums
 
 
-def _opened(gate: Gate, gates: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the budget that a filter was opened with, as the journal tells."""
-    first = gates.get(f"flow/{gate.name}" if gate.kind == "flow" else gate.kind)
+def book_accounts(
+    reading: Reading, book: str, forfeits: Forfeits, part: str | None = None
+) -> list[AccountView]:
+    """Return the accounts of a book's newest term.
+
+    An overdrawn account is read with every part: it breaks the guarantee of all parts.
+
+    Args:
+        reading: Of the ledger.
+        book: The dataset or population.
+        forfeits: Of the ledger.
+        part: Only this part of a divided dataset, and the accounts of no part.
+
+    Raises:
+        ConfigurationError: If the part has no account.
+    """
+    term = governing(reading, book)
+    if term is None:
+        return []
+    *_, opening = reading.naming([term_key(book, term.number)])
+    limits, pinned = opening.body["term"]["gates"], term.facts["pinned"]
+    gates = term_gates(reading, term.whole)
+    charged = gates[term.whole].row is not None
+    if "partition" in pinned and "whole" not in pinned:
+        # The account has no budget: it only opens and freezes the dataset.
+        del gates[term.whole]
+    if part is not None and all(gate.partition != part for gate in gates.values()):
+        msg = (
+            f"nothing was charged to a part {part!r} of dataset {book!r}. Its whole "
+            f"budget remains. `dpflow status {shlex.quote(book)} --details` shows the "
+            "fullest parts."
+        )
+        raise ConfigurationError(msg)
+    return [
+        account_view(
+            gate,
+            dead=forfeits.held.get(name),
+            closed=forfeits.settled.get(name),
+            charged=charged,
+            opened=_opened(gate, limits),
+        )
+        for name, gate in gates.items()
+        if part is None
+        or gate.partition in ("", part)
+        or (gate.row is not None and gate.row.overdrawn)
+    ]
+
+
+def _opened(gate: Gate, limits: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the budget that a filter was opened with."""
+    first = gate_in(limits, gate.kind, gate.name)
     rule = gate.rule if first is None else rule_of(first["rule"])
     if not isinstance(rule, Filter):
         return None
     return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
-
-
-def standing_gates(
-    ledger: Ledger, dataset: str, names: Collection[str] | None = None
-) -> dict[str, Gate]:
-    """Return gates of a dataset's newest term and of its population's, by account.
-
-    Args:
-        ledger: The ledger to read.
-        dataset: The dataset.
-        names: Only the gates of these accounts. Default: all.
-    """
-    found: dict[str, Gate] = {}
-    with ledger.storage.read() as reading:
-        term = governing(reading, dataset)
-        above = None if term is None else population_of(term.facts["pinned"])
-        for book in filter(None, (dataset, above)):
-            found |= current_gates(load_book(reading, book, names), book)
-    return {k: g for k, g in found.items() if names is None or k in names}
-
-
-def current_gates(state: State, book: str) -> dict[str, Gate]:
-    """Return the gates of a book's newest term, by the ids of their accounts."""
-    newest = state.book(book).terms
-    gates = gates_of_book(state, book)
-    return {gate.id: gate for gate in gates if term_of(gate.id) == newest}
 
 
 def account_view(
@@ -152,10 +134,10 @@ def account_view(
 
     Args:
         gate: Its gate, as it stands; one of no ledger has no id and no term.
-        dead: What processes hold on it that have ended. Default: nothing.
-        closed: What was forfeited on it. Default: nothing.
+        dead: Amount that ended processes hold on it. Default: nothing.
+        closed: Amount that was forfeited on it. Default: nothing.
         charged: Whether a step may have read data under it.
-        opened: The budget that a filter was opened with, as the journal tells.
+        opened: The budget that a filter was opened with.
     """
     rule, left = gate.rule, gate.left()
     dead, closed = dead or rule.zero(), closed or rule.zero()
@@ -185,14 +167,31 @@ def account_view(
     )
 
 
+def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
+    """Return the thresholds that accounts of a newest term reached, newest first."""
+    with ledger.storage.read() as reading:
+        term = governing(reading, dataset)
+        gates = {} if term is None else term_gates(reading, term.whole)
+        reached = [
+            (number, threshold, account)
+            for account, gate in gates.items()
+            if gate.row is not None
+            for threshold, number in gate.row.told.items()
+        ]
+        entries = reading.entries(number for number, *_ in reached)
+    return [
+        AlertView(account=account, threshold=threshold, at=entries[number].at)
+        for number, threshold, account in sorted(reached, reverse=True)
+    ]
+
+
 # Terms
 
 
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
     with ledger.storage.read() as reading:
-        state = load_book(reading, dataset, overdrawn(reading))
-        return list(term_views(state, dataset))
+        return list(term_views(load_book(reading, dataset), dataset))
 
 
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:
@@ -206,130 +205,82 @@ def governing(reading: Reading, book: str) -> Term | None:
     return reading.load(lambda state: newest_terms(state, book)).newest(book)
 
 
+def newest_wholes(reading: Reading, dataset: str) -> list[str]:
+    """Return the ids of the newest terms of a dataset and of its population."""
+    term = governing(reading, dataset)
+    population = None if term is None else population_of(term.facts["pinned"])
+    above = None if population is None else governing(reading, population)
+    return [each.whole for each in (term, above) if each]
+
+
+def load_book(reading: Reading, book: str) -> State:
+    """Read every term and account of a book."""
+    return reading.load(lambda state: (*all_terms(state, book), whole_book(book)))
+
+
 # Gates
 
 
-def load_book(reading: Reading, book: str, names: Iterable[str] | None = None) -> State:
-    """Read every term of a book, and its accounts.
-
-    Args:
-        reading: The ledger.
-        book: The dataset or population.
-        names: Only these accounts, and those of the whole. Default: all.
-    """
-    keys = [whole_book(book)]
-    if names is not None:
-        keys = [account_key(name) for name in names if split(name)[0] == book]
-    return reading.load(lambda state: (*all_terms(state, book), *keys))
+def standing_gates(ledger: Ledger, dataset: str) -> dict[str, Gate]:
+    """Return the gates of newest terms, of a dataset and its population."""
+    gates: dict[str, Gate] = {}
+    with ledger.storage.read() as reading:
+        for whole in newest_wholes(reading, dataset):
+            gates |= term_gates(reading, whole)
+    return gates
 
 
-def load_parts(
-    reading: Reading, book: str, part: str | None = None
-) -> tuple[State, int]:
-    """Read every term of a book, and its accounts: all, or those of one part.
-
-    An account of which more was charged by hand than it admits is always read: it
-    breaks what is promised of all parts.
-
-    Returns:
-        The state, and the number of parts with an account.
-
-    Raises:
-        ConfigurationError: If the part has no account.
-    """
-    ids = {name: partition_of(name) for name in reading.accounts(book)}
-    parts = {*ids.values()} - {""}
-    if part is None:
-        return load_book(reading, book), len(parts)
-    if part not in parts:
-        msg = (
-            f"nothing was charged to a part {part!r} of dataset {book!r}. Its whole "
-            f"budget remains. `dpflow status {shlex.quote(book)} --details` shows the "
-            "fullest parts."
-        )
-        raise ConfigurationError(msg)
-    names = [name for name, of in ids.items() if of in {"", part}]
-    return load_book(reading, book, [*names, *overdrawn(reading)]), len(parts)
-
-
-def gate_now(state: State, name: str) -> Gate:
-    """Return the gate of an account; what is frozen is the term that governs."""
-    gate, row = gate_of(state, name, 1), state.account(name)
-    if gate.state == "frozen" and term_of(name) != state.book(gate.dataset).terms:
-        overdrawn = row is not None and row.overdrawn
-        return gate._replace(state="overdrawn" if overdrawn else "open")
-    return gate
-
-
-def gates_of_book(state: State, book: str) -> list[Gate]:
-    """Return the gates of all terms of a book, whole and charged ones."""
-    names = {f"{book}#{term.number}" for term in state.terms(book)}
-    names |= {account.id for account in state.accounts(book)}
-    return [gate_now(state, name) for name in sorted(names)]
+def term_gates(reading: Reading, whole: str) -> dict[str, Gate]:
+    """Return the gates of a term: that of the whole, and those of charged accounts."""
+    keys = reading.names(account_key(f"{whole}/"))
+    return gates_by_name(reading, [whole, *(key[len(ACCOUNT) :] for key in keys)])
 
 
 def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
-    """Return the gates of accounts of whatever books, by their ids."""
-    books: dict[str, list[str]] = {}
-    for name in names:
-        books.setdefault(split(name)[0], []).append(name)
-    states = {book: load_book(reading, book, own) for book, own in books.items()}
-    return {n: gate_now(states[book], n) for book, own in books.items() for n in own}
-
-
-def partition_of(account: str) -> str:
-    """Return the partition that an account's id speaks of; empty if of none."""
-    # An edited ledger can hold any text.
-    _, kind, part, *_ = (*account.partition("#")[2].split("/", 3), "", "", "")
-    return part if kind == "partition" else ""
-
-
-def overdrawn(reading: Reading) -> set[str]:
-    """Return the ids of accounts that were left overdrawn, as the journal tells."""
-    told = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
-    return {name for names in told for name in names}
+    """Return the gates of accounts by their ids."""
+    names = [*names]
+    keys = (*terms_of_accounts(names), *map(account_key, names))
+    state = reading.load(lambda _: keys)
+    return {name: gate_of(state, name, 1) for name in names}
 
 
 # Open reservations
 
 
 def waiting(ledger: Ledger, reading: Reading) -> list[tuple[Charge, bool]]:
-    """Return the charges that nobody has settled, and who of their owners runs.
+    """Return the open charges, oldest first, and whether their owners run.
 
     Args:
-        ledger: The ledger, which knows who runs.
+        ledger: The ledger, which knows the running owners.
         reading: Of the ledger.
-
-    Returns:
-        The oldest first.
     """
     names, alive = reading.open_charges(), cache(ledger.owners.alive)
-    found = filter(None, map(read_charges(reading, names).charge, names))
-    ordered = sorted(found, key=lambda each: each.made.number)
-    return [(each, alive(each.owner)) for each in ordered]
+    charges = filter(None, map(read_charges(reading, names).charge, names))
+    ordered = sorted(charges, key=lambda charge: charge.made.number)
+    return [(charge, alive(charge.owner)) for charge in ordered]
 
 
 def open_reservations(ledger: Ledger) -> list[OpenReservation]:
-    """Return the charges that nobody has settled, oldest first."""
+    """Return the charges that no process has settled, oldest first."""
     with ledger.storage.read() as reading:
-        found = waiting(ledger, reading)
-        held = {name for each, _ in found if each.covers for name in each.held}
-        gates = gates_by_name(reading, held)
+        charges = waiting(ledger, reading)
+        runs = [charge for charge, _ in charges if charge.covers]
+        gates = gates_by_name(reading, {name for run in runs for name in run.held})
     return [
         OpenReservation(
-            reservation=each.id,
-            step=each.made.body["step"],
-            accounts=tuple(each.made.body["accounts"]),
-            cost=each.made.body["cost"],
-            body=each.made.body,
+            reservation=charge.id,
+            step=charge.made.body["step"],
+            accounts=tuple(charge.made.body["accounts"]),
+            cost=charge.made.body["cost"],
+            body=charge.made.body,
             alive=alive,
-            at=each.made.at,
-            covers=each.covers,
+            at=charge.made.at,
+            covers=charge.covers,
             undrawn={
                 name: gates[name].rule.named(Tally(amount))
-                for name, amount in each.held.items()
-                if each.covers is not None
+                for name, amount in charge.held.items()
+                if charge.covers is not None
             },
         )
-        for each, alive in found
+        for charge, alive in charges
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.provenance import told_anew
-from dpflow.ledger.rows import account_key
+from dpflow.ledger.rows import account_key, is_within
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
@@ -64,7 +64,7 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
         entry
         for entry in reading.rare(*_BY_HAND)
         if entry.number > after
-        if any(f"{name}/".startswith(f"{whole}/") for name in entry.amounts)
+        if any(is_within(name, whole) for name in entry.amounts)
     ]
     named = reading.naming_after([account_key(whole)], after)
     for entry in _once(merge(named, reversed(by_hand), key=_number)):

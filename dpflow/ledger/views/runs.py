@@ -11,9 +11,9 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import Term
+from dpflow.ledger.rows import Term, is_within
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import governing, standing_gates
+from dpflow.ledger.views.accounts import gates_by_name, governing, newest_wholes
 from dpflow.ledger.views.charges import (
     JournalCharge,
     charges,
@@ -139,7 +139,7 @@ def dataset_runs(
         term = governing(reading, dataset)
         if term is None:
             return None
-        runs, older = _runs(reading, f"{dataset}#{term.number}", most)
+        runs, older = _runs(reading, term.whole, most)
         refused = _refused(reading, runs)
     found = (
         replace(run, complete=run.whole and run.run not in refused and _done(run))
@@ -310,7 +310,10 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
         # Raised by hand, after its end whenever that was.
         for account, added in each.added.items():
             add(account, Tally(added), Tally(added).times(0))
-    gates = standing_gates(ledger, dataset, totals.keys())
+    with ledger.storage.read() as reading:
+        wholes = newest_wholes(reading, dataset)
+        own = [name for name in totals if any(is_within(name, each) for each in wholes)]
+        gates = gates_by_name(reading, own)
     return {
         name: RunCharge(gate=gate, spent=totals[name], peaks=tuple(peaks[name]))
         for name, gate in gates.items()

@@ -12,9 +12,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.rows import term_of
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import gates_of_book, governing, load_book, waiting
+from dpflow.ledger.views.accounts import governing, term_gates, waiting
 from dpflow.ledger.views.charges import charges, window
 
 #: So many entries of a dataset's newest term tell of its newest steps.
@@ -70,14 +69,13 @@ def spending(
     """
     groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str, str]] = {}
     with ledger.storage.read() as reading:
+        whole = f"{dataset}#{term}"
         rules = {
             gate.id: gate.rule
-            for gate in gates_of_book(load_book(reading, dataset), dataset)
-            if term_of(gate.id) == term
-            and gate.kind in _HAVE_BUDGETS
-            and isinstance(gate.rule, Filter)
+            for gate in (term_gates(reading, whole) if term else {}).values()
+            if gate.kind in _HAVE_BUDGETS and isinstance(gate.rule, Filter)
         }
-        for charge in charges(reading, f"{dataset}#{term}"):
+        for charge in charges(reading, whole):
             at, body = charge.last.at, charge.body
             group = tuple(GROUPS[name](body, charge.last) for name in by)
             for account in rules.keys() & charge.amounts.keys():
@@ -140,9 +138,8 @@ def unusual_steps(ledger: Ledger, dataset: str, *, most: int = RECENT) -> Unusua
         term = governing(reading, dataset)
         if term is None:
             return UnusualSteps()
-        whole = f"{dataset}#{term.number}"
-        start, older = window(reading, whole, most)
-        found = [what for what, *_ in _unusual(ledger, reading, whole, start)]
+        start, older = window(reading, term.whole, most)
+        found = [what for what, *_ in _unusual(ledger, reading, term.whole, start)]
     own_noise, forfeited = found.count(_DREW), found.count(_FORFEITED)
     return UnusualSteps(
         own_noise=own_noise,

@@ -10,7 +10,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Usage
 from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import current_gates, load_book
+from dpflow.ledger.views.accounts import governing, term_gates
 from dpflow.ledger.views.charges import bodies, newest_numbers
 
 
@@ -30,7 +30,8 @@ def usage(
         never asked.
     """
     with ledger.storage.read() as reading:
-        gates = current_gates(load_book(reading, dataset), dataset)
+        term = governing(reading, dataset)
+        gates = {} if term is None else term_gates(reading, term.whole)
         refused: dict[str, list[Entry]] = {}
         for entry in reading.naming([f"book/{dataset}"]):
             if entry.kind == "open":

@@ -11,7 +11,7 @@ from dpflow.ledger.records import (
     AccountView,
     OpenReservation,
 )
-from dpflow.ledger.views.accounts import partition_of
+from dpflow.ledger.rows import split
 from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 
@@ -122,15 +122,27 @@ def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
         All that belong to no part of a divided dataset, and of the parts the fullest
         and the newest ones; in the order of `views`.
     """
-    parts = [view for view in views if partition_of(view.id)]
+    parts = [view for view in views if view.gate.partition]
     if len(views) <= most or not parts:
         return list(views)
     room = max(most - (len(views) - len(parts)), 2)
     fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[: room // 2]
-    newest = sorted(parts, key=lambda view: partition_of(view.id), reverse=True)
+    newest = sorted(parts, key=lambda view: view.gate.partition, reverse=True)
     kept = {view.id for view in (*fullest, *newest[: room - room // 2])}
-    kept |= {view.id for view in views if not partition_of(view.id)}
+    kept |= {view.id for view in views if not view.gate.partition}
     return [view for view in views if view.id in kept]
+
+
+def alert_text(account: str, threshold: str) -> str:
+    """Say which share of what an account allows is used."""
+    dataset, _, kind, name, part = split(account)
+    percent = f"{float(100 * number_from_text(threshold)):g}%"
+    where = f"{name} on {dataset}{f' in {part}' if part else ''}"
+    if kind == "odometer":
+        return f"the odometer of {where} has gone {percent} of the way to its halt"
+    if kind == "flow":
+        return f"{percent} of the share of {where} is used"
+    return f"{percent} of the budget of {account} is used"
 
 
 def percent_text(fraction: float | None) -> str:
@@ -140,7 +152,7 @@ def percent_text(fraction: float | None) -> str:
 
 def account_title(view: AccountView) -> str:
     """Say which account this is."""
-    return kind_title(view.kind, view.dataset, view.name, partition_of(view.id))
+    return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
 
 
 def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:

@@ -64,16 +64,8 @@ class BurnDown:
     ) -> BurnDown | None:
         """Read a dataset's newest term; None if no step has asked for anything."""
         views = accounts(ledger, dataset)
-        newest = max((view.term for view in views), default=0)
         points = usage(ledger, dataset, most=_MOST_POINTS)
-        used = [
-            (view, tuple(points[view.id]))
-            for view in views
-            if view.term == newest and view.used_fraction is not None
-            if view.id in points
-        ]
-        # A divided dataset has an account that only opens and freezes it.
-        used = [e for e in used if any(p.used_fraction for p in e[1])] or used
+        used = [(view, tuple(points[view.id])) for view in views if view.id in points]
         if not used:
             return None
         # Of a divided dataset, the parts that were charged last say most.
@@ -84,7 +76,7 @@ class BurnDown:
         first = shown[0][0]
         same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
         limits = f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}"
-        refused = [e for e in refusals(ledger, dataset=dataset) if e.term == newest]
+        refused = [e for e in refusals(ledger, dataset=dataset) if e.term == first.term]
         return cls(
             dataset=dataset,
             budget=f"{limits}, {first.theorem} filter",

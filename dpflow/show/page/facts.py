@@ -13,6 +13,7 @@ from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AlertView, OpenReservation
+from dpflow.ledger.rows import split
 from dpflow.ledger.views.releases import KeptRelease, releases
 from dpflow.notebook import Record
 from dpflow.policy import PolicySet
@@ -27,7 +28,7 @@ _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 10, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section(DatasetStatus):
-    """One dataset in one term; of an earlier term, its numbers only.
+    """One dataset on the page.
 
     Attributes:
         thresholds: The shares at which the policy alerts.
@@ -110,12 +111,11 @@ def _collect(
 ) -> Report:
     status = status_of(found, ledger, dataset)
     policies, _ = policies_and_problem(found.policies)
-    known = {view.id for each in status.datasets for view in each.standing.accounts}
     kept = releases(ledger, dataset)
     held = [
         each
         for each in views.open_reservations(ledger)
-        if dataset is None or known & set(each.accounts)
+        if dataset in (None, *(split(name)[0] for name in each.accounts))
     ]
     return replace(
         empty,
@@ -132,8 +132,6 @@ def _collect(
 def _section(ledger: Ledger, known: DatasetStatus, policies: PolicySet) -> Section:
     name, term = known.standing.dataset, known.standing.term
     facts = {each.name: getattr(known, each.name) for each in fields(known)}
-    if known.standing.pinned is None:
-        return Section(**facts)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
     return Section(
         **facts,

@@ -15,8 +15,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import ConfigurationError, how_to_install
-from dpflow.ledger.views.alerts import alert_text
-from dpflow.ledger.views.words import percent_text
+from dpflow.ledger.views.words import alert_text, percent_text
 from dpflow.notebook import Sheet, plain, shown_key
 from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
 from dpflow.show.guarantees import unusual_text
@@ -149,8 +148,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["alert_text"] = alert_text
     environment.filters.update(
-        alert=alert_text,
         moment=_moment,
         percent=percent_text,
         sentence=lambda text: f"{text[:1].upper()}{text[1:]}",

@@ -14,7 +14,7 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import Granted
-from dpflow.ledger.views.alerts import alert_text
+from dpflow.ledger.views.words import alert_text
 from dpflow.policy import Policy
 from tests.ledger.support import make_policy, request
 from tests.projects import TENTH, make_project
@@ -148,12 +148,13 @@ def test_the_gate_that_stops_a_flow_warns_before(
             asked = request(ledger, cost, policies=(policy,), flow="weekly")
             answer = ledger.reserve(asked)
             assert isinstance(answer, Granted)
-            found.extend(alert_text(alert) for alert in answer.alerts)
+            found.extend(alert_text(a.account, a.threshold) for a in answer.alerts)
 
     with pytest.raises(BudgetRefused, match=gate):
         run()
     assert found == [told.format(part) for part in (50, 80)]
-    assert [alert_text(each) for each in views.alerts(ledger, "a")] == found[::-1]
+    alerts = views.alerts(ledger, "a")
+    assert [alert_text(a.account, a.threshold) for a in alerts] == found[::-1]
 
 
 def test_an_odometer_that_only_idles_reaches_no_threshold(ledger: Ledger) -> None:

@@ -137,7 +137,7 @@ def test_hostile_names_are_text(shop):
         guarantee=EVIL,
         terms=(replace(section.terms[-1], unit=EVIL, frozen=freeze),) * 2,
         refusals=(replace(refusal, newest=newest, first=EVIL, times=2),),
-        alerts=(replace(section.alerts[0], account=EVIL, threshold=EVIL),),
+        alerts=(replace(section.alerts[0], account=f"{EVIL}#1"),),
         overview=replace(
             section.overview,
             state=RunState(word="halted", by=EVIL, since=EVIL),
