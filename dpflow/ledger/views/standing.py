@@ -1,6 +1,6 @@
 """Where datasets stand: their newest terms and accounts, and how the files differ.
 
-The ledger's pinned copy of a policy governs, so it is shown wherever there is one; the
+The ledger's pinned copy of a policy governs, so reports name it first; the
 files only speak for datasets that the ledger does not know yet. Reading a ledger
 needs no policy file, so that a broken one hides nothing.
 """
