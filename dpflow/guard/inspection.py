@@ -44,13 +44,13 @@ def inspected(
             yield ledger
         except UNREADABLE as error:
             # Only where something is wrong.
-            from dpflow.ledger.audit.verify import first_problem  # noqa: PLC0415
+            from dpflow.ledger.audit.verify import verify  # noqa: PLC0415
 
-            damage = None if isinstance(error, DpflowError) else first_problem(ledger)
-            if damage is None:
+            bad = [] if isinstance(error, DpflowError) else verify(ledger).bad
+            if not bad:
                 raise
             msg = (
-                f"the ledger {ledger.place} is damaged: {damage}. `dpflow ledger "
+                f"the ledger {ledger.place} is damaged: {bad[0]}. `dpflow ledger "
                 "verify` shows all of it; let no step run before a good backup is "
                 "back: `dpflow ledger restore`."
             )

@@ -84,11 +84,7 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
                     break
                 hashes.append(entry.hash)
                 if entry.kind == "checkpoint":
-                    points.append(entry.body["signed"])
-                    number = points[-1]["number"]
-                    signed = 0 < number < entry.number
-                    if not signed or points[-1]["hash"] != hashes[number]:
-                        report.add("the entry is not the one that was signed", number)
+                    points.append(report.checkpoint(entry, hashes.__getitem__))
     except (OSError, *UNREADABLE) as error:
         msg = (
             f"{path} is no export of a ledger, or it is damaged ({error!r:.80}). Write "

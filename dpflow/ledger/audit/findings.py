@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.ledger.checkpoint import first_wrong
 from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.keys import LedgerKey
 
 
@@ -68,10 +69,27 @@ class Verification:
         if finding not in self.bad:
             self.bad.append(finding)
 
+    def checkpoint(
+        self, entry: Entry, hash_of: Callable[[int], str]
+    ) -> Mapping[str, Any]:
+        """Return the signed part of a checkpoint, after comparing it with the journal.
+
+        Args:
+            entry: The checkpoint's.
+            hash_of: Returns the hash of an earlier entry.
+        """
+        point: Mapping[str, Any] = entry.body["signed"]
+        number = point["number"]
+        if not 0 < number < entry.number or point["hash"] != hash_of(number):
+            what = "it was signed with another content: the history was rewritten"
+            self.add(what, number)
+        return point
+
     def check_points(
         self, ledger: str, points: Sequence[Mapping[str, Any]], key: LedgerKey | None
     ) -> None:
         """Check who signed the checkpoints, and that all are there."""
+        self.signed = key is not None
         self.checkpoints = len(points)
         if not points and key is not None:
             self.add(

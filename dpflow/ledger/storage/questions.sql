@@ -49,9 +49,13 @@ JOIN kept ON kept.key = named.value
 SELECT kept.key, length(kept.value) AS output FROM json_each(:names) AS named
 JOIN kept ON kept.key = named.value
 
+-- Each with the rows of the newest entry about it.
 -- name: kept
-SELECT kept.key, kept.value AS output FROM kept WHERE kept.key > :above
-ORDER BY kept.key LIMIT :limit
+SELECT kept.key, kept.value AS output, entry.rows
+FROM kept LEFT JOIN entry ON entry.number = (
+    SELECT max(tag.number) FROM tag WHERE tag.key = 'release/' || kept.key
+)
+WHERE kept.key > :above ORDER BY kept.key LIMIT :limit
 
 -- name: page
 SELECT number, kind, charge, rows, body, at, writer, hash
@@ -93,9 +97,13 @@ SELECT number FROM entry WHERE kind = 'reserve' AND instr(body, :text) > 0
 -- name: tags
 SELECT count(*) FROM tag
 
--- How many tags there are of some that are named as "NUMBER KEY".
--- name: tagged
-SELECT count(*) FROM json_each(:names) AS named
-JOIN tag ON tag.key = substr(named.value, instr(named.value, ' ') + 1)
-    AND tag.number
-        = CAST(substr(named.value, 1, instr(named.value, ' ') - 1) AS bigint)
+-- The keys of some entries that have no tag.
+-- name: untagged
+SELECT entry.number, named.key FROM entry, json_each(entry.rows) AS named
+WHERE entry.number > :after AND entry.number <= :until AND NOT EXISTS (
+    SELECT 1 FROM tag WHERE tag.key = named.key AND tag.number = entry.number
+)
+
+-- name: made_twice
+SELECT max(number), charge FROM entry WHERE kind = 'reserve'
+GROUP BY charge HAVING count(*) > 1 LIMIT 1

@@ -12,6 +12,7 @@ from dpflow.ledger.journal import KINDS
 #: What PostgreSQL has other words for than SQLite.
 _WORDS = (
     (r"json_each\((:\w+)\) AS (\w+)", r"unnest(CAST(\1 AS text[])) AS \2 (value)"),
+    (r"json_each\((entry\.rows)\)", r"json_each(CAST(\1 AS json))"),
     (r" INDEXED BY \w+", ""),
     (r"\binstr\(", "strpos("),
     (r"(?<!:):(\w+)", r"%(\1)s"),

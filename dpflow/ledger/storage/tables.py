@@ -247,8 +247,11 @@ class Reading(ABC):
         """
         return dict(self.ask("sizes", names=[*keys]))
 
-    def kept(self, above: str = "") -> list[tuple[str, str | None]]:
-        """Return the next kept values above a release key, sorted by it."""
+    def kept(self, above: str = "") -> list[tuple[str, str | None, str | None]]:
+        """Return the next kept values above a release key, sorted by it.
+
+        Each comes with the rows of the newest entry about it, as text.
+        """
         return self.ask("kept", above=above, limit=_PAGE)
 
     def secret(self) -> bytes:

@@ -105,7 +105,7 @@ def test_a_checkpoint_that_was_taken_out_of_the_middle_is_noticed(
     signed_thrice(ledger, path)
     assert verify(ledger, key=KEY).bad == []
     without(path, 2, recount=recount)
-    assert "forged" in verify(ledger, key=KEY).bad[0].problem
+    assert "forged" in str(verify(ledger, key=KEY).bad)
 
 
 def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
