@@ -30,7 +30,7 @@ from dpflow.forecast.counting import (
 from dpflow.forecast.outlook import example_run
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.gates import announced_gates
 from dpflow.ledger.records import AccountView, TermView, UnusualSteps
 from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.runs import dataset_runs

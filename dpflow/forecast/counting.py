@@ -17,8 +17,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.decision.announced import announced_gate
-from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.decision.gates import Gate, announced_gate, covers_flow
 from dpflow.ledger.decision.terms import check_holds
 from dpflow.ledger.views.runs import RunStep
 from dpflow.policy.pinned import TIMES

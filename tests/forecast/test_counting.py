@@ -13,8 +13,7 @@ from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.searches import NO_END, least_noise, most_steps
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
-from dpflow.ledger.decision.announced import announced_gates
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, CDNOW
 

@@ -22,6 +22,7 @@ from dpflow.ledger.decision.gates import (
     charges_of,
     fitting_factor,
     gates_of,
+    places_of,
 )
 from dpflow.ledger.decision.preflight import (
     Cover,
@@ -97,7 +98,7 @@ class Reserve(Command):
                 row = state.rows.get(f"book/{book}")
                 number = 1 if row is None else row["term"]
                 for place in places_of(policy, step):
-                    account = f"{book}#{number}{place and f'/{place}'}"
+                    account = f"{book}#{number}{place}"
                     yield account_key(account)
                     yield granted_key(request.step, account)
 
@@ -140,18 +141,6 @@ def _reservation_keys(
     if made is not None and run == request.covers:
         yield from map(account_key, made.amounts)
         yield from terms_of_accounts(made.amounts)
-
-
-def places_of(policy: Policy, request: Request) -> tuple[str, ...]:
-    """Return what may follow a term's number in the ids of a step's accounts."""
-    flow = request.flow
-    of_flow = [] if flow is None else [f"flow/{flow}", f"odometer/{flow}"]
-    if policy.partition is None:
-        reserved = any(share.reserved for share in policy.flows.values())
-        return ("", *of_flow, *(["others"] if reserved else []))
-    parts = [f"partition/{name}" for name in request.partitions]
-    inside = [f"{part}/{each}" for part in parts for each in of_flow]
-    return ("", *parts, *inside)
 
 
 class _Case(NamedTuple):
@@ -378,7 +367,7 @@ def _journal_refusal(
 
 def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     request, state = case.request, pen.state
-    alerts, opened = _alerts(case), _first_charges(case, state)
+    alerts, opened = [*_alerts(case)], _first_charges(case, state)
     accounts = [gate.id for gate, _ in case.pairs]
     facts: dict[str, Any] = {**body, "owner": request.owner, "accounts": accounts}
     if request.release_key is not None:
@@ -434,39 +423,29 @@ def _body(case: _Case) -> dict[str, Any]:
 # What is told once
 
 
-def _alerts(case: _Case) -> list[Alert]:
-    """Return the thresholds of policies that a charge is the first to reach."""
+def _alerts(case: _Case) -> Iterator[Alert]:
+    """Yield the thresholds of policies that a charge is the first to reach."""
     policies = (*case.request.policies, *case.request.populations)
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
-    found: list[Alert] = []
     for gate, added in case.added:
-        alerts = thresholds[gate.dataset]
-        if alerts and gate.uses_at_least(used := gate.used + added, alerts[0]):
-            found += _reached(gate, used, alerts)
-    return found
+        used, told = gate.used + added, {} if gate.row is None else gate.row.told
+        for threshold in thresholds[gate.dataset]:
+            if not gate.uses(used, threshold):
+                break
+            if number_text(threshold) not in told:
+                yield Alert(
+                    dataset=gate.dataset,
+                    account=gate.id,
+                    gate=gate.kind,
+                    name=gate.name,
+                    threshold=number_text(threshold),
+                    used_fraction=gate.used_share(used) or 0.0,
+                )
 
 
 @by_identity
 def _thresholds(policy: Policy) -> list[Fraction]:
     return [Fraction(threshold) for threshold in policy.alerts]
-
-
-def _reached(gate: Gate, used: Tally, alerts: Sequence[Fraction]) -> Iterator[Alert]:
-    """Yield the thresholds that an account has reached with a use, and not before."""
-    reached = gate.used_share(used)
-    if reached is None:
-        return
-    known = () if gate.row is None else gate.row.told
-    for threshold in alerts:
-        if threshold <= reached and number_text(threshold) not in known:
-            yield Alert(
-                dataset=gate.dataset,
-                account=gate.id,
-                gate=gate.kind,
-                name=gate.name,
-                threshold=number_text(threshold),
-                used_fraction=reached,
-            )
 
 
 def _first_charges(case: _Case, state: State) -> list[TermOpened]:

@@ -1,28 +1,30 @@
 """Decisions made again: may an entry say what it says?
 
-`journal.follow` knows what each kind does. Here its gates are asked: of each grant, of
-each settlement for less than was held, of each term and of each overdraft.
+`journal.follow` knows what each kind does. Here an entry passes the rules by which its
+decision was made: of each grant, of each settlement and void for less than was held, of
+each term and of each overdraft.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from fractions import Fraction
 from operator import add, le
-from typing import Any
 
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule, ThresholdFilter
+from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
-from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import gate_rule
-from dpflow.ledger.decision.settlement import TOO_LITTLE, is_lesser, is_too_little
+from dpflow.ledger.decision.gates import (
+    RuleAndHalt,
+    account_state,
+    gate_rule,
+    gates_text,
+    rule_admits,
+    rule_and_halt,
+)
+from dpflow.ledger.decision.settlement import gate_of, least_posted
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
-from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Term, gate_in, split
+from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
 from dpflow.policy.reserved import charges_others
 
@@ -33,21 +35,26 @@ def check(state: State, entry: Entry) -> None:
     Raises:
         JournalError: If it is a decision that is never made.
     """
-    check_roots(state, entry)
+    problem: str | None = None
     if entry.kind == "reserve":
         check_grant(state, entry)
         for name, (_, settled, held) in entry.postings.items():
             total = tuple(map(add, settled, held))
             if not is_admitted(term_of_account(state, name), name, total):
-                what = f"a step was granted on account {name!r} above its gate"
-                raise JournalError(what)
-    elif entry.kind == "settle":
-        if is_lesser(state, entry) and is_too_little(state, entry):
-            raise JournalError(TOO_LITTLE)
+                problem = f"a step was granted on account {name!r} above its gate"
+    elif entry.kind in ("settle", "void"):
+        problem = _return_problem(state, entry)
     elif entry.kind in ("open", "tighten"):
-        check_term(state, entry)
+        problem = _term_problem(state, entry)
     elif entry.kind in ("adjust", "repair"):
-        check_overdraft(state, entry)
+        check_roots(state, entry)
+        for name in entry.amounts.keys() - {*entry.body.get("overdrawn", ())}:
+            if gate_of(state, name, 1).overdrawn_by(Tally(entry.amounts[name])):
+                problem = (
+                    f"account {name!r} is overdrawn, and the entry does not say so"
+                )
+    if problem is not None:
+        raise JournalError(problem)
 
 
 def _roots(entry: Entry) -> list[str]:
@@ -60,7 +67,7 @@ def check_roots(state: State, entry: Entry) -> None:
     """Check that a charged term has the account that says so.
 
     Raises:
-        JournalError: If one has none.
+        JournalError: If a term has no such account.
     """
     for root in _roots(entry):
         if root not in entry.amounts and state.account(root) is None:
@@ -74,162 +81,99 @@ def check_grant(state: State, entry: Entry) -> None:
     Raises:
         JournalError: If such a step is never granted.
     """
-    flow, names = entry.body.get("flow"), entry.amounts
-    for book in dict.fromkeys(split(name)[0] for name in names):
-        found = state.book(book)
-        term = state.newest(book)
-        if term is None or found.frozen is not None:
-            what = f"a step was granted while {book!r} was frozen, or had no policy"
-            raise JournalError(what)
-        unpaid = charges_others(term.facts["pinned"], flow)
-        if unpaid and f"{book}#{term.number}/others" not in names:
-            what = "a step was granted that no reserved share pays, nor the rest"
-            raise JournalError(what)
-    for name in names:
+    check_roots(state, entry)
+    for name in entry.amounts:
         book, number = split(name)[:2]
-        account = state.account(name)
-        if number != state.book(book).terms:
-            what = f"a step was granted on account {name!r} of another term"
+        term, problem = state.newest(book), ""
+        if term is None or term.number != number:
+            problem = "of another term"
+        elif (standing := account_state(state, name)) != "open":
+            problem = f"which is {standing}"
+        elif (
+            charges_others(term.facts["pinned"], entry.body.get("flow"))
+            and f"{book}#{number}/others" not in entry.amounts
+        ):
+            problem = "and no reserved share pays for it, nor the rest"
+        if problem:
+            what = f"a step was granted on account {name!r}, {problem}"
             raise JournalError(what)
-        if account is not None and account.overdrawn:
-            what = f"a step was granted on account {name!r}, which is overdrawn"
-            raise JournalError(what)
-
-
-def check_overdraft(state: State, entry: Entry) -> None:
-    """Check that an entry says which accounts it overdraws.
-
-    Raises:
-        JournalError: If it keeps one to itself.
-    """
-    told = entry.body.get("overdrawn", ())
-    for name, (amount, settled, held) in entry.postings.items():
-        found = gate_rule(term_of_account(state, name), *split(name)[2:4])
-        above = found is not None and isinstance(found[0], Filter)
-        total = tuple(map(add, settled, held))
-        if above and any(amount) and name not in told:
-            term = term_of_account(state, name)
-            if not is_admitted(term, name, total):
-                what = f"account {name!r} is overdrawn, and the entry does not say so"
-                raise JournalError(what)
 
 
 def term_of_account(state: State, name: str) -> Term:
     """Return the term that an account belongs to.
 
     Raises:
-        JournalError: If there is none.
+        JournalError: If there is no such term.
     """
-    book, number = split(name)[:2]
-    found = state.term(book, number)
-    if found is None:
+    term = state.term(*split(name)[:2])
+    if term is None:
         what = f"account {name!r} is of no term"
         raise JournalError(what)
-    return found
+    return term
 
 
 def is_admitted(term: Term, account: str, total: Amounts) -> bool:
     """Say whether the gate of an account admits a total."""
-    _, _, kind, name, _ = split(account)
-    found = gate_rule(term, kind, name)
-    if found is None:
-        return False
-    rule, halt = found
-    if isinstance(rule, Filter):
-        # A later version may have solved a lower threshold than the one at that time.
-        return rule.admits(Tally(total)) or _fits_pinned(term, kind, name, total)
-    if halt is None or not isinstance(rule, Odometer):
-        return True
-    reading = rule.read(Tally(total))
-    return reading != float("inf") and Fraction(reading) <= halt
+    asked = gate_rule(term, *split(account)[2:4])
+    return asked is not None and rule_admits(*asked, Tally(total))
 
 
-def _fits_pinned(term: Term, kind: str, name: str, total: Amounts) -> bool:
-    """Say whether sums are below the thresholds that a term pinned, if it did."""
-    gate = gate_in(term.facts["gates"], kind, name)
-    limits = None if gate is None else json.loads(gate["rule"]).get("thresholds")
-    if not isinstance(limits, list) or len(limits) != len(total):
-        return False
-    return all(map(le, total, limits))
+def _return_problem(state: State, entry: Entry) -> str | None:
+    """Say whether a charge returned more than its outcome allows.
+
+    A settlement at more than the running version's price is never refused, because an
+    older version may have had higher prices.
+    """
+    charge, body, posted = state.charge(entry.charge), entry.body, entry.amounts
+    if charge is None or charge.covers is not None:
+        return None
+    if entry.kind == "void":
+        body = {**body, "outcome": "void"}
+        posted = {name: (0,) * len(amount) for name, amount in posted.items()}
+    elif posted == charge.held:
+        return None
+    least = least_posted(state, charge, body)
+    if all(all(map(le, least[name], amount)) for name, amount in posted.items()):
+        return None
+    return "a step was settled for less than its outcome costs"
 
 
 # Terms
 
 
-def check_term(state: State, entry: Entry) -> None:
-    """Check that a term has the gates of its policy, and that a tightening is one.
-
-    Raises:
-        JournalError: If not.
-    """
+def _term_problem(state: State, entry: Entry) -> str | None:
+    """Say what is wrong with a term's gates, or with a tightening."""
     facts, book = entry.body["term"], str(entry.body["book"])
-    after = Term(book, facts["number"], entry.number, facts)
-    _check_pins(after)
-    if entry.kind == "tighten":
-        _check_tighter(state.term(book, after.number), after)
-
-
-def _check_pins(term: Term) -> None:
-    """Compare the gates of a term with the copy of the policy that it pinned."""
-    facts = term.facts
+    number, gates, before = facts["number"], facts["gates"], {}
     if digest(canonical(facts["pinned"])) != facts["policy_hash"]:
-        what = f"the pinned policy of term {term.number} was edited"
-        raise JournalError(what)
+        return f"the pinned policy of term {number} was edited"
     try:
         wanted = gates_text(facts["pinned"])
     except DpflowError as error:
-        what = f"the pinned policy of term {term.number} cannot be read: {error}"
-        raise JournalError(what) from error
-    for place, told in facts["gates"].items():
-        made = wanted.get(place)
-        # A flow that was taken off keeps the gate under which it was charged.
-        if not (place in wanted or _took_off(facts["pinned"], place)) or (
-            place in wanted and not _is_pinned(told, made)
-        ):
-            what = f"a gate is not the one that term {term.number} pinned: {place!r}"
-            raise JournalError(what)
-    if wanted.keys() - facts["gates"].keys():
-        what = f"a gate that term {term.number} pinned is not there"
-        raise JournalError(what)
+        return f"the pinned policy of term {number} cannot be read: {error}"
+    if entry.kind == "tighten":
+        governs = state.term(book, number)
+        if governs is None:
+            return f"term {number} is tightened, which does not govern"
+        before = governs.facts["gates"]
+    # A flow that was removed keeps the gate under which it was charged.
+    wanted = {**before, **wanted}
+    for place in {**wanted, **gates}:
+        fits = place in gates and place in wanted
+        if not fits or rule_and_halt(gates[place]) != rule_and_halt(wanted[place]):
+            return f"a gate is not the one that term {number} pinned: {place!r}"
+    for place, old in before.items():
+        # The rest may grow when a reserved share ends.
+        tighter = is_tighter(rule_and_halt(old), rule_and_halt(gates[place]))
+        if place != "others" and not tighter:
+            return f"gate {place!r} of term {number} was loosened in place"
+    return None
 
 
-def _took_off(pinned: Mapping[str, Any], place: str) -> bool:
-    # Accounts stay when the last reserved share is dropped.
-    dropped = place == "others" and "others" not in pinned
-    flow = place.partition("/")[2]
-    return dropped or (bool(flow) and flow not in pinned["flows"])
-
-
-def _is_pinned(told: Mapping[str, Any] | None, made: Mapping[str, Any] | None) -> bool:
-    """Say whether a gate is the one that a copy makes; its thresholds may be lower."""
-    if told is None or made is None:
-        return told is made
-    old, new = rule_of(told["rule"]), rule_of(made["rule"])
-    if isinstance(old, ThresholdFilter) and isinstance(new, ThresholdFilter):
-        lower = old.limit.fits_within(new.limit)
-    else:
-        lower = True
-    return lower and (old, told["halt"]) == (new, made["halt"])
-
-
-def _check_tighter(before: Term | None, after: Term) -> None:
-    if before is None:
-        what = f"term {after.number} is tightened, which does not govern"
-        raise JournalError(what)
-    for place in before.facts["gates"]:
-        kind, _, name = place.partition("/")
-        if place == "others":
-            continue  # it may grow with a reserved share's end
-        old, new = gate_rule(before, kind, name), gate_rule(after, kind, name)
-        if old is not None and (new is None or not is_tighter(old, new)):
-            what = f"gate {place!r} of term {after.number} was loosened in place"
-            raise JournalError(what)
-
-
-def is_tighter(
-    old: tuple[Rule, Fraction | None], new: tuple[Rule, Fraction | None]
-) -> bool:
+def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:
     """Say whether a rule with its halt admits no more than another one."""
+    if old is None or new is None:
+        return old is None
     if isinstance(old[0], Filter) and isinstance(new[0], Filter):
         return old[0] == new[0] or admits_less(new[0], old[0])
     lower = old[1] is None or (new[1] is not None and new[1] <= old[1])

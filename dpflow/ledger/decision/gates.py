@@ -1,8 +1,9 @@
-"""Which accounts a step is charged to: the gates that must all admit it.
+"""The accounts that a step is charged to: the gates that must all admit it.
 
 A dataset that is divided has an account for each partition, with the whole budget; a
 step is charged to each partition that it touches. Its population, and the cap of all
 partitions by time, see a person in each of them: the step costs them as a group.
+`rows.asked_for` says which rule and halt a policy means for which account.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ from dpflow.accounting.rules.rule import (
     Rule,
     price_or_error,
     priced,
+    solved_thresholds,
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.ledger.entry import Sums
+from dpflow.ledger.entry import Sums, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import OF_FLOW, Account, Term, gate_in, split
+from dpflow.ledger.rows import OF_FLOW, Account, Term, asked_for, gate_in, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
+from dpflow.policy.population import PREFIX
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import float_down, float_up, number_from_text
 from dpflow.solving import before_solving
 
 _NOTHING: Sums = {}
+RuleAndHalt = tuple[Rule, Fraction | None]
 
 
 class Gate(NamedTuple):
@@ -90,46 +94,31 @@ class Gate(NamedTuple):
             UnsupportedCost: If the gate would have to guess. An odometer that halts
                 nothing counts the step as uncovered instead.
         """
-        rule = self.rule
-        if self.size == 0:
+        rule, size = self.rule, self.size
+        if size == 0:
             return rule.zero()
         if rule.steady:
-            return _steady_price(rule, self.halt, cost, self.size)
+            return _steady_price(rule, self.halt, cost, size)
         used = self.used if used is None else used
-        return _price(rule, self.halt, group_cost(cost, self.size), used)
+        return _price(rule, self.halt, group_cost(cost, size), used)
 
     def admits(self, asked: Tally) -> bool:
-        """Say whether the gate lets a step run that asks for so much."""
-        if self.state != "open":
-            return False
-        total = self.used + asked
-        # By the kind: to ask a rule for its class is slow. One of another class would
-        # have no such method.
-        if self.kind != "odometer":
-            return cast("Filter", self.rule).admits(total)
-        if self.halt is None:
-            return True
-        # An undefined reading is infinite, and above every halt.
-        return cast("Odometer", self.rule).read(total) <= float_down(self.halt)
+        """Say whether the gate lets a step run that asks for an amount."""
+        is_open = self.state == "open"
+        return is_open and rule_admits(self.rule, self.halt, self.used + asked)
 
-    def uses_at_least(self, used: Tally, share: Fraction) -> bool:
-        """Say whether a tally uses a share of what the gate allows, or perhaps so.
-
-        False is certain. Deciding is cheaper than a search for the share, and most
-        steps are far below.
-        """
-        if self.kind == "odometer":
-            return self.halt is not None
-        above, below = share.numerator, share.denominator
-        # The quotient, rounded up, in whole numbers.
-        amounts = (-(-amount * below // above) for amount in used.amounts)
-        enlarged = Tally(tuple(amount + 1 if amount else 0 for amount in amounts))
-        return not cast("Filter", self.rule).admits(enlarged)
+    def uses(self, used: Tally, share: Fraction) -> bool:
+        """Say whether a tally uses a share of what the gate allows."""
+        if not isinstance(self.rule, Filter):
+            return (self.used_share(used) or 0) >= share
+        # The quotient, rounded up, in whole numbers: a search for the share is slower.
+        quotients = (-(-a * share.denominator // share.numerator) for a in used.amounts)
+        return not self.rule.admits(Tally(tuple(q + 1 if q else 0 for q in quotients)))
 
     def used_share(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
 
-        Of an odometer it is how far the reading has gone from where it idles to where
+        Of an odometer it is how far the reading has moved from where it idles to where
         it halts. None if the gate refuses nothing.
         """
         if isinstance(self.rule, Filter):
@@ -140,8 +129,8 @@ class Gate(NamedTuple):
         # An undefined reading is above every halt.
         if reading == float("inf") or Fraction(idle) >= self.halt:
             return float("inf")
-        gone = Fraction(reading) - Fraction(idle)
-        return float_up(max(gone, Fraction(0)) / (self.halt - Fraction(idle)))
+        moved = Fraction(reading) - Fraction(idle)
+        return float_up(max(moved, Fraction(0)) / (self.halt - Fraction(idle)))
 
     def left(self) -> Tally | None:
         """Return what remains of the threshold; None if the theorem has no box."""
@@ -150,13 +139,17 @@ class Gate(NamedTuple):
         return remainder(self.rule.limit, self.used)
 
     def overdrawn_by(self, amount: Tally) -> bool:
-        """Say whether a charge breaks what the account's filter promised.
+        """Say whether an amount that is charged anyway brings usage above a filter."""
+        above = isinstance(self.rule, Filter) and any(amount.amounts)
+        return above and not rule_admits(self.rule, None, self.used + amount)
 
-        Not where a tightened limit is below what was charged before: that was
-        admitted, and the account only admits nothing more.
-        """
-        total, grew = self.used + amount, any(amount.amounts)
-        return grew and isinstance(self.rule, Filter) and not self.rule.admits(total)
+
+def rule_admits(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+    """Say whether a rule with its halt admits a total."""
+    if isinstance(rule, Filter):
+        return rule.admits(total)
+    # An undefined reading is infinite, and above every halt.
+    return halt is None or cast("Odometer", rule).read(total) <= float_down(halt)
 
 
 def remainder(whole: Tally, drawn: Tally) -> Tally:
@@ -193,15 +186,78 @@ def _solved_price(
     )
 
 
-# What a term asks for
+# The gates of a term
 
 
-def gate_rule(term: Term, kind: str, name: str) -> tuple[Rule, Fraction | None] | None:
-    """Return the rule and halt of an account; None if its term asks for none."""
-    found = gate_in(term.facts["gates"], kind, name)
-    if found is None:
+def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule and halt of every gate of a copy, with solved thresholds.
+
+    By "dataset", "partition", "population", "odometer" for flows that are not named,
+    "others" where shares are reserved, "flow/NAME" and "odometer/NAME" for named flows.
+    """
+    places = ["dataset", "partition", "population", "odometer"]
+    places += ["others"] if "others" in pinned else []
+    places += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
+    return {place: _gate_text(pinned, place) for place in places}
+
+
+def _gate_text(pinned: Mapping[str, Any], place: str) -> dict[str, Any] | None:
+    kind, _, name = place.partition("/")
+    asked = asked_for(pinned, kind, name)
+    if asked is None:
         return None
-    return rule_of(found["rule"]), _halt(found["halt"])
+    rule = rule_of(canonical(asked[0]))
+    numbers: dict[str, Any] = {"role": asked[0]["role"], **rule.parameters()}
+    thresholds = solved_thresholds(rule) if isinstance(rule, Filter) else None
+    if thresholds is not None:
+        numbers["thresholds"] = thresholds
+    return {"rule": canonical(numbers), "halt": asked[1]}
+
+
+def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
+    """Return the gate that a first charge would meet, of no ledger yet.
+
+    Args:
+        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        kind: As of a gate.
+        name: Of the flow or partition.
+
+    Returns:
+        None if the policy asks for no such gate.
+    """
+    asked = asked_for(pinned, kind, name)
+    if asked is None:
+        return None
+    rule, dataset = rule_of(canonical(asked[0])), str(pinned["dataset"])
+    return Gate("", dataset, kind, name, "", rule, _halt(asked[1]), rule.zero())
+
+
+def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
+    """Return the gates that a policy names, each as if nothing was charged to it."""
+    places = [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    if "others" in pinned:
+        places.insert(0, ("others", ""))
+    if "whole" in pinned:
+        places.insert(0, ("dataset", ""))
+    if "partition" in pinned:
+        first = ("partition", f"each {pinned['partition']['by']}")
+    else:
+        population = str(pinned["dataset"]).startswith(PREFIX)
+        first = ("population" if population else "dataset", "")
+    gates = (announced_gate(pinned, *place) for place in (first, *places))
+    return [gate for gate in gates if gate is not None]
+
+
+def gate_rule(term: Term, kind: str, name: str) -> RuleAndHalt | None:
+    """Return the rule and halt of an account; None if its term asks for no gate."""
+    return rule_and_halt(gate_in(term.facts["gates"], kind, name))
+
+
+def rule_and_halt(pinned: Mapping[str, Any] | None) -> RuleAndHalt | None:
+    """Return the rule and halt that a term pins for a gate; None if for no gate."""
+    if pinned is None:
+        return None
+    return rule_of(pinned["rule"]), _halt(pinned["halt"])
 
 
 @lru_cache(maxsize=512)
@@ -214,24 +270,45 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
+def account_state(state: State, account: str) -> str:
+    """Return "open", "overdrawn" or "frozen": a freeze hides an overdraft."""
+    row = state.account(account)
+    if state.book(split(account)[0]).frozen is not None:
+        return "frozen"
+    return "overdrawn" if row is not None and row.overdrawn else "open"
+
+
 def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
-    """Return the gate of an account; None if its term is gone, or asks for none."""
+    """Return the gate of an account; None if the ledger has no such term or gate."""
     book, number, kind, name, partition = split(account)
     term = state.term(book, number)
-    found = None if term is None else gate_rule(term, kind, name)
-    if found is None:
+    asked = None if term is None else gate_rule(term, kind, name)
+    if asked is None:
         return None
-    row, told, (rule, halt) = state.account(account), "open", found
-    used = rule.zero()
-    if row is not None:
-        used = Tally((*map(add, row.settled, row.held),))
-        told = "overdrawn" if row.overdrawn else told
-    if state.book(book).frozen is not None:
-        told = "frozen"
-    return Gate(account, book, kind, name, partition, rule, halt, used, row, told, size)
+    (rule, halt), row = asked, state.account(account)
+    used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
+    standing = account_state(state, account)
+    return Gate(
+        account, book, kind, name, partition, rule, halt, used, row, standing, size
+    )
 
 
-# What a step asks
+# The gates of a step
+
+
+def places_of(policy: Policy, request: Request) -> Iterator[str]:
+    """Yield what may follow a term's number in the ids of a step's accounts."""
+    of_flow = [f"/{kind}/{request.flow}" for kind in OF_FLOW if request.flow]
+    yield ""
+    if policy.partition is None:
+        if any(share.reserved for share in policy.flows.values()):
+            yield "/others"
+        yield from of_flow
+        return
+    for name in request.partitions:
+        part = f"/partition/{name}"
+        yield part
+        yield from (f"{part}{place}" for place in of_flow)
 
 
 def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
@@ -248,69 +325,73 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
             are divided by different things.
     """
     policies = request.policies
-    parts = {p.dataset: p.partition.by for p in policies if p.partition is not None}
-    if request.partitions and not parts:
-        msg = (
-            f"step {request.step!r} names partitions, but no dataset that it reads is "
-            f"divided: {', '.join(request.datasets)}. The step did not run."
-        )
-        raise ConfigurationError(msg)
-    if len({*parts.values()}) > 1:
-        # A name would mean a week of one dataset and a region of another.
-        told = ", ".join(f"{dataset!r} by {by}" for dataset, by in parts.items())
-        msg = (
-            f"step {request.step!r} reads datasets that are divided by different "
-            f"things ({told}), so that no name of a part fits them all. Read them in "
-            "steps of their own, or divide them alike. The step did not run."
-        )
-        raise ConfigurationError(msg)
-    found: list[Gate | None] = []
+    _check_partitions(request)
+    gates: list[Gate] = []
     for term, policy in zip(terms, policies, strict=False):
-        found += _of_dataset(state, request, term, policy)
+        gates += _of_dataset(state, request, term, policy)
     for term in terms[len(policies) :]:
         members = [p for p in policies if population_of(p) == term.book]
         by_time = (p.partition is not None and p.partition.by_time for p in members)
         # A person can be in each part by time.
-        size = sum(len(request.partitions) if each else 1 for each in by_time)
-        found.append(gate_at(state, f"{term.book}#{term.number}", size))
-    return [gate for gate in found if gate is not None]
+        size = sum(len(request.partitions) if timed else 1 for timed in by_time)
+        gate = gate_at(state, f"{term.book}#{term.number}", size)
+        gates += [] if gate is None else [gate]
+    return gates
 
 
 def _of_dataset(
     state: State, step: Request, term: Term, policy: Policy
-) -> Iterator[Gate | None]:
+) -> Iterator[Gate]:
     """Yield the gates of a dataset, and of the partitions that a step touches."""
-    base, size, pinned = f"{term.book}#{term.number}", 1, term.facts["pinned"]
-    parts = [""]
-    if policy.partition is not None:
-        # The cap of all parts by time; else it only says whether the dataset is open.
-        size = len(step.partitions) if "whole" in pinned else 0
-        parts = _parts(step, policy)
-    whole, closed = gate_at(state, base, size), not covers_flow(pinned, step.flow)
-    yield whole and whole._replace(closed=closed)
-    if charges_others(pinned, step.flow):
-        yield gate_at(state, f"{base}/others")
-    for part in parts:
-        if part:
-            yield gate_at(state, f"{base}{part}")
+    pinned = term.facts["pinned"]
+    closed = not covers_flow(pinned, step.flow)
+    for place in places_of(policy, step):
+        gate = gate_at(state, f"{term.book}#{term.number}{place}")
+        if place == "" and gate is not None:
+            if policy.partition is not None:
+                # The cap of all parts by time; else only for its state.
+                size = len(step.partitions) if "whole" in pinned else 0
+                gate = gate._replace(size=size)
+            yield gate._replace(closed=closed)
         # A flow that the policy does not cover gets no account of its own.
-        if step.flow is not None and not closed:
-            for kind in OF_FLOW:
-                yield gate_at(state, f"{base}{part}/{kind}/{step.flow}")
+        elif gate is not None and not (
+            (gate.kind in OF_FLOW and closed)
+            or (gate.kind == "others" and not charges_others(pinned, step.flow))
+        ):
+            yield gate
 
 
-def _parts(step: Request, policy: Policy) -> list[str]:
-    """Return what the ids of the partitions' accounts have behind their term's."""
-    if policy.partition is None or not step.partitions:
-        msg = (
-            f"dataset {policy.dataset!r} is divided into partitions, and step "
-            f"{step.step!r} does not say which it reads: give it partitions=, such "
-            'as partitions="{week}". The step did not run.'
+def _check_partitions(request: Request) -> None:
+    """Refuse partitions that do not fit the datasets that a step reads."""
+    divided = [p for p in request.policies if p.partition is not None]
+    by = {p.dataset: p.partition.by for p in divided if p.partition is not None}
+    problem = ""
+    if request.partitions and not by:
+        problem = (
+            "names partitions, but no dataset that it reads is divided: "
+            f"{', '.join(request.datasets)}"
         )
+    elif len({*by.values()}) > 1:
+        # A name would mean a week of one dataset and a region of another.
+        parts = ", ".join(f"{dataset!r} by {name}" for dataset, name in by.items())
+        problem = (
+            f"reads datasets that are divided by different things ({parts}), so that "
+            "no name of a part fits them all. Read them in steps of their own, or "
+            "divide them alike"
+        )
+    elif by and not request.partitions:
+        problem = (
+            f"does not say which parts of {', '.join(map(repr, by))} it reads, which "
+            "is divided into partitions: give it partitions=, such as "
+            'partitions="{week}"'
+        )
+    if problem:
+        msg = f"step {request.step!r} {problem}. The step did not run."
         raise ConfigurationError(msg)
-    for name in step.partitions:
-        policy.partition.check_name(name, policy.dataset)
-    return [f"/partition/{name}" for name in step.partitions]
+    for policy in divided:
+        for name in request.partitions:
+            assert policy.partition is not None
+            policy.partition.check_name(name, policy.dataset)
 
 
 def population_of(policy: Policy) -> str | None:
@@ -330,14 +411,14 @@ def charges_of(
     Raises:
         UnsupportedCost: If a gate would have to guess.
     """
-    found: dict[str, tuple[Gate, Tally]] = {}
+    sums: dict[str, tuple[Gate, Tally]] = {}
     for gate, cost in asked:
         mine = held.get(gate.id)
         used = gate.used if mine is None else remainder(gate.used, Tally(mine))
         # A later step of a run asks when the earlier ones are held.
-        before = found[gate.id][1] if gate.id in found else gate.rule.zero()
-        found[gate.id] = (gate, before + gate.price(cost, used + before))
-    return list(found.values())
+        before = sums[gate.id][1] if gate.id in sums else gate.rule.zero()
+        sums[gate.id] = (gate, before + gate.price(cost, used + before))
+    return list(sums.values())
 
 
 def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:

@@ -19,9 +19,8 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.announced import announced_gate
 from dpflow.ledger.decision.checks import is_tighter
-from dpflow.ledger.decision.gates import Gate, gate_at
+from dpflow.ledger.decision.gates import Gate, announced_gate, gate_at
 from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
 from dpflow.ledger.decision.terms import (
     agrees,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from operator import add, le
+from operator import add
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import (
@@ -26,7 +25,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired
-from dpflow.ledger.entry import Amounts, Entry, Sums
+from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import Charge, account_key, may_return
 from dpflow.ledger.state import State, charge_keys
@@ -35,11 +34,11 @@ from dpflow.solving import before_solving
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End(Command):
-    """End a charge: settle, void, forfeit or seal it.
+    """End of a charge.
 
     Attributes:
         charge: Its id.
-        kind: "settle", "void", "forfeit" or "seal".
+        kind: "settle", "void" or "forfeit".
         owner: This process; empty for an operator.
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
@@ -57,12 +56,10 @@ class End(Command):
 
     def keys(self, state: State) -> Iterator[str]:
         """Yield the charge with all that it holds; its rules say what returns."""
-        yield from charge_keys(state, self.charge)
+        yield from held_keys(state, self.charge)
         made = state.made.get(self.charge)
-        if made is not None:
-            yield from map(account_key, made.amounts)
-            if self.reported is not None or self.kind == "void":
-                yield from terms_of_accounts(made.amounts)
+        if made is not None and (self.reported is not None or self.kind == "void"):
+            yield from terms_of_accounts(made.amounts)
 
     def charges_met(self, _: State) -> Iterable[str | None]:
         """Return the charge, if its owner must have ended."""
@@ -76,23 +73,20 @@ class End(Command):
                 process holds it, or this is no way to end it.
         """
         charge, pen = known_charge(state, self.charge), Decision(state, self)
-        kind = self.kind
-        if _check(state, charge, self):
+        if _has_ended(state, charge, self):
             return pen.answered(None)
-        mine = kind == "settle" and charge.owner == self.owner
-        # Only the process that ran the body knows how it came out.
-        reported = self.reported if mine and not charge.added else None
-        body = dict(self.body)
-        amounts = charge.held
-        if reported is not None:
-            body["reported"] = reported
-            amounts = _still_posted(state, charge, _reported(state, charge, reported))
+        kind, body, amounts = self.kind, dict(self.body), charge.held
+        if self.reported is not None and charge.owner == self.owner:
+            # Only the process that ran the body knows its outcome and its cost's class.
+            cost_from_description(charge.made.body["cost"])
+            body["reported"] = self.reported
+            amounts = least_posted(state, charge, body)
         elif kind == "void" and charge.covers is None:
-            nothing = {name: (0,) * len(amount) for name, amount in amounts.items()}
-            kept = _still_posted(state, charge, nothing)
-            if any(map(any, kept.values())):
+            voided = {**body, "outcome": "void"}
+            late = least_posted(state, charge, voided)
+            if any(map(any, late.values())):
                 # What cannot return is posted; a void posts nothing.
-                kind, amounts, body["outcome"] = "settle", kept, "void"
+                kind, body, amounts = "settle", voided, late
         pen.write(kind, amounts, body, charge=charge.id)
         release = pen.state.release(charge.key)
         # A charge that lost its key to another one settles without a release.
@@ -107,7 +101,7 @@ class End(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal(Command):
-    """End the preflight of a flow run, and return what no step drew."""
+    """End of a flow run's reservation, which returns what no step drew."""
 
     follows: ClassVar[bool] = False
 
@@ -120,12 +114,10 @@ class Seal(Command):
         yield from ("repairs", f"run/{self.run}")
         name = (state.rows.get(f"run/{self.run}") or {}).get("reservation")
         if name is not None:
-            yield from charge_keys(state, name)
-            made = state.made.get(name)
-            yield from map(account_key, () if made is None else made.amounts)
+            yield from held_keys(state, name)
 
     def decide(self, state: State) -> Decision:
-        """End a flow run's preflight; the answer is whether there was one to seal.
+        """End a run's reservation; the answer is whether there was one to seal.
 
         Raises:
             ReservationConflict: If another process runs the flow, or the ledger lost
@@ -144,7 +136,7 @@ class Seal(Command):
             )
             raise ReservationConflict(msg, reservation=charge.id)
         if charge.state != "open":
-            # Only this process seals it, so the first was not in vain.
+            # Only this process seals it, so the first command succeeded.
             return pen.answered(self.again and charge.state == "sealed")
         if charge.owner != self.owner:
             msg = (
@@ -152,118 +144,22 @@ class Seal(Command):
                 f"{charge.id}"
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        sealed = {"outcome": self.outcome}
-        pen.write("seal", charge.held, sealed, charge=charge.id)
+        pen.write("seal", charge.held, {"outcome": self.outcome}, charge=charge.id)
         return pen.answered(answer=True)
 
 
-def _reported(state: State, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
-    """Return what a report posts to each account: never more than it holds.
-
-    It is all of that, unless the theorem gives back; where more than one unit was
-    reserved for, or an older solver priced the step, nothing is given back.
-    """
-    found, made = dict(charge.held), charge.made
-    cost = cost_from_description(made.body["cost"])
-    for name, held in charge.held.items():
-        gate = gate_of(state, name, made.body.get("units", {}).get(name, 1))
-        used = used_before(made, name)
-        with suppress(UnsupportedCost):
-            if gate.size == 1 and gate.price(cost, used).amounts == held:
-                before = gate.rule.zero() if gate.rule.steady else used
-                posted = _posted(gate.rule, gate.halt, cost, reported, before)
-                if posted is not None and posted.fits_within(Tally(held)):
-                    found[name] = posted.amounts
-    return found
-
-
-def used_before(made: Entry, name: str) -> Tally:
-    """Return what was used, beside what its run held, when a step was priced."""
-    posting = made.postings[name]
-    total = Tally(tuple(map(add, posting.settled, posting.held)))
-    drawn_of = made.body.get("preflight", {}).get("held", {})
-    return remainder(total, Tally(tuple(drawn_of.get(name, posting.amount))))
-
-
-def _still_posted(state: State, charge: Charge, posted: Sums) -> Sums:
-    """Return what is posted where something may have been reserved after a charge.
-
-    Its accounts' newest entries tell.
-    """
-    found: dict[str, Amounts] = {}
-    for name, amount in posted.items():
-        account, held = state.account(name), charge.held[name]
-        newest = account is not None and account.entry == charge.made.number
-        if amount == held or newest:
-            found[name] = amount
-        else:
-            rule = gate_of(state, name, 1).rule
-            found[name] = rule.settled_late(Tally(held), Tally(amount)).amounts
-    return found
-
-
-#: What is wrong with a settlement that `is_too_little`.
-TOO_LITTLE = "a step was settled for less than its outcome costs"
-
-
-def is_lesser(state: State, entry: Entry) -> bool:
-    """Say whether an entry settles a charge for less than it holds."""
-    if entry.kind != "settle" or entry.charge is None:
-        return False
-    charge = state.charge(entry.charge)
-    return charge is not None and entry.amounts != charge.held
-
-
-def is_too_little(state: State, entry: Entry) -> bool:
-    """Say whether a settlement returned more than its outcome allows.
-
-    Prices are those of the running version; a settlement at more is never refused,
-    because an older version may have had higher prices.
-
-    Args:
-        state: Before the settlement, with its charge, the accounts and their terms.
-        entry: What is checked.
-    """
-    charge = known_charge(state, entry.charge or "")
-    made, units = charge.made, charge.made.body.get("units", {})
-    for name, amount in entry.amounts.items():
-        held, account = charge.held[name], state.account(name)
-        gate = gate_of(state, name, units.get(name, 1))
-        least = _least_posted(gate, made, entry.body)
-        if account is None or account.entry != made.number:
-            least = gate.rule.settled_late(Tally(held), Tally(least)).amounts
-        if not (all(map(le, least, amount)) and all(map(le, amount, held))):
-            return True
-    return False
-
-
-def _least_posted(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
-    """Return the least that a settlement posts to an account, if nothing came since."""
-    held, rule = made.postings[gate.id].amount, gate.rule
-    nothing = (0,) * len(held)
-    if body["outcome"] == "void":
-        return nothing
-    try:
-        cost = cost_from_description(made.body["cost"])
-    except InvalidCost:
-        # Its class is loaded elsewhere only.
-        return nothing
-    reported, used = body.get("reported"), used_before(made, gate.id)
-    settles = isinstance(cost, Settling) and cost.settlement in rule.settlements
-    if not may_return(body) or gate.size != 1 or not settles:
-        return held
-    if not isinstance(reported, int | str):
-        return held
-    before = rule.zero() if rule.steady else used
-    posted = _posted(rule, gate.halt, cost, reported, before)
-    return held if posted is None else tuple(map(min, posted.amounts, held))
+def held_keys(state: State, charge: str) -> Iterator[str]:
+    """Yield the keys of a charge and of the accounts on which it holds something."""
+    yield from charge_keys(state, charge)
+    made = state.made.get(charge)
+    yield from map(account_key, () if made is None else made.amounts)
 
 
 def known_charge(state: State, name: str) -> Charge:
     """Return a charge.
 
     Raises:
-        ReservationConflict: If nobody made it.
+        ReservationConflict: If the ledger has no such charge.
     """
     charge = state.charge(name)
     if charge is None:
@@ -276,16 +172,18 @@ def known_charge(state: State, name: str) -> Charge:
     return charge
 
 
-def _check(state: State, charge: Charge, command: End) -> bool:
-    """Refuse what may not end a charge; say whether it was ended so before.
+def _has_ended(state: State, charge: Charge, command: End) -> bool:
+    """Say whether a charge was ended so before.
 
     Raises:
-        ReservationConflict: If it may not.
+        ReservationConflict: If the command may not end it.
     """
-    kind, problem, last = command.kind, None, charge.ended
+    kind, last, problem = command.kind, charge.ended, ""
     # A void of what cannot return is written as a settlement.
     voided = last is not None and "void" in (last.kind, last.body.get("outcome"))
     ended = "void" if voided else charge.state
+    # Draws may be among the charges that a ledger lost before it was repaired.
+    drawn = charge.held != charge.made.amounts or is_repaired(state, charge)
     if (kind, ended) == ("settle", "settled"):
         return True
     if kind == "void" and charge.owner != command.owner:
@@ -296,25 +194,88 @@ def _check(state: State, charge: Charge, command: End) -> bool:
         problem = f"the process that holds reservation {charge.id} still runs"
     elif charge.state != "open":
         problem = f"reservation {charge.id} is {ended} already"
-    if problem is not None:
-        raise ReservationConflict(problem, reservation=charge.id)
-    if charge.covers is not None:
-        _check_preflight(state, charge, kind)
-    return False
-
-
-def _check_preflight(state: State, charge: Charge, kind: str) -> None:
-    """Refuse to settle a run reservation, or to void one that a step drew from.
-
-    Draws may be among the charges that a ledger lost before it was repaired.
-    """
-    drawn = charge.held != charge.made.amounts or is_repaired(state, charge)
-    if kind == "settle" or (kind == "void" and drawn):
-        msg = (
+    elif charge.covers is not None and (kind == "settle" or (kind == "void" and drawn)):
+        problem = (
             f"reservation {charge.id} is the one of flow run {charge.covers}: "
             "its steps are settled each by itself, and its end is a seal"
         )
-        raise ReservationConflict(msg, reservation=charge.id)
+    if problem:
+        raise ReservationConflict(problem, reservation=charge.id)
+    return False
+
+
+# The price of an outcome
+
+
+def least_posted(
+    state: State, charge: Charge, body: Mapping[str, Any]
+) -> dict[str, Amounts]:
+    """Return the least that a settlement posts to each account; a decision posts it.
+
+    That is everything held, unless the outcome returns something. Prices are those of
+    the running version. Where something was reserved on an account after the charge,
+    its rule says what may still return.
+
+    Args:
+        state: With the charge, and its accounts and their terms if something returns.
+        charge: The charge, before its end.
+        body: What the settlement says of the outcome.
+    """
+    made, least = charge.made, dict(charge.held)
+    if not may_return(body, charge.added):
+        return least
+    units = made.body.get("units", {})
+    for name, held in charge.held.items():
+        gate = gate_of(state, name, units.get(name, 1))
+        posted = _outcome_price(gate, made, body)
+        if gate.row is None or gate.row.entry != made.number:
+            late = gate.rule.settled_late(Tally(held), Tally(posted))
+            posted = late.amounts
+        least[name] = tuple(map(min, posted, held))
+    return least
+
+
+def _outcome_price(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
+    """Return what an outcome costs on an account if nothing was reserved after it."""
+    rule, held = gate.rule, made.amounts[gate.id]
+    nothing = rule.zero().amounts
+    if body["outcome"] == "void":
+        return nothing
+    if gate.size != 1 or rule.settlements <= {"full"}:
+        return held
+    try:
+        cost = cost_from_description(made.body["cost"])
+    except InvalidCost:
+        # A process that follows may lack its class; one that decides does not.
+        return nothing
+    if not isinstance(cost, Settling) or cost.settlement not in rule.settlements:
+        return held
+    used = rule.zero() if rule.steady else used_before(made, gate.id)
+    posted = _solved_outcome(rule, gate.halt, cost, body["reported"], used)
+    return held if posted is None else posted.amounts
+
+
+@lru_cache(maxsize=1024)
+def _solved_outcome(
+    rule: Rule, halt: Fraction | None, cost: Cost, reported: Outcome, used: Tally
+) -> Tally | None:
+    """Return the price of a reported outcome; None if there is no price."""
+    if rule.steady:
+        before_solving(lambda: _solved_outcome(rule, halt, cost, reported, used))
+    try:
+        if isinstance(rule, Odometer) and halt is None:
+            return rule.charge_realised(cost, reported, used)
+        return rule.price_realised(cost, reported, used)
+    except (InvalidCost, UnsupportedCost):
+        return None
+
+
+def used_before(made: Entry, name: str) -> Tally:
+    """Return what was used, beside what its run held, when a step was priced."""
+    posting = made.postings[name]
+    total = Tally(tuple(map(add, posting.settled, posting.held)))
+    drawn_of = made.body.get("preflight", {}).get("held", {})
+    return remainder(total, Tally(tuple(drawn_of.get(name, posting.amount))))
 
 
 def gate_of(state: State, account: str, size: int) -> Gate:
@@ -324,18 +285,3 @@ def gate_of(state: State, account: str, size: int) -> Gate:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
     return gate
-
-
-@lru_cache(maxsize=1024)
-def _posted(
-    rule: Rule, halt: Fraction | None, cost: Cost, reported: Outcome, used: Tally
-) -> Tally | None:
-    """Return the price of a reported outcome; None if there is none."""
-    if rule.steady:
-        before_solving(lambda: _posted(rule, halt, cost, reported, used))
-    try:
-        if isinstance(rule, Odometer) and halt is None:
-            return rule.charge_realised(cost, reported, used)
-        return rule.price_realised(cost, reported, used)
-    except (InvalidCost, UnsupportedCost):
-        return None

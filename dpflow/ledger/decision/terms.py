@@ -13,8 +13,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.announced import gates_text
-from dpflow.ledger.decision.gates import population_of
+from dpflow.ledger.decision.gates import gates_text, population_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Decision
 from dpflow.ledger.pure_cache import by_identity

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpflow.exceptions import UnknownDataset
-from dpflow.ledger.decision.announced import announced_gates
+from dpflow.ledger.decision.gates import announced_gates
 from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms

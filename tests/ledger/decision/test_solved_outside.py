@@ -39,7 +39,7 @@ def _nothing_solved() -> None:
         residue_charge.residue_charge,
         gates._solved_price,
         gates._solved_factor,
-        settlement._posted,
+        settlement._solved_outcome,
         model.rule_of,
     ):
         remembered.cache_clear()

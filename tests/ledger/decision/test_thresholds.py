@@ -15,7 +15,7 @@ from dpflow.accounting.curves import conversions
 from dpflow.accounting.rules import gdp, residue
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.decision.announced import gates_text
+from dpflow.ledger.decision.gates import gates_text
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import rule_of
 from tests.ledger.support import granted, make_policy, request

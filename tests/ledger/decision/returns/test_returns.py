@@ -23,6 +23,7 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import GaussianDP
 from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.storage.memory import forget_memory
@@ -174,15 +175,17 @@ def test_nothing_returns_late_in_any_history(moves: list[tuple[int, int]]) -> No
 LATE = [(1, 0), (1, 0), (2, 0)]
 
 
-def test_the_check_sees_a_late_return(
-    place: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Negative control: a ledger that returns everything is caught."""
+def test_the_check_sees_a_late_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a ledger that returns everything is caught, by `verify` too."""
+    place = f"memory://{uuid.uuid4().hex}"
+    ledger = create_ledger(place)
     play(ledger, LATE, RESIDUE)
-    assert late_returns(place) == []
-    monkeypatch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
-    play(ledger, LATE, RESIDUE)
+    assert (late_returns(place), verify(ledger).bad) == ([], [])
+    with monkeypatch.context() as patch:
+        patch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
+        play(ledger, LATE, RESIDUE)
     assert len(late_returns(place)) == 1
+    assert "settled for less" in str(verify(ledger).bad[0])
 
 
 # What it is for
