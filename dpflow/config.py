@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +21,29 @@ WITNESS_VARIABLE = "DPFLOW_WITNESS"
 PEOPLE_VARIABLE = "DPFLOW_PEOPLE"
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
-#: The word that does without a witness.
+#: Each setting in pyproject.toml with the variable that comes before it.
+SETTINGS = {
+    "ledger_url": LEDGER_VARIABLE,
+    "policies": POLICIES_VARIABLE,
+    "witness": WITNESS_VARIABLE,
+    "environment": ENVIRONMENT_VARIABLE,
+    "people": PEOPLE_VARIABLE,
+}
+#: The value of `witness` for a ledger without a witness.
 NO_WITNESS = "none"
-#: What stands before the name of a Prefect block that holds the URL.
+#: Prefix of the name of a Prefect block that holds the ledger's URL.
 BLOCK_PREFIX = "prefect-block:"
 #: Functions that read a URL by its prefix; `dpflow.prefect` adds the one for blocks.
 url_readers: dict[str, Callable[[str], str]] = {}
 _NAME_LENGTH = 200
-_KEYS = ("ledger_url", "policies", "witness", "environment", "people")
-_VARIABLES = (
-    LEDGER_VARIABLE,
-    POLICIES_VARIABLE,
-    WITNESS_VARIABLE,
-    ENVIRONMENT_VARIABLE,
-    PEOPLE_VARIABLE,
-)
-#: Longer than any tick of a file system's clock.
-_TICK_NS = 100_000_000
 
 #: The id of the outermost flow run around this call, and whether it is a subflow.
 _flow: ContextVar[tuple[str, bool] | None] = ContextVar("dpflow_flow", default=None)
 #: The settings of this process, once a step of it has opened its project.
 _of_process: list[Settings] = []
 
-#: What tells one content of a file from another.
+#: Identity of a file's content.
 Stamp = tuple[Any, ...]
-#: The place of the time of its last change in it.
-_CHANGED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +90,7 @@ def settings(directory: Path | None = None) -> Settings:
             the working directory was removed.
     """
     if directory is not None:
-        return _read(str(Path(directory).absolute()))
+        return _read(Path(directory).absolute())
     if (flow := _flow.get()) is not None:
         return _of_flow(*flow)
     return _of_process[0] if _of_process else _read(_working_directory())
@@ -141,9 +136,9 @@ def _of_flow(run: str, subflow: bool) -> Settings:  # noqa: ARG001, FBT001
     return _read(_working_directory())
 
 
-def _working_directory() -> str:
+def _working_directory() -> Path:
     try:
-        return os.getcwd()  # noqa: PTH109 (texts are quicker than paths)
+        return Path.cwd()
     except OSError as error:
         msg = (
             "the project cannot be found, because the working directory was removed "
@@ -152,65 +147,39 @@ def _working_directory() -> str:
         raise ConfigurationError(msg) from error
 
 
-def _read(here: str) -> Settings:
-    """Read the settings for a directory."""
-    root, stamp = _root(here)
-    said = tuple(map(os.environ.get, _VARIABLES))
-    if len(stamp) > _CHANGED and time.time_ns() - stamp[_CHANGED] < _TICK_NS:
-        # It may change once more within a tick, and then have the same stamp.
-        return _settings.__wrapped__(root, stamp, said)
-    return _settings(root, stamp, said)
+def _read(here: Path) -> Settings:
+    """Read the settings for a directory.
 
-
-@lru_cache(maxsize=16)
-def _settings(folder: str, stamp: Stamp, said: tuple[str | None, ...]) -> Settings:  # noqa: ARG001
-    """Read the settings of a project; again only where one of these is another."""
-    root = Path(folder)
+    The project's root is the nearest folder upwards that has a pyproject.toml, else
+    the directory.
+    """
+    folders = (here, *here.parents)
+    # Not `Path.is_file`, which raises where a folder may not be searched.
+    has_file = (os.path.isfile(f / "pyproject.toml") for f in folders)  # noqa: PTH113
+    root = next(compress(folders, has_file), here)
     table = _table(root / "pyproject.toml")
-    ledger, policies, witness, environment, people = (
+    values = {
         # A secret that `echo` wrote ends with a line end.
-        (value or "").strip() or table.get(key, "").strip() or None
-        for value, key in zip(said, _KEYS, strict=True)
+        key: os.environ.get(variable, "").strip() or table.get(key, "").strip()
+        for key, variable in SETTINGS.items()
+    }
+    witness, environment = values["witness"], values["environment"]
+    is_folder = witness not in ("", NO_WITNESS) and "://" not in witness
+    require(
+        environment.isprintable() and len(environment) <= _NAME_LENGTH,
+        f"{ENVIRONMENT_VARIABLE}, or its entry in [tool.dpflow], must be 1 to "
+        f"{_NAME_LENGTH} printable characters, got {environment[:60]!r}",
     )
     return Settings(
         root=root,
-        ledger_url=_absolute(ledger or "sqlite:///.dpflow/ledger.db", root),
-        policies=root / (policies or "policies"),
-        witness=_witness(witness, root),
-        environment=_name(ENVIRONMENT_VARIABLE, environment),
-        people=None if people is None else root / people,
+        ledger_url=_absolute(
+            values["ledger_url"] or "sqlite:///.dpflow/ledger.db", root
+        ),
+        policies=root / (values["policies"] or "policies"),
+        witness=str(root / witness) if is_folder else witness or None,
+        environment=environment or None,
+        people=root / values["people"] if values["people"] else None,
     )
-
-
-def _root(directory: str) -> tuple[str, Stamp]:
-    """Return the project's root, and the stamp of its pyproject.toml.
-
-    It is the nearest folder upwards that has one, else the directory itself.
-    """
-    folder, inner = directory, ""
-    while folder != inner:
-        status = _status(os.path.join(folder, "pyproject.toml"))  # noqa: PTH118
-        if isinstance(status, os.stat_result) and stat.S_ISREG(status.st_mode):
-            return folder, _stamp(status)
-        inner, folder = folder, os.path.dirname(folder)  # noqa: PTH120
-    return directory, file_stamp(os.path.join(directory, "pyproject.toml"))  # noqa: PTH118
-
-
-def _witness(place: str | None, root: Path) -> str | None:
-    if place in (None, NO_WITNESS) or "://" in str(place):
-        return place
-    return str(root / str(place))
-
-
-def _name(variable: str, name: str | None) -> str | None:
-    """Return a setting that is a name; `variable` is for the message."""
-    text = name or ""
-    require(
-        text.isprintable() and len(text) <= _NAME_LENGTH,
-        f"{variable}, or its entry in [tool.dpflow], must be 1 to {_NAME_LENGTH} "
-        f"printable characters, got {text[:60]!r}",
-    )
-    return text or None
 
 
 def load_prefect() -> None:
@@ -246,21 +215,12 @@ def _absolute(url: str, root: Path) -> str:
 
 
 def file_stamp(path: str) -> Stamp:
-    """Tell one content of a file from another; no one can set a ctime."""
-    return _stamp(_status(path))
-
-
-def _status(path: str) -> os.stat_result | OSError:
+    """Return a file's stamp, which another content changes: nobody can set a ctime."""
     try:
-        return os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
+        status = os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
     except OSError as error:
-        return error
-
-
-def _stamp(status: os.stat_result | OSError) -> Stamp:
-    if isinstance(status, OSError):
         # An editor's lock file may point nowhere.
-        return (type(status).__name__,)
+        return (type(error).__name__,)
     return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
@@ -279,12 +239,12 @@ def _table(pyproject: Path) -> dict[str, str]:
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})
     table: Any = tool.get("dpflow", {}) if isinstance(tool, dict) else {}
-    is_table = isinstance(table, dict)
-    require(is_table, f"tool.dpflow in {pyproject} must be a table, got {table!r}")
+    message = f"tool.dpflow in {pyproject} must be a table, got {table!r}"
+    require(isinstance(table, dict), message)
     for key, value in table.items():
         require(
-            key in _KEYS and isinstance(value, str),
-            f"[tool.dpflow] in {pyproject} takes the texts {', '.join(_KEYS)}, got "
+            key in SETTINGS and isinstance(value, str),
+            f"[tool.dpflow] in {pyproject} takes the texts {', '.join(SETTINGS)}, got "
             f"{key} = {value!r}",
         )
     return dict(table)

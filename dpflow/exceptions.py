@@ -30,6 +30,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, ClassVar
 
 
@@ -80,13 +81,7 @@ class DpflowError(Exception):
         """
         notes = getattr(self, "__notes__", ())
         state = {"__notes__": list(notes)} if notes else None
-        return _rebuild, (type(self), self.message, self.details), state
-
-
-def _rebuild(
-    kind: type[DpflowError], message: str, details: dict[str, Any]
-) -> DpflowError:
-    return kind(message, **details)
+        return partial(type(self), self.message, **self.details), (), state
 
 
 class InvalidCost(DpflowError, ValueError):

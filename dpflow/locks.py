@@ -1,9 +1,9 @@
-"""Locks that no interrupt leaves held.
+"""Locks that are always released, even if an interrupt arrives at any line.
 
 Ctrl-C, a timeout and a cancelled thread raise at any line: between the taking of a lock
-and the `try` behind it, and in a `finally` before the lock is given back. So here a
-thread stands in its line before it waits, and whatever gives a lock back may be called
-twice, and is:
+and the `try` behind it, and in a `finally` before the lock is released. Therefore a
+thread joins its queue before it waits, and a function that releases a lock may be
+called twice, and is:
 
     turn = Turn()
     try:
@@ -15,8 +15,9 @@ twice, and is:
     finally:
         line.leave(turn)
 
-What is left in a line all the same is passed over: a turn whose thread has ended or
-asks again, or that a forked child inherited. No thread takes a lock that it holds.
+A queue passes over the turns that remain in it all the same: of a thread that has ended
+or joined again, and of the parent of a forked child. No thread takes a lock that it
+holds.
 """
 
 from __future__ import annotations
@@ -36,39 +37,38 @@ from weakref import WeakSet
 
 T = TypeVar("T")
 
-#: How often a thread looks whether those before it are gone; whoever leaves calls it.
+#: Longest rest of a waiting thread; the thread before it wakes it earlier.
 _LOOK_SECONDS = 0.1
-#: How often a file's lock is asked for; nobody calls.
+#: First and longest pause between two attempts to lock a file.
 _ASK_SECONDS = (0.0002, 0.002)
 
 
 class Turn:
-    """A thread's place in a line."""
+    """Place of a thread in a queue."""
 
     __slots__ = ("_bell", "_pid", "is_done", "left", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.left = False
-        #: Whether it has left, and called the next one.
+        #: Whether it has left, and has called the next turn.
         self.is_done = False
         self._pid = os.getpid()
-        #: Made by who has to wait, and not by who stands alone.
+        #: Created by the first rest.
         self._bell: threading.Lock | None = None
 
     def call(self) -> None:
         """Wake the thread, if it rests."""
-        bell = self._bell
-        # Who has no bell yet looks once more before it rests.
-        if bell is not None:
-            # It may have been called already.
+        # A thread without a bell looks once more before it rests.
+        if self._bell is not None:
+            # An earlier call may have released it.
             with suppress(RuntimeError):
-                bell.release()
+                self._bell.release()
 
     def rest(self, seconds: float) -> None:
-        """Wait until somebody calls, or it is time to look; the first time, not long.
+        """Wait for a call or for the time to look; the first rest only makes the bell.
 
-        Whoever left before there was a bell could not ring it.
+        A turn that left before there was a bell could not ring it.
         """
         if self._bell is None:
             bell = threading.Lock()
@@ -79,10 +79,9 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody will come back to it."""
-        if self.left or self._pid != os.getpid():
-            return True
-        return not self.thread.is_alive()
+        """Whether its thread will not come back to it."""
+        here = self._pid == os.getpid() and self.thread.is_alive()
+        return self.left or not here
 
 
 class TurnQueue:
@@ -120,34 +119,30 @@ class TurnQueue:
         return False
 
     def leave(self, turn: Turn) -> None:
-        """Step out of the line, wherever one stands, and call the next."""
+        """Leave the queue from any place, and call the next turn."""
         if turn.is_done:
             return
         turn.left = True
         self._remove(turn)
-        if self._turns:
-            for first in self.turns()[:1]:
-                first.call()
+        for first in self.turns()[:1]:
+            first.call()
         turn.is_done = True
 
     def turns(self) -> list[Turn]:
-        """Return who stands in the line now, the first one first."""
+        """Return the turns in the queue, the first one first."""
         return list(self._turns)
 
     def is_of_this_thread(self) -> bool:
-        """Say whether the turn of the calling thread has come."""
-        first = self.turns()[:1]
-        return bool(first) and first[0].thread is threading.current_thread()
+        """Say whether the first turn is one of the calling thread."""
+        return [t.thread for t in self.turns()[:1]] == [threading.current_thread()]
 
     def first_name(self) -> str:
-        """Return the name of the thread whose turn it is, or "" if it has just left."""
+        """Return the name of the thread with the first turn, or "" without one."""
         return "".join(turn.thread.name for turn in self.turns()[:1])
 
     def _remove(self, turn: Turn) -> None:
-        try:
+        with suppress(ValueError):
             self._turns.remove(turn)
-        except ValueError:
-            return
 
 
 class Lock:
@@ -177,36 +172,24 @@ class Lock:
 
 
 class FileLock:
-    """A file that one process at a time may lock; the kernel knows who lives.
-
-    Or several that share it, and keep those away that do not.
+    """A file that one process at a time may lock; the kernel knows which live.
 
     Used by one thread at a time. The file stays open between two turns, and for the
-    process that opened it only: a lock is shared with whoever inherits its descriptor.
+    process that opened it only: an inherited descriptor would share the lock.
 
     Args:
         path: The file.
-        flags: How it is opened.
-        shared: Lock it together with others who share it.
+        flags: Flags of `os.open`.
     """
 
     #: Also of an object whose copy failed half-way.
     _file: FileIO | None = None
 
-    def __init__(
-        self,
-        path: Path,
-        flags: int = os.O_RDWR | os.O_CREAT,
-        *,
-        shared: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         self.path = path
-        self._name = os.fspath(path)
         self._flags = flags
-        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        self._status: os.stat_result | None = None
         self._pid = os.getpid()
-        #: Whether it was asked for since `free`, and so may be held.
+        #: Whether `take` was called since `free`, so that the lock may be held.
         self._asked = False
         #: Whether it is held since `take`, and `free` has not come to its end.
         self.is_held = False
@@ -230,14 +213,14 @@ class FileLock:
             # Said before it is so: an interrupt may come between the two.
             self._asked = True
             try:
-                fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
                     return None
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                if self._is_at_its_path():
+                if self._is_at_its_path(descriptor):
                     self.is_held = True
                     return descriptor
                 # Someone removed or replaced it: other processes lock a new one.
@@ -292,11 +275,8 @@ class FileLock:
         if self._pid != os.getpid():
             self.leave_to_parent()
         if self._file is None or self._file.closed:
-            # Reached by assignment only: what an interrupt stops here closes itself.
-            self._file = FileIO(self._name, "r+", opener=self._opened)
-            self._status = None
-        if self._status is None:
-            self._status = os.fstat(self._file.fileno())
+            # Reached by assignment only: a file that an interrupt stops closes itself.
+            self._file = FileIO(str(self.path), "r+", opener=self._opened)
         return self._file.fileno()
 
     def _close(self) -> None:
@@ -309,12 +289,11 @@ class FileLock:
     def _opened(self, path: str, _: int) -> int:
         return os.open(path, self._flags | os.O_CLOEXEC, 0o600)
 
-    def _is_at_its_path(self) -> bool:
+    def _is_at_its_path(self, descriptor: int) -> bool:
         try:
-            there = os.stat(self._name)  # noqa: PTH116 (a text is quicker)
+            return os.path.samestat(os.stat(self.path), os.fstat(descriptor))  # noqa: PTH116
         except FileNotFoundError:
             return False
-        return self._status is not None and os.path.samestat(there, self._status)
 
 
 #: All whose files a forked child inherits.

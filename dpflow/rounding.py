@@ -15,8 +15,9 @@ import numbers
 import re
 import threading
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from mpmath.ctx_mp import MPContext
@@ -57,6 +58,8 @@ _TEXT_LOW, _TEXT_HIGH = -6, 20
 _DIGITS = (50, 80, 160, 320)
 _AGREE: int = 10**40
 _GUARD = Fraction(1, 10**30)
+#: Decimals of as many digits as a number has.
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def exact(
@@ -217,26 +220,15 @@ def float_down(value: Fraction) -> float:
     return -float_up(-value)
 
 
-class _Contexts(threading.local):
-    """Arithmetic contexts of one thread.
-
-    An mpmath context changes its own precision while it works, so two threads must
-    never share one.
-    """
-
-    def __init__(self) -> None:
-        self.by_digits: dict[int, Any] = {}
-
-    def get(self, digits: int) -> Any:
-        context = self.by_digits.get(digits)
-        if context is None:
-            context = self.by_digits[digits] = MPContext()
-            context.dps = digits
-        return context
-
-
-_contexts = _Contexts()
 _evaluating = threading.RLock()
+
+
+@cache
+def _context(digits: int) -> Any:
+    """Return an arithmetic context, which changes its own precision while it works."""
+    context = MPContext()
+    context.dps = digits
+    return context
 
 
 def to_real(mp: Any, value: Fraction | int) -> Any:
@@ -266,7 +258,8 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
         UnsettledBound: If the value is not finite, or cancels so badly that even 320
             digits do not settle it.
     """
-    # mpmath keeps constants such as log(2) for the whole process, without a lock.
+    # mpmath keeps constants such as log(2) for the whole process without a lock, and
+    # two threads must not share a context.
     with _evaluating:
         return _evaluate(expression)
 
@@ -274,7 +267,7 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
 def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
     previous: Fraction | None = None
     for digits in _DIGITS:
-        context = _contexts.get(digits)
+        context = _context(digits)
         value = expression(context)
         if not context.isfinite(value) or context.im(value) != 0:
             msg = (
@@ -284,8 +277,10 @@ def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
             raise UnsettledBound(msg, name="bound")
         current = to_fraction(context.mpf(value))
         # Two precisions may both have rounded a tiny value to zero.
-        if previous is not None and current != 0 and _agree(previous, current):
-            return current
+        if previous is not None and current != 0:
+            difference = abs(previous - current)
+            if difference * _AGREE <= abs(current):
+                return current
         previous = current
     if previous == 0:
         return previous
@@ -294,10 +289,6 @@ def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
         "but equal. Change a number of the cost or of the budget a little."
     )
     raise UnsettledBound(msg, name="bound")
-
-
-def _agree(first: Fraction, second: Fraction) -> bool:
-    return abs(first - second) * _AGREE <= abs(second)
 
 
 def bound_above(expression: Callable[[Any], Any]) -> Fraction:
@@ -328,21 +319,14 @@ def _decimal_text(value: Fraction, low: int, high: int) -> str:
         places = max(places, count)
     if rest != 1:
         return f"{value.numerator}/{value.denominator}"
-    digits = str(abs(value.numerator) * 10**places // value.denominator)
-    exponent = len(digits) - 1 - places
-    sign = "-" if value < 0 else ""
-    if value and not low <= exponent <= high:
-        mantissa = digits.rstrip("0")
-        point = "." if len(mantissa) > 1 else ""
-        return f"{sign}{mantissa[0]}{point}{mantissa[1:]}e{exponent}"
-    padded = digits.rjust(places + 1, "0")
-    whole, part = padded[: len(padded) - places], padded[len(padded) - places :]
-    part = part.rstrip("0")
-    return f"{sign}{whole}.{part}" if part else f"{sign}{whole}"
+    whole = Decimal(value.numerator * 10**places // value.denominator)
+    number = whole.scaleb(-places, _EXACT).normalize(_EXACT)
+    is_plain = not value or low <= number.adjusted() <= high
+    return f"{number:f}" if is_plain else f"{number:e}".replace("+", "")
 
 
 def number_from_text(text: str) -> Fraction:
-    """Read what `number_text` wrote; anything else is refused as `exact` does."""
+    """Read the text of `number_text`; `exact` refuses any other."""
     return exact(text, name="number")
 
 
@@ -364,19 +348,13 @@ def reading_up(reading: float) -> str:
 def _short(value: Fraction, digits: int, *, up: bool) -> str:
     if value == 0:
         return "0"
-    exponent = (
-        Decimal(value.numerator).adjusted() - Decimal(value.denominator).adjusted()
-    )
-    if abs(value) < _power_of_ten(exponent):
+    above, below = map(Decimal, value.as_integer_ratio())
+    exponent = above.adjusted() - below.adjusted()
+    if abs(value) < Fraction(10) ** exponent:
         exponent -= 1
-    step = _power_of_ten(exponent - digits + 1)
-    ratio = value / step
-    whole = -math.floor(-ratio) if up else math.floor(ratio)
+    step = Fraction(10) ** (exponent - digits + 1)
+    whole = math.ceil(value / step) if up else math.floor(value / step)
     return _decimal_text(whole * step, _PLAIN_LOW, _PLAIN_HIGH)
-
-
-def _power_of_ten(exponent: int) -> Fraction:
-    return Fraction(10**exponent) if exponent >= 0 else Fraction(1, 10**-exponent)
 
 
 def real_or_nan(value: object, kinds: tuple[type, ...]) -> float:

@@ -135,20 +135,3 @@ def test_who_waits_in_a_line_is_called() -> None:
         thread.join()
     assert order == list(range(8))
     assert line.turns() == []
-
-
-def test_who_shares_a_lock_keeps_away_who_does_not(lock: FileLock) -> None:
-    """Two may read at once; who writes has to wait, and they for who writes."""
-    readers = [FileLock(lock.path, os.O_RDONLY, shared=True) for _ in range(2)]
-    try:
-        assert None not in [each.take(ONCE) for each in readers]
-        assert not is_free(lock.path)
-        readers.pop().close()
-        assert not is_free(lock.path)
-        readers[0].free()
-        assert is_free(lock.path)
-        assert lock.take(ONCE) is not None
-        assert readers[0].take(ONCE) is None
-    finally:
-        for each in readers:
-            each.close()

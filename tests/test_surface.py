@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dpflow
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.cli import app
-from dpflow.config import _KEYS, KEY_VARIABLE
+from dpflow.config import KEY_VARIABLE, SETTINGS
 from dpflow.exceptions import PolicyError
 from dpflow.policy import parse_policy, policy_schema
 from dpflow.removed import COMMANDS, FIELDS
@@ -66,7 +66,7 @@ def fields(schema: dict[str, Any]) -> Iterator[str]:
 def surface() -> list[str]:
     """Return a line for each part of the surface, sorted."""
     lines = [*commands(typer.main.get_command(app)), *fields(policy_schema())]
-    lines += [f"setting {name}" for name in (*_KEYS, KEY_VARIABLE)]
+    lines += [f"setting {name}" for name in (*SETTINGS, KEY_VARIABLE)]
     lines += [f"filter {name}" for name in FILTERS]
     lines += [f"odometer {name}" for name in ODOMETERS]
     lines += [
