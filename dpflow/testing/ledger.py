@@ -1,4 +1,4 @@
-"""The ledger of a test: its policies, its noise, its refusals and what was charged."""
+"""The ledger of a test: its policies, noise, refusals and charges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -28,35 +28,36 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.opening import FENCE_VARIABLE
-from dpflow.ledger.views.charges import newest_first
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies, load_policy
 from dpflow.policy.files import is_policy_file
-from dpflow.testing.refusals import Orders
+from dpflow.testing.refusals import ForcedRefusals
+
+_STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeMade:
-    """One execution that was granted, as the journal tells of it.
+    """One granted execution, as the journal describes it.
 
     Attributes:
         step: Name of the step.
-        datasets: Those that it read.
-        flow: The flow that was charged, if any.
-        cost: The worst case that was reserved.
-        state: What became of it; "open" while its body runs.
+        datasets: The datasets of the step.
+        flow: The charged flow, if any.
+        cost: The reserved worst case.
+        state: State of the charge; "open" while the body runs.
         outcome: "completed" or "failed", once it is settled.
-        noise: Who drew the noise.
-        release_key: For people, if the step has one.
-        accounts: The accounts that were charged.
+        noise: The source of the noise.
+        release_key: The release key, if the step has one.
+        accounts: The charged accounts.
     """
 
     step: str
     datasets: tuple[str, ...]
     flow: str | None
     cost: Cost
-    state: Literal["open", "settled", "void", "forfeited"]
+    state: str
     outcome: str | None
     noise: str | None
     release_key: str | None
@@ -65,12 +66,12 @@ class ChargeMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseKept:
-    """One release that the ledger keeps.
+    """One release in the ledger.
 
     Attributes:
         step: Name of the step.
-        key: The release key for people; empty for one that only a flow run replays.
-        value: What the body returned.
+        key: The release key; empty for a release that only a flow run replays.
+        value: The value that the body returned.
     """
 
     step: str
@@ -80,13 +81,12 @@ class ReleaseKept:
 
 
 class LedgerForTests:
-    """What a test can do with the ledger that `dpflow_ledger` gives it."""
+    """The ledger of a test: the value of the fixture `dpflow_ledger`."""
 
-    def __init__(self, folder: Path, orders: Orders) -> None:
+    def __init__(self, folder: Path, refusals: ForcedRefusals) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder / 'ledger.db'}"
-        self._orders = orders
-        self._seeds = Seeds()
+        self._refusals = refusals
 
     @property
     def policies(self) -> Path:
@@ -115,7 +115,7 @@ class LedgerForTests:
         load_policies(self.policies)
 
     def seed(self, seed: int) -> None:
-        """Draw other noise: it is the same for the same seed. The first one is 0."""
+        """Draw the noise of another seed; a test begins with seed 0."""
         self._replace(Seeds(seed=seed))
 
     def silence_noise(self) -> None:
@@ -129,82 +129,74 @@ class LedgerForTests:
             UnknownDataset: If no policy governs it.
         """
         current_project().policies.policy_for(dataset)
-        self._orders.exhausted.add(dataset)
+        self._refusals.exhausted.add(dataset)
 
     def refill(self, dataset: str) -> None:
         """Undo `exhaust`."""
-        self._orders.exhausted.discard(dataset)
+        self._refusals.exhausted.discard(dataset)
 
-    def refuse_next(self, *, times: int = 1, exhausted: bool = True) -> None:
-        """Refuse the next charges, of whatever step.
+    def refuse_next(self, *, times: int = 1) -> None:
+        """Refuse the next charges of all steps as `BudgetExhausted`.
 
         Args:
-            times: How many.
-            exhausted: As `BudgetExhausted`; else as the ledger would: as
-                `BudgetRefused` where the step was never granted so much.
+            times: Number of charges.
         """
         require(times >= 1, f"times must be 1 or more, got {times}")
-        self._orders.next += [exhausted] * times
+        self._refusals.next += times
 
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
-        """Return the executions that were granted, oldest first."""
-        charges: dict[str, list[Entry]] = {}
-        for entry in self._entries(dataset):
-            if entry.charge is not None and entry.kind != "refuse":
-                charges.setdefault(entry.charge, []).append(entry)
+        """Return the granted executions, oldest first."""
+        ends = {entry.charge: entry for entry in self._entries(*_STATES)}
         # No body runs under a run reservation; its steps have their own.
         return [
-            _charge(entries)
-            for entries in charges.values()
-            if entries[0].body.get("covers") is None
+            _charge(entry, ends.get(entry.charge))
+            for entry in self._entries("reserve", dataset=dataset)
+            if entry.body.get("covers") is None
         ]
 
     def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
         """Return the releases that the ledger keeps, with their values, oldest first.
 
-        They are what `release_key` names or a flow run may replay.
+        A release has a release key or may be replayed by its flow run.
         """
         return [
             ReleaseKept(
-                step=found.step,
-                datasets=tuple(found.dataset.split(",")),
-                key=found.key,
+                step=release.step,
+                datasets=tuple(release.dataset.split(",")),
+                key=release.key,
                 value=decode(value),
             )
-            for found, value in reversed(values_kept(self.ledger, dataset))
+            for release, value in reversed(values_kept(self.ledger, dataset))
         ]
 
     def refusals(self, dataset: str | None = None) -> list[str]:
-        """Return the names of the steps that were refused, oldest first."""
-        entries = [e for e in self._entries(dataset) if e.kind == "refuse"]
+        """Return the names of the refused steps, oldest first."""
+        entries = self._entries("refuse", dataset=dataset)
         return [*{entry.charge: str(entry.body["step"]) for entry in entries}.values()]
 
     def spent(self, dataset: str) -> Mapping[str, str]:
-        """Return what a dataset's account has settled, in its theorem's currency."""
+        """Return the settled amount of a dataset's account, in its filter's units."""
         views = ledger_views.accounts(self.ledger, dataset)
         whole = ("dataset", "population")
         return next((view.spent for view in views if view.kind in whole), {})
 
-    def _entries(self, dataset: str | None) -> list[Entry]:
+    def _entries(self, *kinds: str, dataset: str | None = None) -> list[Entry]:
         with self.ledger.storage.read() as reading:
-            if dataset is None:
-                return [*reading.after()]
-            return [*newest_first(reading, [dataset])][::-1]
+            entries = [entry for entry in reading.after() if entry.kind in kinds]
+        return [e for e in entries if dataset in (None, *e.body.get("datasets", ()))]
 
     def _replace(self, seeds: Seeds) -> None:
-        ledger = self.ledger
-        replace_noise(ledger.id, ledger.environment, seeds)
+        replace_noise(self.ledger.id, self.ledger.environment, seeds)
 
 
 @contextmanager
 def opened(folder: Path) -> Iterator[LedgerForTests]:
     """Make the ledger of a test in a folder, and keep every other one closed.
 
-    The environment names it, so that pyproject.toml is not asked, and child processes
-    use it too; their noise is OpenDP's.
+    The environment names it, so that child processes use it, too, with OpenDP's noise.
     """
-    source, orders = _project_policies(), Orders()
-    ours = LedgerForTests(folder, orders)
+    source, refusals = _project_policies(), ForcedRefusals()
+    ours = LedgerForTests(folder, refusals)
     variables = {
         LEDGER_VARIABLE: ours.url,
         POLICIES_VARIABLE: str(ours.policies),
@@ -219,12 +211,12 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
         try:
             pin_ledger(made, ours.policies)
             made.close()
-            for path in [] if source is None else sorted(source.iterdir()):
+            for path in source.iterdir() if source.is_dir() else ():
                 if is_policy_file(path.name):
                     (ours.policies / path.name).write_bytes(path.read_bytes())
             replace_noise(made.id, made.environment, Seeds())
             with mock.patch.multiple(
-                admit, gates_of=orders.gates, refusal_error=orders.error
+                admit, gates_of=refusals.gates, refusal_error=refusals.error
             ):
                 yield ours
         finally:
@@ -232,14 +224,10 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
             forget_projects()
 
 
-def _project_policies() -> Path | None:
-    """Return the folder of the project's policies, if it has one that can be found.
-
-    What names the real ledger is not followed: it may be a Prefect block.
-    """
-    with mock.patch.dict(os.environ, {LEDGER_VARIABLE: "sqlite:///not-asked.db"}):
-        folder = settings().policies
-    return folder if folder.is_dir() else None
+def _project_policies() -> Path:
+    """Return the folder of the project's policies; its ledger's URL is not read."""
+    with mock.patch.dict(os.environ, {LEDGER_VARIABLE: "sqlite:///not-read.db"}):
+        return settings().policies
 
 
 def _contents(source: str | Path | Policy) -> list[bytes]:
@@ -257,20 +245,16 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
     return [each.read_bytes() for each in paths]
 
 
-def _charge(entries: list[Entry]) -> ChargeMade:
-    first = entries[0]
-    states = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
-    ended = [entry for entry in entries if entry.kind in states]
-    state: Any = states[ended[-1].kind] if ended else "open"
-    end = ended[-1].body if ended else {}
+def _charge(made: Entry, ended: Entry | None) -> ChargeMade:
+    end = {} if ended is None else ended.body
     return ChargeMade(
-        step=str(first.body["step"]),
-        datasets=tuple(first.body["datasets"]),
-        flow=first.body["flow"],
-        cost=cost_from_description(first.body["cost"]),
-        state=state,
+        step=str(made.body["step"]),
+        datasets=tuple(made.body["datasets"]),
+        flow=made.body["flow"],
+        cost=cost_from_description(made.body["cost"]),
+        state="open" if ended is None else _STATES[ended.kind],
         outcome=end.get("outcome"),
         noise=end.get("noise"),
-        release_key=first.body["release_key"],
-        accounts=tuple(first.body["accounts"]),
+        release_key=made.body["release_key"],
+        accounts=tuple(made.body["accounts"]),
     )

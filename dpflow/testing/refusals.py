@@ -1,4 +1,4 @@
-"""Refusals that a test orders: they come from the gates, and are journaled as any."""
+"""Refusals that a test orders: the gates refuse, and the journal has the refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = ("dataset", "partition", "population")
 
 
 class _Exhausted(Gate):
-    """A gate that has nothing left, whatever its tally says."""
+    """A gate without a remaining budget, for any tally."""
 
     def admits(self, asked: Tally) -> bool:
         """Refuse."""
@@ -25,46 +25,38 @@ class _Exhausted(Gate):
         return False
 
     def left(self) -> Tally | None:
-        """Return nothing, if the theorem has a box."""
+        """Return zero, if the theorem has a remaining amount."""
         return None if Gate.left(self) is None else self.rule.zero()
 
 
 @dataclass(slots=True)
-class Orders:
-    """What a test wants refused.
+class ForcedRefusals:
+    """Charges that a test wants refused.
 
     Attributes:
-        exhausted: Datasets that have nothing left.
-        next: Of each of the next charges that are refused, whether as exhausted.
-        given: What was answered, by reservation.
+        exhausted: Datasets without a remaining budget.
+        next: Number of further charges to refuse.
+        refused: Reservations of that number; the ledger may decide one again.
     """
 
     exhausted: set[str] = field(default_factory=set)
-    next: list[bool] = field(default_factory=list)
-    given: dict[str, bool] = field(default_factory=dict)
-
-    def of(self, request: Request) -> bool | None:
-        """Return whether a step is refused as exhausted; None if it is not refused.
-
-        The answer to a reservation stays, for the ledger may decide it again.
-        """
-        if self.exhausted & {*request.locked}:
-            return True
-        if self.next and request.reservation not in self.given:
-            self.given[request.reservation] = self.next.pop(0)
-        return self.given.get(request.reservation)
+    next: int = 0
+    refused: set[str] = field(default_factory=set)
 
     def gates(
         self, state: State, request: Request, terms: Sequence[Term]
     ) -> list[Gate]:
-        """Return the gates of a step, without a budget where ordered."""
+        """Return the gates of a step, exhausted where a refusal is forced."""
         gates = gates_of(state, request, terms)
-        if self.of(request) is None:
+        if self.next and request.reservation not in self.refused:
+            self.next -= 1
+            self.refused.add(request.reservation)
+        exhausted = not self.exhausted.isdisjoint(request.locked)
+        if not exhausted and request.reservation not in self.refused:
             return gates
         return [_Exhausted(*g) if g.kind in _WHOLE else g for g in gates]
 
     def error(self, refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
-        """Build the error of a refusal, of the kind that was ordered."""
-        if isinstance(refusal.account, _Exhausted) and self.of(refusal.request):
-            kind = BudgetExhausted
-        return refusal_error(refusal, kind)
+        """Build the error of a refusal; a forced one is `BudgetExhausted`."""
+        forced = isinstance(refusal.account, _Exhausted)
+        return refusal_error(refusal, BudgetExhausted if forced else kind)
