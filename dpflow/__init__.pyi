@@ -19,7 +19,6 @@ from dpflow.accounting.costs.notions import PureDP as PureDP
 from dpflow.accounting.costs.outcomes import OutputDP as OutputDP
 from dpflow.accounting.costs.refined import Refined as Refined
 from dpflow.accounting.costs.sparse_vector import SparseVector as SparseVector
-from dpflow.accuracy.estimate import Estimate as Estimate
 from dpflow.bounding.contributions import Clip as Clip
 from dpflow.bounding.contributions import Contributions as Contributions
 from dpflow.exceptions import BudgetExhausted as BudgetExhausted
@@ -32,6 +31,7 @@ from dpflow.guard.iterations import iterations as iterations
 from dpflow.guard.plain import guarded as guarded
 from dpflow.guard.plain import spend as spend
 from dpflow.guard.run import reserve_run as reserve_run
+from dpflow.noise.estimate import Estimate as Estimate
 from dpflow.policy import Policy as Policy
 from dpflow.policy import load_policy as load_policy
 from dpflow.prefect.flow import dp_flow as dp_flow

@@ -31,7 +31,7 @@ ROOMS = [
     "rounding",
     "libraries",
     "notebook",
-    "accuracy",
+    "coverage",
     "accounting.costs",
     "accounting.curves",
     "accounting.rules",

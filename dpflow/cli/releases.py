@@ -51,9 +51,9 @@ def show(name: str) -> Answer:
 
     Example: `dpflow releases show revenue/2026-W05`
     """
-    from dpflow.accuracy.estimate import Estimate
     from dpflow.ledger.codec import decode
     from dpflow.ledger.views.releases import release_value
+    from dpflow.noise.estimate import Estimate
 
     with project_ledger() as (_, ledger):
         found, text = release_value(ledger, name)

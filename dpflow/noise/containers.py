@@ -51,7 +51,7 @@ _ACCEPTED = (
 
 def take_apart(value: Any) -> Parts:
     """Return the numbers in a value, and how to put noisy ones in their place."""
-    name = _type_name(value)
+    name = _name(type(value))
     take = _TAKERS.get("Arrow" if _ARROW_ARRAY.fullmatch(name) else name)
     if take is not None:
         return take(value)
@@ -71,21 +71,17 @@ def take_apart(value: Any) -> Parts:
 def plain_number(value: object) -> int | float | None:
     """Return a plain int or float for any scalar that is one, else None."""
     # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
     if not comes_from(value, "numpy"):
         return None
     import numpy as np  # noqa: PLC0415
 
-    if not isinstance(value, np.generic) or isinstance(value, np.timedelta64):
+    scalar: Any = value
+    is_number = isinstance(scalar, np.number) and not isinstance(scalar, np.timedelta64)
+    if not is_number or not _fits_float(scalar.dtype):
         return None
-    if value.dtype.kind == "b" or not _fits_float(value.dtype):
-        return None
-    plain: int | float = value.item()
+    plain: int | float = scalar.item()
     return plain
 
 
@@ -247,13 +243,13 @@ def _take_polars(series: Any) -> Parts:
 
 def _take_polars_frame(frame: Any) -> Parts:
     """Take the numbers of a polars frame; its other columns are labels."""
-    kinds = {name: str(dtype) for name, dtype in frame.schema.items()}
-    names = [n for n in kinds if frame[n].dtype.is_numeric() or kinds[n] == "Boolean"]
+    names = []
     for name, dtype in frame.schema.items():
-        if name not in names and dtype.base_type().__name__ not in _POLARS_LABELS:
-            raise refused(
-                frame, f"it has a column of dtype {bare_type(dtype)}", _COLUMNS_TAKEN
-            )
+        if dtype.is_numeric() or str(dtype) == "Boolean":
+            names.append(name)
+        elif dtype.base_type().__name__ not in _POLARS_LABELS:
+            what = f"it has a column of dtype {bare_type(dtype)}"
+            raise refused(frame, what, _COLUMNS_TAKEN)
     numbers, rebuild = _take_together([_take_polars(frame[name]) for name in names])
     return numbers, lambda noisy: frame.with_columns(rebuild(noisy))
 
@@ -336,9 +332,8 @@ def _take_table(table: Any) -> Parts:
         if any(has(kind) for has in numbers):
             places.append(place)
         elif not any(is_label(kind) for is_label in labels):
-            raise refused(
-                table, f"it has a column of type {bare_type(kind)}", _COLUMNS_TAKEN
-            )
+            what = f"it has a column of type {bare_type(kind)}"
+            raise refused(table, what, _COLUMNS_TAKEN)
     taken, rebuild = _take_together([_take_arrow(table.column(p)) for p in places])
 
     def rebuild_table(noisy: list[float]) -> Any:
@@ -392,10 +387,6 @@ def refused(value: object, what: str, todo: str) -> ReleaseError:
     return PublicError(msg, type_name=name)
 
 
-def _type_name(value: object) -> str:
-    return _name(type(value))
-
-
 def _name(kind: type) -> str:
     if kind.__module__ == "builtins":
         return kind.__name__
@@ -404,7 +395,7 @@ def _name(kind: type) -> str:
 
 def _todo(value: object) -> str:
     """Say what to do with a value of a type that is not accepted."""
-    if _type_name(value) in {"bool", "numpy bool", "numpy bool_"}:
+    if _name(type(value)) in {"bool", "numpy bool", "numpy bool_"}:
         return "Count with ints 0 and 1, or use randomised response"
     if value is None:
         return (

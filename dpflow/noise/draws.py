@@ -127,17 +127,6 @@ def is_imported() -> bool:
     return sys.modules.get("opendp.measurements") is not None
 
 
-def load() -> None:
-    """Load what draws the noise, so that nothing is left to fail in a charged body.
-
-    Python's own lock keeps other threads from seeing it loaded by half.
-
-    Raises:
-        ReleaseError: If it is not installed.
-    """
-    _opendp()
-
-
 def integer_laplace(scale: Fraction, count: int) -> list[int]:
     """Draw integers k with probabilities proportional to exp(-abs(k) / scale).
 
@@ -148,8 +137,7 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
     Raises:
         ReleaseError: If the scale is out of range, or OpenDP is missing or fails.
     """
-    noise: list[int] = _noisy("steps", _steps(scale), [0] * count)
-    return noise
+    return _noisy("steps", whole_scale(scale), [0] * count)
 
 
 def whole_laplace(scale: Fraction) -> int:
@@ -157,7 +145,7 @@ def whole_laplace(scale: Fraction) -> int:
     return integer_laplace(scale, 1)[0]
 
 
-def _steps(scale: Fraction) -> float:
+def whole_scale(scale: Fraction) -> float:
     """Return the scale of integer noise as a float, rounded up."""
     rounded = float_up(scale)
     if not 0 < rounded <= LARGEST_STEPS:
@@ -174,7 +162,7 @@ def _whole(mechanism: str, scale: Fraction) -> Sampler:
 
     Its prices fall with the scale, so that rounding the scale up is safe.
     """
-    rounded = _steps(scale)
+    rounded = whole_scale(scale)
 
     def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
         if any(isinstance(number, float | Millionths) for number in numbers):
@@ -218,61 +206,48 @@ def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
     stream = replaced_stream()
     if stream is not None:
         return stream.noisy(mechanism, scale, numbers)
-    return _invoke(_measurements.make(mechanism, scale), numbers)
-
-
-def _invoke(measurement: Any, numbers: list[Any]) -> list[Any]:
-    failure = None
+    # OpenDP does not promise that several threads may call one measurement.
+    measurement = _measurement(mechanism, scale, threading.get_ident())
     try:
         noisy: list[Any] = measurement(numbers)
     except Exception as error:  # noqa: BLE001
         failure = public_name(type(error))
+    else:
+        return noisy
     # Raised outside the handler: OpenDP's message may quote the value, and an error
     # raised inside would carry it along as its context.
-    if failure is not None:
-        msg = (
-            f"OpenDP failed to draw noise ({failure}); its text is withheld because it "
-            "may hold private data. The charge stands."
-        )
-        raise PublicError(msg, error_type=failure)
-    return noisy
+    msg = (
+        f"OpenDP failed to draw noise ({failure}); its text is withheld because it "
+        "may hold private data. The charge stands."
+    )
+    raise PublicError(msg, error_type=failure)
 
 
-class _Measurements(threading.local):
-    """OpenDP measurements of one thread.
+@lru_cache(maxsize=512)
+def _measurement(mechanism: str, scale: float, _thread: int) -> Any:
+    """Build the OpenDP measurement of a mechanism on vectors, for one thread.
 
-    OpenDP does not promise that one measurement may be called from several threads at
-    once, and Prefect runs tasks in thread pools; making one takes well under a
-    millisecond, so each thread makes its own.
+    A mechanism in steps adds integers. A single number is a vector of length one, where
+    the norms agree. The grid is left at OpenDP's default, its finest.
     """
-
-    def __init__(self) -> None:
-        self.make = lru_cache(maxsize=64)(_make_measurement)
-
-
-def _make_measurement(mechanism: str, scale: float) -> Any:
-    """Build the OpenDP measurement of a mechanism on vectors.
-
-    Of floats, or of integers for noise in whole steps. A single number is a vector of
-    length one, where the norms agree. The grid is left at OpenDP's default, its finest.
-    """
-    mod, domains, metrics, made = _opendp()
+    mod, domains, metrics, made = load()
     mod.enable_features("contrib")
-    whole = domains.vector_domain(domains.atom_domain(T="i64"))
-    if mechanism == "steps":
-        return made.make_laplace(whole, metrics.l1_distance(T="i64"), scale=scale)
-    if mechanism == "gaussian steps":
-        return made.make_gaussian(whole, metrics.l2_distance(T="i64"), scale=scale)
-    domain = domains.vector_domain(domains.atom_domain(T=float, nan=False))
-    if mechanism == "laplace":
-        return made.make_laplace(domain, metrics.l1_distance(T=float), scale=scale)
-    return made.make_gaussian(domain, metrics.l2_distance(T=float), scale=scale)
+    kind: Any = "i64" if mechanism.endswith("steps") else float
+    options = {"nan": False} if kind is float else {}
+    vectors = domains.vector_domain(domains.atom_domain(T=kind, **options))
+    if mechanism.startswith("gaussian"):
+        return made.make_gaussian(vectors, metrics.l2_distance(T=kind), scale=scale)
+    return made.make_laplace(vectors, metrics.l1_distance(T=kind), scale=scale)
 
 
-_measurements = _Measurements()
+def load() -> tuple[Any, Any, Any, Any]:
+    """Load OpenDP, so that this cannot fail in a charged body.
 
+    Python's own lock keeps other threads from a half-loaded library.
 
-def _opendp() -> tuple[Any, Any, Any, Any]:
+    Raises:
+        ReleaseError: If it is not installed.
+    """
     # Not with this module: it loads a library of 275 MB. Nor by its prelude, which
     # loads scikit-learn and polars where they are, in ten times the time.
     try:

@@ -23,15 +23,10 @@ from mpmath.ctx_mp import MPContext
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
-from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
 from dpflow.exceptions import PublicError
+from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule
 from dpflow.noise.containers import MILLION, Millionths, check_number, one_number
-from dpflow.noise.draws import (
-    LARGEST_STEPS,
-    Sampler,
-    sampler_for,
-    whole_laplace,
-)
+from dpflow.noise.draws import Sampler, sampler_for, whole_laplace, whole_scale
 from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.sources import random_bytes
 from dpflow.rounding import Number, float_up, to_fraction, to_real
@@ -216,12 +211,7 @@ def laplace_answers(
 def _steps_of(cost: Refined) -> list[Fraction]:
     """Return the scales of the draws in steps, rounded up to floats."""
     widened = Fraction(GRID + ADDED) / cost.finest.sensitivity
-    scales = [Fraction(float_up(scale * widened)) for scale in cost.spreads]
-    if scales[0] > LARGEST_STEPS:
-        most = f"{float(LARGEST_STEPS / widened):g}"
-        msg = f"{cost!r} draws too much noise; its largest scale is {most}"
-        raise PublicError(msg, mechanism=cost.mechanism)
-    return scales
+    return [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
 
 
 def coarsened(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
@@ -251,11 +241,12 @@ def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
     """
     mp: Any = MPContext()
     mp.dps = int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS
-    ratios = []
-    for scale in (fine, coarse):
+
+    def weight(scale: Fraction) -> Any:
         each = -1 / to_real(mp, scale)
-        ratios.append(mp.exp(each) / mp.expm1(each) ** 2)
-    return to_fraction(ratios[0] / ratios[1])
+        return mp.exp(each) / mp.expm1(each) ** 2
+
+    return to_fraction(weight(fine) / weight(coarse))
 
 
 def happens(chance: Callable[[int], Fraction]) -> bool:

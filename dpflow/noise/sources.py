@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 from dpflow.exceptions import ConfigurationError
@@ -76,17 +77,16 @@ class Seeds:
 
     seed: int = 0
     silent: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _made: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _numbers: defaultdict[tuple[str, str], Iterator[int]] = field(
+        default_factory=lambda: defaultdict(count)
+    )
 
     def stream(self, step: str, key: str) -> Stream:
         """Return the stream of the next execution of a step.
 
         It does not depend on what other steps do meanwhile, in whatever order.
         """
-        with self._lock:
-            number = self._made[step, key]
-            self._made[step, key] += 1
+        number = next(self._numbers[step, key])
         return Stream(f"{self.seed}/{step}/{key}/{number}", silent=self.silent)
 
 
@@ -131,8 +131,8 @@ def stream_for(
         step: Name of the step.
         key: Its release key for people.
     """
-    seeds = _seeds.get(ledger) if environment == TEST_ENVIRONMENT else None
-    return None if seeds is None else seeds.stream(step, key)
+    replaced = is_replaced(ledger, environment)
+    return _seeds[ledger].stream(step, key) if replaced else None
 
 
 def is_replaced(ledger: str, environment: str | None) -> bool:

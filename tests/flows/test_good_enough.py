@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accuracy.target import Target
+from dpflow.noise.accuracy import Target
 from dpflow.noise.refining import gaussian_numbers, rule_for
 from flows import data
 from flows.good_enough import CONFIDENCE, COST, WITHIN, one_noise_for_all

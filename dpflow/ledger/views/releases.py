@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger import rows
 from dpflow.ledger.codec import decode
@@ -20,6 +19,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import root_keys
+from dpflow.noise.estimate import Estimate
 
 _PREFIX = "release/"
 #: Of so many releases at once, the charges and values are read.

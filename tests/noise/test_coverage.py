@@ -18,9 +18,9 @@ import pytest
 from scipy import signal
 
 from dpflow import Gaussian, Laplace, Refined
-from dpflow.accuracy.critical import missed
-from dpflow.accuracy.estimate import Estimate
-from dpflow.accuracy.target import StoppingRule, Target, stopping_rule
+from dpflow.coverage import missed
+from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule
+from dpflow.noise.estimate import Estimate
 from dpflow.noise.refining import (
     chance_to_stay,
     gaussian_numbers,
@@ -220,7 +220,7 @@ def test_what_is_missed_is_bounded_by_50_digit_sums(truth, spreads, step):
     """For two draws the bound is exact but for the cells, which only add to it."""
     times, share = 2.1, 0.25
     bound = missed(times, share, spreads, step)
-    from dpflow.accuracy.critical import _cells
+    from dpflow.coverage import _cells
 
     lowest, highest = _cells(spreads, times / share, 50.0 if step else 8.5)
     (place,) = np.nonzero((lowest <= truth) & (truth < highest))[0]

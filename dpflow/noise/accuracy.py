@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from dpflow.accuracy.estimate import Estimate
 from dpflow.exceptions import InvalidCost
+from dpflow.noise.estimate import Estimate
 from dpflow.rounding import Number, exact, float_down, float_up
 
 _LARGEST = Fraction(10**15)
@@ -38,23 +38,18 @@ class Target:
         Raises:
             InvalidCost: If one of them says no distance or no confidence.
         """
-        relative = isinstance(within, str) and within.strip().endswith("%")
-        size = exact(_plain(within), name="within", low=_LEAST, high=_LARGEST)
-        surely = exact(
-            _plain(confidence),
-            name="confidence",
-            low=Fraction(1, 2),
-            high=1 - Fraction(1, 10**9),
-        )
-        return cls(size, relative, surely)
+        distance, relative = _plain(within)
+        size = exact(distance, name="within", low=_LEAST, high=_LARGEST)
+        low, high = Fraction(1, 2), 1 - Fraction(1, 10**9)
+        share = exact(_plain(confidence)[0], name="confidence", low=low, high=high)
+        return cls(size, relative, share)
 
 
-def _plain(number: Number) -> Number:
-    """Return a share in place of a percentage."""
+def _plain(number: Number) -> tuple[Number, bool]:
+    """Return a number, or a percentage as a share; and whether it was one."""
     if isinstance(number, str) and number.strip().endswith("%"):
-        share = exact(number.strip()[:-1], name="a percentage")
-        return share / 100
-    return number
+        return exact(number.strip()[:-1], name="a percentage") / 100, True
+    return number, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +108,15 @@ def stopping_rule(
     the end holds the true one with the confidence, whatever that is
     (docs/derivations/accuracy.md#coverage-of-the-stopping-rule).
     """
-    # It takes numpy and scipy, which nobody needs who does not refine.
-    from dpflow.accuracy.critical import factor  # noqa: PLC0415
+    # It loads numpy and scipy, which only refining needs.
+    from dpflow.coverage import factor  # noqa: PLC0415
 
     share = target.size if target.relative else None
     grid, outside = float_up(step), 1 - target.confidence
     times = factor(tuple(map(float, spreads)), share, outside, grid)
-    halves = tuple(_up(times * float_up(spread) + 2 * grid) for spread in spreads)
+    widths = (times * float_up(spread) + 2 * grid for spread in spreads)
+    halves = tuple(math.nextafter(width, math.inf) for width in widths)
     if not all(math.isfinite(half) for half in halves):
         msg = f"within {target.size} has no finite interval at such noise"
         raise InvalidCost(msg, name="within", value=str(target.size))
     return StoppingRule(target, halves)
-
-
-def _up(number: float) -> float:
-    return math.nextafter(number, math.inf)

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.accuracy.target import StoppingRule, Target
 from dpflow.exceptions import InvalidCost
+from dpflow.noise.accuracy import StoppingRule, Target
 
 pytestmark = pytest.mark.quick
 

@@ -96,7 +96,7 @@ def missed(
     which continuous noise stands for noise on the grid; integrals by Gauss's rule,
     whose error `factor` leaves room for.
 
-    Checked by: tests/accuracy/test_critical.py.
+    Checked by: tests/noise/test_coverage.py.
     """
     ends = factor / share
     law = _LAPLACE if step else _GAUSSIAN
