@@ -3,7 +3,7 @@
 Following an entry calls it again and compares. What each kind does to an account's
 (settled, held), for the amount a of its posting and what its charge holds there:
 
-    open, tighten, freeze, unfreeze, refuse, resume, withdraw, checkpoint    nothing
+    open, tighten, freeze, unfreeze, refuse, resume, withdraw, checkpoint, pay nothing
     reserve             held + a (nothing, if the run's reservation held it already)
     settle              held - what the charge holds, settled + a; a is all that it
                         holds, unless `may_return`
@@ -342,6 +342,18 @@ def _repair(state: State, draft: Entry, rows: Rows) -> None:
         _name_book(state, book, rows, draft.body["flows"].get(book, ()))
 
 
+def _pay(state: State, draft: Entry, rows: Rows) -> None:
+    """Note the newest step for which the people of an account were charged."""
+    name, charge = str(draft.body["people"]), _open_charge(state, draft)
+    row, paid = state.row(f"people/{name}"), charge.made.amounts.get(name, ())
+    # The first step makes the store, which its charge pays.
+    if not (any(paid) if row is None else paid):
+        what = f"it charges people of {name!r}, whose budgets no charge paid"
+        raise JournalError(what)
+    first = charge.id if row is None else row["first"]
+    rows[f"people/{name}"] = {"first": first, "newest": charge.id}
+
+
 class Kind(NamedTuple):
     """What the entries of a kind do.
 
@@ -401,6 +413,7 @@ KINDS: Mapping[str, Kind] = {
     "void": _END._replace(ends="void"),
     "forfeit": _END._replace(settles=True, ends="forfeited", often=False),
     "seal": _END._replace(ends="sealed"),
+    "pay": Kind(_pay, frozenset({"people"}), told=True, often=True),
     "adjust": _BY_HAND._replace(
         also=_adjust, facts=frozenset({"evidence", "overdrawn"})
     ),

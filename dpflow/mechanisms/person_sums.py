@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.rules.individual import PersonBudgets
-from dpflow.exceptions import PublicError
+from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
+from dpflow.exceptions import LedgerError, PublicError
+from dpflow.guard.person_budgets import people_folder
 from dpflow.mechanisms.drawn import claimed
-from dpflow.mechanisms.person_stores import person_store, store_errors_shown
 from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw
-from dpflow.people import gaussian_costs
+from dpflow.people import PersonStore, gaussian_costs
 from dpflow.rounding import Number
 
 
@@ -68,12 +68,23 @@ def person_sum(
     width = 1 if rows.ndim == 1 else rows.shape[1]
     ids, sums = _by_person(people, rows.reshape(len(rows), width))
     execution, _ = claimed("person_sum()", PersonBudgets, relation="add-or-remove")
-    with execution.drawing(), store_errors_shown(), person_store(execution) as store:
-        clipped = clip.apply(sums)
-        costs = gaussian_costs(store.bound, clipped.squares(), sigma=sigma)
-        total = clipped.total(store.reserve(costs, ids))
-        found = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
-        return found[0] if rows.ndim == 1 else found
+    clipped, project = clip.apply(sums), execution.project
+
+    def costs(bound: IndividualBound) -> Floats:
+        return gaussian_costs(bound, clipped.squares(), sigma=sigma)
+
+    try:
+        folder = people_folder(project.settings)
+        store = PersonStore(project.ledger, execution.request.reservation, folder)
+        mask = store.reserve(ids, costs)
+    except LedgerError as error:
+        # Its text names no person.
+        msg = f"{type(error).__name__}: {error.message}"
+        raise PublicError(msg) from None
+    total = clipped.total(mask)
+    with execution.drawing():
+        noisy = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
+    return noisy[0] if rows.ndim == 1 else noisy
 
 
 def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:

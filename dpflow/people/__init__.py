@@ -28,7 +28,7 @@ from dpflow.people.costs import (
     squared_norms,
 )
 from dpflow.people.state import PrivateMask, PrivateTally
-from dpflow.people.store import PersonStore, create_store, open_store
+from dpflow.people.store import PersonStore
 
 __all__ = [
     "PersonBudgets",
@@ -36,9 +36,7 @@ __all__ = [
     "PrivateMask",
     "PrivateTally",
     "clip_rows",
-    "create_store",
     "gaussian_costs",
-    "open_store",
     "sampled_gaussian_costs",
     "squared_norms",
 ]

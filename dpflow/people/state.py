@@ -183,14 +183,14 @@ class PrivateTally(Withheld):
         return self._left.astype("<f8", copy=False).data.cast("B")
 
     @classmethod
-    def from_store(cls, bound: IndividualBound, left: bytearray) -> PrivateTally:
-        """Rebuild a tally on bytes that `to_store` gave, which it takes over.
+    def from_store(cls, bound: IndividualBound, left: bytes) -> PrivateTally:
+        """Rebuild a tally from the bytes of `to_store`.
 
         Raises:
             LedgerCorrupt: If they are no tally under this bound.
         """
         tally = cls(bound, people=1)
-        values = np.frombuffer(left, "<f8").astype(np.float64, copy=False)
+        values = np.frombuffer(left, "<f8").astype(np.float64)
         blocks = range(0, values.size, _BLOCK)
         if not all(_is_whole(values[at : at + _BLOCK], tally._limit) for at in blocks):
             msg = (

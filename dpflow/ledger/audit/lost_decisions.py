@@ -85,7 +85,7 @@ def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
 def perhaps_lost(gone: Sequence[Line]) -> tuple[LostRelease, ...]:
     """Return what may have been kept of the charges that a ledger lacks."""
     runs = {line.charge: line.run for line in gone if line.kind == "reserve"}
-    books = {line.charge: line.books for line in gone}
+    books = {line.charge: line.books for line in gone if line.books}
     return tuple(
         LostRelease(reservation=name, dataset=",".join(books[name]), run=run)
         for name, run in runs.items()
