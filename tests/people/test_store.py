@@ -130,7 +130,7 @@ def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
         charges = [each._charge for each in (paid, nothing)]
         ledger.settle(charges[1])
         for charge in ("nobody", charges[1]):
-            with pytest.raises(LedgerError, match="nobody made|is settled"):
+            with pytest.raises(LedgerError, match="it is about charge"):
                 ledger.ask(Pay(account="shop#1", charge=charge, before=charges[0]))
         with pytest.raises(LedgerError, match="no charge paid"):
             ledger.ask(Pay(account="shop#2", charge=charges[0], before=None))
