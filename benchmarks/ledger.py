@@ -39,6 +39,7 @@ from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.config import NO_WITNESS
 from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.entry import Columns, Entry, written
 from dpflow.ledger.journal import after
 from dpflow.ledger.records import Request
@@ -369,7 +370,7 @@ def combined(place: Place, threads: int, seconds: float, goals: Goals) -> None:
     charge(ledger, one)
 
     def alone(made: Request) -> object:
-        return ledger.reserve_many([made])
+        return ledger.ask_all([Reserve(request=made)])
 
     served = {"each alone": [0] * threads, "combined": [0] * threads}
     batches = Batches(ledger)

@@ -10,7 +10,6 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import (
     LOCK_NAME,
     create_ledger,
-    is_postgres,
     open_ledger,
     pin_ledger,
     pinned_id,
@@ -18,6 +17,7 @@ from dpflow.ledger.opening import (
     sqlite_path,
     storage_at,
 )
+from dpflow.ledger.storage.base import is_postgres
 
 __all__ = [
     "LOCK_NAME",

@@ -1,6 +1,9 @@
-"""What cannot be read in a ledger is damage, and told in dpflow's words."""
+"""Errors for what cannot be right in a ledger."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 
@@ -8,8 +11,19 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-class Readable:
-    """Runs a block that reads a ledger; a step's value survives its damage.
+def damaged(what: str, place: str) -> LedgerCorrupt:
+    """Make the error for an entry that is not what it should be."""
+    msg = (
+        f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
+        f"{what[1:]}. Nothing was charged. `dpflow ledger verify` shows all of it; "
+        "restore a backup before any further step."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+@contextmanager
+def readable(place: str) -> Iterator[None]:
+    """Run a block that reads a ledger; a step's value survives the ledger's damage.
 
     Args:
         place: The ledger, for messages.
@@ -17,19 +31,10 @@ class Readable:
     Raises:
         LedgerCorrupt: If something in the ledger is not what it should be.
     """
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        """Begin the block."""
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        """Tell of damage, if that is what ended the block."""
-        if isinstance(error, DpflowError) or not isinstance(error, UNREADABLE):
-            return
-        msg = (
-            f"the ledger {self._place} holds something that cannot be read: it is "
-            f"damaged, or dpflow erred ({error!r:.80}). Nothing was changed."
-        )
-        raise LedgerCorrupt(msg, ledger=self._place) from error
+    try:
+        yield
+    except DpflowError:
+        raise
+    except UNREADABLE as error:
+        what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+        raise damaged(what, place) from error

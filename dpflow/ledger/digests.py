@@ -10,7 +10,7 @@ import hmac
 from contextlib import suppress
 
 from dpflow.exceptions import LedgerError, ReleaseError
-from dpflow.ledger.damage import Readable
+from dpflow.ledger.damage import readable
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.storage.storage import Storage
 
@@ -29,7 +29,7 @@ class Digests:
     def of(self, *parts: object) -> str:
         """Return the digest of what identifies something."""
         if self._secret is None:
-            with self._storage.read() as reading, Readable(self._storage.place):
+            with self._storage.read() as reading, readable(self._storage.place):
                 self._secret = reading.secret()
         return hmac.digest(
             self._secret, canonical(list(parts)).encode(), "sha256"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpflow.exceptions import LedgerCorrupt, LedgerError
-from dpflow.ledger.damage import UNREADABLE
+from dpflow.exceptions import LedgerError
+from dpflow.ledger.damage import UNREADABLE, damaged
 from dpflow.ledger.decision.checks import check
 from dpflow.ledger.entry import Entry, JournalError
 from dpflow.ledger.journal import follow
@@ -62,7 +62,7 @@ class Trail:
             found, known = state.numbers.get(key, 0), self._newest[key]
             if found < known:
                 what = f"{key} is as entry {found} left it, and {known} moved it since"
-                raise disagreement(what, reading.place)
+                raise damaged(what, reading.place)
 
     def _note(self, entries: Iterable[Entry]) -> None:
         if len(self._newest) > _REMEMBERED:
@@ -126,13 +126,13 @@ class Trail:
         entries = [*reading.after(number, number + most, told)]
         if not entries and reading.head() != self._at:
             what = f"entry {number} is another one than before, or is not there"
-            raise disagreement(what, reading.place)
+            raise damaged(what, reading.place)
         if not entries:
             return False
         try:
             follow_all(reading, entries)
         except JournalError as error:
-            raise disagreement(str(error), reading.place) from error
+            raise damaged(str(error), reading.place) from error
         self._at = entries[-1].number, entries[-1].hash
         self._note(entries)
         return reading.head()[0] > self._at[0]
@@ -167,14 +167,3 @@ def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
                 f"{key} is as entry {number} left it, and {named[key]} moved it since"
             )
             raise JournalError(what)
-
-
-def disagreement(problem: str, place: str) -> LedgerCorrupt:
-    """Return the error for a ledger whose newest entries cannot be right."""
-    msg = (
-        f"the ledger {place} does not agree with its journal. {problem[:1].upper()}"
-        f"{problem[1:]}. Someone edited the ledger, or it is damaged. Nothing was "
-        "charged. `dpflow ledger verify` shows all of it; restore a backup before any "
-        "further step."
-    )
-    return LedgerCorrupt(msg, ledger=place)

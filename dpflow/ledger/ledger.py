@@ -1,8 +1,8 @@
-"""The shell around every decision: load, decide, store.
+"""The shell around every decision: load, decide, store, witness.
 
 Every operation is a command in one transaction. A step may run only after `reserve`
-answered `Granted`, of which the witness was told; a charge that nobody settles stays in
-full, for ever.
+answered `Granted`, which is after the witness has the charge. A charge that is never
+settled stays in full, permanently.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Outcome
 from dpflow.exceptions import (
-    ConfigurationError,
     DpflowError,
     LedgerCorrupt,
     LedgerError,
     LedgerUnavailable,
 )
 from dpflow.ledger.combiner import Combiner
-from dpflow.ledger.damage import Readable
+from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.digests import Digests
@@ -41,7 +40,7 @@ from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch, is_told
 from dpflow.solving import NotSolved, only_solved
 
-#: So often a transaction ends to solve a number; the next one solves it inside.
+#: After so many transactions that ended to solve a number, the next solves it inside.
 _LOOKUPS = 3
 
 
@@ -50,9 +49,8 @@ class Ledger:
 
     Args:
         storage: Where it is kept.
-        owners: Who holds what.
+        owners: Liveness of the processes that hold charges.
         witness: Makes its witness; None if it was waived.
-        environment: What this process runs in; a ledger of another one is refused.
         conditions: How requests are decided.
     """
 
@@ -62,7 +60,6 @@ class Ledger:
         owners: Liveness,
         witness: WitnessAt | None = None,
         *,
-        environment: str | None = None,
         conditions: Conditions | None = None,
     ) -> None:
         self.storage = storage
@@ -71,9 +68,7 @@ class Ledger:
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = storage.identity
-        check_environment(storage.place, self.environment, environment)
-        told = None if witness is None else witness(self.id)
-        self.watch = Watch(storage.place, told)
+        self.watch = Watch(storage.place, witness and witness(self.id))
         self.digests = Digests(storage)
         self._trail = Trail(storage, self.watch)
         self._combiner = Combiner(self.ask_all)
@@ -87,14 +82,15 @@ class Ledger:
             "applies": self.conditions.applies_policies,
         }
 
-    # What every operation is
+    # Every operation
 
     def ask(self, command: Command) -> Any:
         """Answer one command; an answer that is an error is raised.
 
         Raises:
             DpflowError: If it was refused, or could not be decided.
-            LedgerUnavailable: If the ledger did not answer; nothing is known then.
+            LedgerUnavailable: If the ledger did not answer. Whether it decided is
+                unknown.
         """
         return _raised(self.ask_all([command])[0])
 
@@ -104,104 +100,101 @@ class Ledger:
         Returns:
             An answer for each; one that failed contributes nothing.
         """
+        commands = [c if c.at else replace(c, **self.label()) for c in commands]
         if not commands:
             return []
-        why = self.storage.unwritable
-        if why is not None:
-            return self._kept(commands, why)
-        labelled = [c if c.at else replace(c, **self.label()) for c in commands]
-        return self._told(self._sent(labelled))[: len(commands)]
+        if (why := self.storage.unwritable) is not None:
+            return self._replayed(commands, why)
+        return self._witnessed(self._sent(commands))
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Decide a request without writing the decision."""
+        command = Reserve(request=request, **self.label())
+        if (why := self.storage.unwritable) is not None:
+            replayed: Answer | DpflowError = self._replayed([command], why)[0]
+            return replayed
+        self.watch.claim_sources(command.reads)
+        with self.storage.read() as reading, readable(self.place):
+            state = self._alive(reading.load(command.keys), [command])
+            answer: Answer | DpflowError = self._each(state, [command])[0].answer
+        return answer
 
     def _sent(self, commands: Sequence[Command]) -> list[Decision]:
         """Have commands decided, and again if the outcome is unknown.
 
-        The ids were made before sending, so that asking again, on a fresh connection,
-        either finds the answer or decides anew. Where the ledger was busy, to wait
-        twice as long helps nobody.
+        The ids were made before sending, so that the second attempt, on a fresh
+        connection, either finds the answer or decides anew. It is left out where the
+        ledger was busy: the wait would be twice as long.
         """
         try:
             try:
-                return self._decided(commands, again=False)
+                return self._decided(commands)
             except LedgerUnavailable as error:
                 resent = all(command.resent for command in commands)
                 if "waited" in error.details or not resent:
                     raise
-            return self._decided(commands, again=True)
+            return self._decided([replace(command, again=True) for command in commands])
         except Exception:
             raise
         except BaseException as stopped:
             # An interrupt may have kept a transaction from its end: it ends when
-            # nothing refers to it, and who keeps the interrupt would keep it as well.
+            # nothing refers to it, and a kept interrupt would refer to it.
             clear_frames(stopped.__traceback__)
             raise
 
-    def would_answer(self, request: Request) -> Answer | DpflowError:
-        """Say how a request would be decided now; nothing is kept of it."""
-        command, why = Reserve(request=request, **self.label()), self.storage.unwritable
-        if why is not None:
-            kept: Answer | DpflowError = self._kept([command], why)[0]
-            return kept
-        others = self.watch.governors(request.policies)
-        with self.storage.read() as reading, Readable(self.place):
-            state = self._alive(reading.load(command.keys), [command])
-        with Readable(self.place):
-            found: Answer | DpflowError = self._one(state, command, others).answer
-        return found
-
-    def _decided(self, commands: Sequence[Command], *, again: bool) -> list[Decision]:
-        if again:
-            commands = [replace(command, again=True) for command in commands]
-        others = self.watch.governors([p for c in commands for p in c.reads])
+    def _decided(self, commands: Sequence[Command]) -> list[Decision]:
+        for command in commands:
+            self.watch.claim_sources(command.reads)
         for attempt in count():
             try:
                 with only_solved(active=attempt < _LOOKUPS):
-                    return self._transacted(commands, others)
+                    return self._transacted(commands)
             except TooFar:
                 self._trail.catch_up()
             except NotSolved as missing:
-                # Nobody waits for this: no transaction is open, but perhaps of a
-                # caller that a signal has interrupted.
+                # No transaction is open, but perhaps that of a caller that a signal
+                # has interrupted.
                 with only_solved(active=False):
                     missing.solve()
         raise AssertionError
 
-    def _transacted(
-        self, commands: Sequence[Command], others: Mapping[str, str]
-    ) -> list[Decision]:
+    def _transacted(self, commands: Sequence[Command]) -> list[Decision]:
         """Decide commands in one transaction.
 
         Raises:
             NotSolved: If a number is not solved yet; then nothing was decided.
             TooFar: If more entries are new than are followed within a transaction.
         """
-        with self.storage.write() as transaction, Readable(self.place):
+        with self.storage.write() as transaction, readable(self.place):
             state = self._loaded(transaction, commands)
             try:
-                found = self._each(state, commands, others)
+                decisions = self._each(state, commands)
             except NotSolved:
                 # The same decisions solve all that they need.
-                raise NotSolved(lambda: self._each(state, commands, others)) from None
-            columns = [each.columns for one in found for each in one.entries]
-            kept: dict[str, str | None] = {}
-            for decision in found:
-                kept |= decision.kept
-            if columns:
-                transaction.append(columns, kept)
-        self._trail.went_on(state.head, [each for one in found for each in one.entries])
-        return found
+                raise NotSolved(lambda: self._each(state, commands)) from None
+            if columns := [e.columns for d in decisions for e in d.entries]:
+                values = [item for d in decisions for item in d.kept.items()]
+                transaction.append(columns, dict(values))
+        self._trail.went_on(state.head, [e for d in decisions for e in d.entries])
+        return decisions
 
-    def _each(
-        self, state: State, commands: Iterable[Command], others: Mapping[str, str]
-    ) -> list[Decision]:
-        """Decide commands one after another."""
-        found: list[Decision] = []
+    def _each(self, state: State, commands: Iterable[Command]) -> list[Decision]:
+        """Decide commands one after another; one that fails contributes nothing."""
+        decisions: list[Decision] = []
         for command in commands:
-            found.append(self._one(state, command, others))
-            state = found[-1].state
-        return found
+            try:
+                self.watch.check_sources(command.reads)
+                decision = command.decide(state)
+            except (LedgerUnavailable, LedgerCorrupt):
+                raise
+            except DpflowError as error:
+                decision = Decision(state, command, error)
+            decisions.append(decision)
+            state = decision.state
+        return decisions
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
-        """Load what commands need, checked against the witness where one is guarded."""
+        """Load the keys of commands, checked against the witness if one is guarded."""
 
         def needs(state: State) -> Iterator[str]:
             yield "repairs"
@@ -220,53 +213,41 @@ class Ledger:
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
-        """Add which owners of open charges still run, of those that matter here."""
+        """Add the living owners of those open charges that matter to commands."""
         names = (name for c in commands for name in c.charges_met(state) if name)
         met = [state.charge(name) for name in names]
         others = {c.owner for c in met if c is not None and c.state == "open"}
-        if not others and len(commands) == 1:
-            return state
-        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-        living = {each for each in others - asking if self.owners.alive(each)}
-        state.alive = asking | living
+        if others or len(commands) > 1:
+            asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+            living = {owner for owner in others - asking if self.owners.alive(owner)}
+            state.alive = asking | living
         return state
 
-    def _one(
-        self, state: State, command: Command, others: Mapping[str, str]
-    ) -> Decision:
-        """Decide one command; one that fails contributes nothing."""
+    def _witnessed(self, decisions: Sequence[Decision]) -> list[Any]:
+        """Return the answers once the witness has the entries, and not before."""
         try:
-            if others:
-                self.watch.check_sources(command.reads, others)
-            return command.decide(state)
-        except (LedgerUnavailable, LedgerCorrupt):
-            raise
-        except DpflowError as error:
-            return Decision(state, command, error)
-
-    def _told(self, found: Sequence[Decision]) -> list[Any]:
-        """Tell the witness what was decided; a body may start only after that."""
-        try:
-            self.watch.tell([entry for each in found for entry in _news(each)])
+            self.watch.tell([entry for each in decisions for entry in _news(each)])
         except LedgerError as error:
-            return [self._untold(each, error) for each in found]
-        return [each.answer for each in found]
+            return [self._unwitnessed(each, error) for each in decisions]
+        return [each.answer for each in decisions]
 
-    def _untold(self, found: Decision, error: LedgerError) -> Any:
-        """Give a charge back of which the witness could not be told.
+    def _unwitnessed(self, decision: Decision, error: LedgerError) -> Any:
+        """Give a charge back that the witness does not have.
 
-        No body has started. Of anything else that was decided the witness hears when
-        it is enrolled anew.
+        No body has started. The witness gets every other decision when it is enrolled
+        anew.
         """
-        if isinstance(found.answer, Granted):
+        if isinstance(decision.answer, Granted):
             with suppress(DpflowError):
-                self.void(found.answer.reservation, reason="not witnessed")
-        elif not any(map(is_told, _news(found))):
-            return found.answer
-        # One for each: a traceback belongs to who raises it.
+                self.void(decision.answer.reservation, reason="not witnessed")
+        elif not any(map(is_told, _news(decision))):
+            return decision.answer
+        # One for each: a traceback belongs to the thread that raises it.
         return type(error)(error.message, **error.details)
 
-    def _kept(self, commands: Sequence[Command], why: LedgerUnavailable) -> list[Any]:
+    def _replayed(
+        self, commands: Sequence[Command], why: LedgerUnavailable
+    ) -> list[Any]:
         """Answer with kept releases where nothing can be charged, else say why not."""
         if not any(isinstance(command, Reserve) for command in commands):
             raise why
@@ -275,7 +256,7 @@ class Ledger:
             with (
                 suppress(TooFar),
                 self.storage.read() as reading,
-                Readable(self.place),
+                readable(self.place),
             ):
                 state = self._loaded(reading, commands)
                 return [kept_or_error(state, command, why) for command in commands]
@@ -287,21 +268,17 @@ class Ledger:
 
         Raises:
             BudgetRefused: If a gate does not admit the step; nothing is charged.
-            PolicyChanged: If the policy file differs from what the ledger pinned.
+            PolicyChanged: If the policy file differs from the ledger's pinned copy.
             UnsupportedCost: If a theorem has no price for the cost.
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        found = _raised(self._combiner.ask(Reserve(request=request)))
-        if isinstance(found, Replayed):
-            told = request.key_text or request.step
-            self.digests.check_value(found.value, found.reservation, found.digest, told)
-        answer: Answer = found
+        answer: Answer = _raised(self._combiner.ask(Reserve(request=request)))
+        if isinstance(answer, Replayed):
+            name = request.key_text or request.step
+            value, digest = answer.value, answer.digest
+            self.digests.check_value(value, answer.reservation, digest, name)
         return answer
-
-    def reserve_many(self, requests: Sequence[Request]) -> list[Answer | DpflowError]:
-        """Decide several requests one after another in one transaction."""
-        return self.ask_all([Reserve(request=request) for request in requests])
 
     def settle(
         self,
@@ -314,8 +291,8 @@ class Ledger:
     ) -> str | None:
         """Post a charge and, in the same transaction, keep the step's release.
 
-        A step that reports how it came out is charged what its accounts' theorems
-        allow for that, and never more than was reserved; any other, in full.
+        A step that reports its outcome is charged what its accounts' theorems allow
+        for that, and never more than was reserved; any other, in full.
 
         Args:
             reservation: The id that was granted.
@@ -325,17 +302,17 @@ class Ledger:
             reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
         Returns:
-            The digest of the value that is kept.
+            The digest of the stored value.
 
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        kept = None if value is None else self.digests.of_value(reservation, value)
-        told = {**(body or {}), "outcome": outcome, "digest": kept}
-        command = self._ending(reservation, "settle", told, value, reported)
-        _raised(self._combiner.ask(command))
-        return kept
+        digest = None if value is None else self.digests.of_value(reservation, value)
+        facts = {**(body or {}), "outcome": outcome, "digest": digest}
+        end = self._end("settle", reservation, facts)
+        _raised(self._combiner.ask(replace(end, value=value, reported=reported)))
+        return digest
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -346,15 +323,15 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
             LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        self.ask(self._ending(reservation, "void", {"reason": reason}))
+        self.ask(self._end("void", reservation, {"reason": reason}))
 
     def forfeit(self, reservation: str, *, reason: str) -> None:
-        """Close a charge that nobody will settle; it is posted in full.
+        """Post a charge in full whose process has ended.
 
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        self.ask(self._ending(reservation, "forfeit", {"reason": reason}))
+        self.ask(self._end("forfeit", reservation, {"reason": reason}))
 
     def seal(self, run: str, *, outcome: str) -> bool:
         """End a flow run's preflight: no step draws after it, and the rest is returned.
@@ -372,26 +349,11 @@ class Ledger:
                 charges since: then nothing is returned.
             LedgerUnavailable: If the ledger did not answer; the rest stays held.
         """
-        mine = self.owners.mine()
-        found: bool = self.ask(Seal(run=run, owner=mine, outcome=outcome))
-        return found
+        return bool(self.ask(Seal(run=run, owner=self.owners.mine(), outcome=outcome)))
 
-    def _ending(
-        self,
-        reservation: str,
-        kind: str,
-        body: Mapping[str, Any],
-        value: str | None = None,
-        reported: Outcome | None = None,
-    ) -> End:
-        return End(
-            charge=reservation,
-            kind=kind,
-            owner=self.owners.mine(),
-            body=body,
-            value=value,
-            reported=reported,
-        )
+    def _end(self, kind: str, reservation: str, body: Mapping[str, Any]) -> End:
+        owner = self.owners.mine()
+        return End(kind=kind, charge=reservation, owner=owner, body=body)
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""
@@ -399,20 +361,8 @@ class Ledger:
         self.storage.close()
 
 
-def check_environment(place: str, serves: str | None, runs: str | None) -> None:
-    """Refuse a ledger that was made for another environment than this one."""
-    if serves is not None and serves != runs:
-        this = "says none" if runs is None else f"says {runs!r}"
-        msg = (
-            f"the ledger {place} serves the environment {serves!r}, and this run "
-            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
-            "DPFLOW_LEDGER_URL to the ledger of its own environment."
-        )
-        raise ConfigurationError(msg)
-
-
 def _news(decision: Decision) -> Iterable[Entry]:
-    """Return the entries of which the witness may not have heard."""
+    """Return the entries that the witness may not have yet."""
     return (*decision.earlier, *decision.entries)
 
 

@@ -8,24 +8,16 @@ import uuid
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    LedgerUnavailable,
-    how_to_install,
-)
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.base import Identity, driver_needed, is_postgres
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.witness.places import witness_at
-
-if TYPE_CHECKING:
-    from dpflow.ledger.storage.postgres import PostgresStorage
 
 LOCK_NAME = "ledger.lock"
 #: The only URL that may be opened while a test keeps the others closed; child processes
@@ -66,23 +58,24 @@ def open_ledger(
             another environment.
     """
     storage = storage_at(url, read_only=read_only)
-    ledger = Ledger(
-        storage,
-        storage.owners(),
-        witness_at(witness, url),
-        environment=environment,
-        conditions=conditions,
-    )
-    if policies is None:
-        return ledger
-    pinned = pinned_id(policies, ledger.place)
-    if pinned != ledger.id:
+    witness_of = witness_at(witness, url)
+    ledger = Ledger(storage, storage.owners(), witness_of, conditions=conditions)
+    place, serves = ledger.place, ledger.environment
+    if serves is not None and serves != environment:
+        this = "says none" if environment is None else f"says {environment!r}"
         msg = (
-            f"{ledger.place} has id {ledger.id}, but {policies / LOCK_NAME} pins "
-            f"{pinned}. A fresh or foreign ledger would forget what has been spent: "
-            "restore the pinned one."
+            f"the ledger {place} serves the environment {serves!r}, and this run "
+            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
-        raise LedgerCorrupt(msg, ledger=ledger.place)
+        raise ConfigurationError(msg)
+    if policies is not None and (pinned := pinned_id(policies, place)) != ledger.id:
+        msg = (
+            f"{place} has id {ledger.id}, but {policies / LOCK_NAME} pins {pinned}. "
+            "A fresh or foreign ledger would forget what has been spent: restore the "
+            "pinned one."
+        )
+        raise LedgerCorrupt(msg, ledger=place)
     return ledger
 
 
@@ -104,15 +97,15 @@ def create_ledger(
         LedgerUnavailable: If it cannot be written there, or its witness is out of
             reach; then there is no ledger either.
     """
-    place = witness_at(witness, url)
+    witness_of = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = Identity(uuid.uuid4().hex, environment, at)
-    if place is not None:
+    if witness_of is not None:
         # Before anything is made that would lack a witness.
-        place(identity.ledger).exists()
-    kind, where = _kind(url)
-    storage = kind.create(where, identity, secrets.token_bytes(32))
-    ledger = Ledger(storage, storage.owners(), place, environment=environment)
+        witness_of(identity.ledger).exists()
+    kind, place = _kind(url)
+    storage = kind.create(place, identity, secrets.token_bytes(32))
+    ledger = Ledger(storage, storage.owners(), witness_of)
     if ledger.watch.witness is not None:
         ledger.watch.witness.enrol(0, [])
     return ledger
@@ -147,15 +140,13 @@ def _kind(url: str) -> tuple[Any, Path | str]:
         )
         raise ConfigurationError(msg)
     if is_postgres(url):
-        return _postgres(), url
+        with driver_needed("a ledger"):
+            # The driver's import takes as long as all of dpflow's own.
+            from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
+        return PostgresStorage, url
     if url.startswith(MEMORY):
         return Memory, url.removeprefix(MEMORY)
     return SqliteStorage, sqlite_path(url)
-
-
-def is_postgres(url: str) -> bool:
-    """Say whether a ledger URL names a PostgreSQL database."""
-    return url.startswith(("postgresql://", "postgres://"))
 
 
 def sqlite_path(url: str) -> Path:
@@ -176,19 +167,6 @@ def sqlite_path(url: str) -> Path:
         )
         raise ConfigurationError(msg)
     return Path(path)
-
-
-def _postgres() -> type[PostgresStorage]:
-    try:
-        # The driver's import takes as long as all of dpflow's own.
-        from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
-    except ImportError as error:
-        msg = (
-            "a ledger on PostgreSQL needs the driver psycopg 3; "
-            f"{how_to_install('postgres')} ({error})"
-        )
-        raise ConfigurationError(msg) from error
-    return PostgresStorage
 
 
 def roles_script() -> str:

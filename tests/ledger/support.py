@@ -22,6 +22,7 @@ import pytest
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.entry import ACCOUNT
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
@@ -109,6 +110,11 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
     answer = ledger.reserve(request(ledger, cost, **fields))
     assert isinstance(answer, Granted)
     return answer.reservation
+
+
+def reserve_all(ledger: Ledger, requests: Sequence[Request]) -> list[Any]:
+    """Ask for several steps in one transaction."""
+    return ledger.ask_all([Reserve(request=asked) for asked in requests])
 
 
 def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:

@@ -25,6 +25,7 @@ from tests.ledger.support import (
     make_ledger,
     read,
     request,
+    reserve_all,
     sums,
     url,
 )
@@ -187,7 +188,7 @@ def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None
         here = open_ledger(url(path))
         for _ in range(10):
             asked = request(here, "0.001", preflights=(run,))
-            (answer,) = here.reserve_many([asked])
+            (answer,) = reserve_all(here, [asked])
             if not isinstance(answer, Granted):
                 say("late" if "sealed" in str(answer) else repr(answer))
                 return

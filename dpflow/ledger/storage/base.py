@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    how_to_install,
+)
+from dpflow.ledger.damage import damaged
 from dpflow.ledger.entry import first_hash
 
 #: Of the tables and of the law: hash text, kinds, and what `journal.after` does. Each
 #: change of them raises it; a ledger of another version is refused.
 VERSION = 1
+
+
+def is_postgres(url: str) -> bool:
+    """Say whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+@contextmanager
+def driver_needed(what: str) -> Iterator[None]:
+    """Run a block that imports the driver of PostgreSQL for something.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        msg = (
+            f"{what} on PostgreSQL needs the driver psycopg 3; "
+            f"{how_to_install('postgres')} ({error})"
+        )
+        raise ConfigurationError(msg) from error
 
 
 class Identity(NamedTuple):
@@ -65,13 +94,3 @@ def identity_in(
         )
         raise LedgerCorrupt(msg, ledger=place)
     return identity
-
-
-def damaged(what: str, place: str) -> LedgerCorrupt:
-    """Return the error for an entry that is not what it should be."""
-    msg = (
-        f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
-        f"{what[1:]}. Nothing was charged. `dpflow ledger verify` shows all of it; "
-        "restore a backup before any further step."
-    )
-    return LedgerCorrupt(msg, ledger=place)

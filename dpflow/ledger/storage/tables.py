@@ -10,11 +10,11 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.damage import UNREADABLE, damaged
 from dpflow.ledger.entry import Columns, Entry, JournalError, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import VERSION, Identity, damaged, identity_in
+from dpflow.ledger.storage.base import VERSION, Identity, identity_in
 from dpflow.ledger.storage.sql import statements
 
 #: Says which keys to load, as far as those that were loaded tell.

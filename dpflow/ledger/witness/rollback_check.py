@@ -13,11 +13,11 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
+from dpflow.ledger.damage import damaged
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import damaged
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Unseen, Witness
@@ -53,8 +53,8 @@ class Watch:
     def __init__(self, place: str, witness: Witness | None) -> None:
         self.place = place
         self.witness = witness
-        #: Sources that this ledger governs, which never changes.
-        self._governed: set[str] = set()
+        #: By source, the ledger that governs it, which never changes.
+        self._governors: dict[str | None, str] = {}
 
     def look(self) -> Look | None:
         """Read what the ledger has to hold, before it is asked; None if it is waived.
@@ -131,50 +131,38 @@ class Watch:
                 )
                 raise damaged(what, self.place)
 
-    def governors(self, policies: Iterable[Policy]) -> Mapping[str, str]:
-        """Return which other ledgers govern the sources of some policies, by source.
+    def claim_sources(self, policies: Iterable[Policy]) -> None:
+        """Ask the witness which ledgers govern the sources of some policies.
 
         Two ledgers on the same data would each promise its own budget, and together
         lose the sum. The first ledger that used a source governs it; the place of the
-        witness remembers which, and without a witness nothing is noticed.
+        witness remembers which. Without a witness nothing is noticed.
 
         Raises:
             LedgerUnavailable: If the place of the witness does not answer.
         """
-        found: dict[str, str] = {}
-        witness = self.witness
-        for source in {policy.source for policy in policies} - self._governed:
-            if source is None or witness is None:
-                continue
-            governor = witness.claim(source)
-            if governor == witness.ledger:
-                self._governed.add(source)
-            else:
-                found[source] = governor
-        return found
+        if self.witness is None:
+            return
+        for source in {policy.source for policy in policies} - self._governors.keys():
+            if source is not None:
+                self._governors[source] = self.witness.claim(source)
 
-    def check_sources(
-        self, policies: Iterable[Policy], others: Mapping[str, str]
-    ) -> None:
+    def check_sources(self, policies: Iterable[Policy]) -> None:
         """Refuse a step on a source that another ledger governs.
 
-        Args:
-            policies: Of the step's datasets.
-            others: Which other ledgers govern their sources.
-
         Raises:
-            ConfigurationError: If another ledger governs one of the sources.
+            ConfigurationError: If another ledger governs a source that was claimed.
         """
+        witness = self.witness
         for policy in policies:
-            governor = others.get(policy.source or "")
-            if governor is not None and self.witness is not None:
+            governor = self._governors.get(policy.source)
+            if witness is not None and governor not in (None, witness.ledger):
                 msg = (
                     f"ledger {governor} governs the data source {policy.source!r} of "
                     f"dataset {policy.dataset!r}, according to the witness "
-                    f"{self.witness.place}; this is ledger {self.witness.ledger}. Two "
-                    "ledgers on the same data would lose more than either promises. "
-                    "Set DPFLOW_LEDGER_URL to the governing ledger; the step did not "
-                    "run."
+                    f"{witness.place}; this is ledger {witness.ledger}. Two ledgers on "
+                    "the same data would lose more than either promises. Set "
+                    "DPFLOW_LEDGER_URL to the governing ledger; the step did not run."
                 )
                 raise ConfigurationError(msg)
 

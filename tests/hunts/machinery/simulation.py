@@ -25,7 +25,7 @@ from dpflow.ledger.records import Busy, Granted, Replayed, Request
 from tests.hunts.machinery.memory import Crash, MemoryStorage, tables_in_memory
 from tests.hunts.machinery.support import SimulatedOwners, asked
 from tests.ledger.auditor import audit, first
-from tests.ledger.support import UNIT, make_policy, request
+from tests.ledger.support import UNIT, make_policy, request, reserve_all
 
 CAP = Fraction(1)
 POLICIES = {name: make_policy(name) for name in ("a", "b")}
@@ -219,7 +219,7 @@ class Simulation:
         answers: list[Any] = []
         for _ in range(3):
             try:
-                return list(ledger.reserve_many(batch))
+                return reserve_all(ledger, batch)
             except LedgerUnavailable as error:
                 answers = [error] * len(batch)
                 if "waited" in error.details:

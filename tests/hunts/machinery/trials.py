@@ -15,7 +15,7 @@ from dpflow.ledger.records import Granted, Request
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
 from tests.ledger.run_reservations import whole
-from tests.ledger.support import make_policy, request
+from tests.ledger.support import make_policy, request, reserve_all
 
 CAP = Fraction(100)
 POLICY = make_policy(budget="{epsilon: 100}")
@@ -85,7 +85,7 @@ def reserve_many(trial: Trial) -> Action:
     """Reserve three steps, one of which does not fit."""
     batch = [trial.make(), trial.make(cost=PureDP(epsilon=1000)), trial.make()]
     names = [made.reservation for made in (batch[0], batch[2])]
-    return lambda: trial.ledger.reserve_many(batch), dict.fromkeys(names, "open")
+    return lambda: reserve_all(trial.ledger, batch), dict.fromkeys(names, "open")
 
 
 def settle(trial: Trial) -> Action:

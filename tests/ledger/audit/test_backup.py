@@ -97,6 +97,17 @@ def test_a_backup_that_cannot_be_right_is_not_made(host: Host) -> None:
     assert told == copy.read_bytes()
 
 
+def test_a_ledger_of_an_environment_has_backups(tmp_path: Path) -> None:
+    """A copy that is verified or charged serves no step, and so no environment."""
+    path, copy = tmp_path / "ledger.db", tmp_path / "kept.db"
+    made = create_ledger(url(path), environment="production", witness="none")
+    granted(made)
+    backup(made, copy)
+    made.close()
+    plan = {"ledger_id": made.id, "witness": None, "policies": {}, "reason": WHY}
+    assert restore(copy, path, **plan).charged_again.agrees
+
+
 def test_a_backup_is_made_while_others_charge(host: Host) -> None:
     """Their transactions are in it whole, or not at all."""
 

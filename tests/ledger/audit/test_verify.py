@@ -26,6 +26,7 @@ from tests.ledger.support import (
     make_policy,
     read,
     request,
+    reserve_all,
     url,
 )
 
@@ -216,7 +217,7 @@ def test_the_newest_entries_are_followed_without_a_witness(path):
     ledger = create_ledger(url(path), witness="none")
     policy = make_policy(budget="{epsilon: 100}")
     requests = [request(ledger, "0.01", policies=[policy]) for _ in range(MOST + 20)]
-    ledger.reserve_many(requests)
+    reserve_all(ledger, requests)
     edit(path, "UPDATE entry SET at = '' WHERE number = 5")
     opened = open_ledger(url(path), witness="none")
     assert granted(opened, "0.01", policies=[policy])

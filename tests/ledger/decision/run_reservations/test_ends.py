@@ -31,7 +31,15 @@ from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.journals import await_death, kinds, state_of, sums
 from tests.ledger.processes import Child, die
 from tests.ledger.run_reservations import RUN, drawn, held_run, whole
-from tests.ledger.support import Place, granted, make_ledger, make_policy, request, url
+from tests.ledger.support import (
+    Place,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+    reserve_all,
+    url,
+)
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
@@ -95,7 +103,7 @@ def test_a_dead_run_is_sealed_by_a_good_declaration_only(ledger: Any) -> None:
     """One that fails leaves what a dead process holds as it was."""
     name = held_run(ledger, ["0.1"] * 4, owner="0" * 32)
     bad = whole(ledger, [Gaussian(sensitivity=1, sigma=20)])
-    answers = ledger.reserve_many([bad, request(ledger, "0.1")])
+    answers = reserve_all(ledger, [bad, request(ledger, "0.1")])
     assert [type(each) for each in answers] == [UnsupportedCost, Granted]
     assert state_of(ledger, name) == "open"
     held_run(ledger, ["0.1"] * 4)

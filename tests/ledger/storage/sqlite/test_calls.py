@@ -36,6 +36,7 @@ from tests.ledger.support import (
     ledger_on,
     make_policy,
     request,
+    reserve_all,
     sums,
     url,
 )
@@ -233,7 +234,7 @@ def test_another_version_is_refused_inside_each_write(
     edit(path, "UPDATE ledger SET version = 99")
     calls: tuple[Callable[[], object], ...] = (
         lambda: ledger.reserve(asked),
-        lambda: ledger.reserve_many([asked]),
+        lambda: reserve_all(ledger, [asked]),
         lambda: ledger.settle(reservation),
         lambda: ledger.void(reservation, reason="test"),
         lambda: ledger.forfeit(reservation, reason="test"),
