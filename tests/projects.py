@@ -20,8 +20,9 @@ from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.provenance import provenance
-from dpflow.ledger.records import AccountLine, AccountView
+from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views.entries import JournalEntry
 from tests.ledger.columns import TABLES, show_columns
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,7 +152,7 @@ def ledger_bytes(folder: Path) -> bytes:
     return "".join(paths).encode() + found.stdout
 
 
-def journal(dataset: str = "shop") -> list[AccountLine]:
+def journal(dataset: str = "shop") -> list[JournalEntry]:
     """Return the journal of a dataset's account, oldest first."""
     found = history(current_project().ledger, dataset, limit=1000)
     return sorted(found, key=lambda entry: entry.seq)

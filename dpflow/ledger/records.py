@@ -326,28 +326,6 @@ class AccountView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccountLine:
-    """One line of the journal: what an entry posts to an account, or only says.
-
-    Attributes:
-        account: The account; of an entry that posts nothing, its term's whole.
-        seq: The entry's number in the journal.
-    """
-
-    account: str
-    seq: int
-    kind: str
-    reservation: str | None
-    amount: Mapping[str, str]
-    settled_after: Mapping[str, str]
-    held_after: Mapping[str, str]
-    run: str | None
-    body: Mapping[str, Any]
-    at: str
-    writer: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalView:
     """One refused step: the gate, and what the journal keeps of it in `body`.
 

@@ -8,15 +8,14 @@ from typing import Any
 
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger.views.entries import (
-    JournalEntry,
-    decision_entries,
-    journal_entries,
-)
+from dpflow.ledger import views
+from dpflow.ledger.rows import term_of
+from dpflow.ledger.views.entries import JournalEntry
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text
 from dpflow.notebook import Sheet, TableRecord, shown_key
 from dpflow.policy.files import policies_and_problem
+from dpflow.show.why import minute
 
 #: What is said of each kind of entry.
 _WORDS = {
@@ -54,30 +53,30 @@ class History(TableRecord):
 
     def sheet(self) -> Sheet:
         """Return its table; columns in which nothing stands are left out."""
-        items, names = self.entries, [each.account.dataset for each in self.entries]
-        columns = {"when (UTC)": [each.when for each in items]}
+        items, names = self.entries, [each.gate.dataset for each in self.entries]
+        columns = {"when (UTC)": [minute(each.at) for each in items]}
         if self.decisions:
             columns |= {
                 "decision": [_decision(each) for each in items],
                 "dataset": names,
                 "what": [_what(each) for each in items],
-                "who": [str(e.entry.body.get("who") or e.entry.writer) for e in items],
-                "reason": [str(each.entry.body.get("reason") or "") for each in items],
+                "who": [str(e.body.get("who") or e.writer) for e in items],
+                "reason": [str(each.body.get("reason") or "") for each in items],
             }
             return Sheet.of(columns)
         several = len({*names}) > 1
-        unit = _commonest([each.entry.amount for each in items])
+        unit = _commonest([each.amount for each in items])
         heads = (f"amount\n{unit}", "settled\nafter", "left\nafter")
-        ids = [each.account.id for each in items] if self.all_accounts else []
-        settled = [_stacked(each.entry.settled_after, unit) for each in items]
+        ids = [each.account for each in items] if self.all_accounts else []
+        settled = [_stacked(each.settled_after, unit) for each in items]
         left = [_stacked(each.left_after, unit, up=False) for each in items]
-        keys = [each.entry.body.get("release_key") or "" for each in items]
+        keys = [each.body.get("release_key") or "" for each in items]
         columns |= {
-            "entry": [each.entry.kind for each in items],
+            "entry": [each.kind for each in items],
             "account": ids,
             "dataset": names if several and not ids else [],
-            "step, flow": [_place(each.entry.body) for each in items],
-            heads[0]: [_stacked(each.entry.amount, unit) for each in items],
+            "step, flow": [_place(each.body) for each in items],
+            heads[0]: [_stacked(each.amount, unit) for each in items],
             heads[1]: settled if ids else [],
             heads[2]: left if ids or not several else [],
             "release key": [shown_key(key) for key in keys],
@@ -94,7 +93,7 @@ class History(TableRecord):
 
     def _outcome(self, item: JournalEntry) -> str:
         said = item.message
-        return item.outcome[0] + (f" ({self.messages.index(said) + 1})" if said else "")
+        return item.outcome + (f" ({self.messages.index(said) + 1})" if said else "")
 
 
 def _place(body: Mapping[str, Any]) -> str:
@@ -138,17 +137,18 @@ def history(
         LedgerError: If the ledger is missing or out of reach.
 
     Examples:
-        >>> history("orders", limit=5).entries[0].entry.kind
+        >>> history("orders", limit=5).entries[0].kind
     """
     found = settings()
     with inspected(found, tell=tell) as ledger:
         # One more than asked for tells whether there are more.
-        if decisions:
-            items = decision_entries(ledger, dataset, limit=limit + 1)
-        else:
-            items = journal_entries(
-                ledger, dataset, limit=limit + 1, all_accounts=all_accounts
-            )
+        items = views.history(
+            ledger,
+            dataset,
+            limit=limit + 1,
+            all_accounts=all_accounts,
+            decisions=decisions,
+        )
         policies, _ = policies_and_problem(found.policies)
         if not items and dataset is not None:
             check_dataset(ledger, policies, dataset)
@@ -164,22 +164,21 @@ def history(
 
 
 def _decision(item: JournalEntry) -> str:
-    kind = item.entry.kind
-    if kind == "open":
-        return f"term {item.account.term} opened"
-    if kind == "adjust":
-        return "charge raised" if item.entry.reservation else "prior charged"
-    return _WORDS[kind]
+    if item.kind == "open":
+        return f"term {term_of(item.account)} opened"
+    if item.kind == "adjust":
+        return "charge raised" if item.reservation else "prior charged"
+    return _WORDS[item.kind]
 
 
 def _what(item: JournalEntry) -> str:
     """Say what was decided: a promise, its changes, or what was charged on whom."""
-    entry, body = item.entry, item.entry.body
-    if entry.kind == "open":
+    body = item.body
+    if item.kind == "open":
         return item.opened_with
-    if entry.kind == "tighten":
+    if item.kind == "tighten":
         return "; ".join(map(str, body.get("changes", ())))
-    if entry.kind in ("freeze", "unfreeze"):
+    if item.kind in ("freeze", "unfreeze"):
         return ""
-    step = f"step {body['step']}: " if entry.reservation and body.get("step") else ""
-    return f"{step}{amounts_text(entry.amount)}"
+    step = f"step {body['step']}: " if item.reservation and body.get("step") else ""
+    return f"{step}{amounts_text(item.amount)}"

@@ -214,7 +214,7 @@ def test_looking_needs_no_right_to_write(place: Path, name: str) -> None:
     for command, (code, _, stderr) in found.items():
         assert (code, stderr) == (0, ""), (command, stderr)
     told = {command: json.loads(text) for command, (_, text, _) in found.items()}
-    entries = [e["entry"]["kind"] for e in told["history",]["entries"]]
+    entries = [e["kind"] for e in told["history",]["entries"]]
     charges = CHARGES + (name == "in use")
     assert entries.count("settle") == charges
     assert len(told["releases", "list"]["releases"]) == charges

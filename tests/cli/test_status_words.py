@@ -69,7 +69,7 @@ def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
 def test_an_overdrawn_budget_is_no_bound(shop: Shop) -> None:
     """What was charged by hand is above it, so that nothing is promised of it."""
     shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    reservation = run_json("history", "adult")["entries"][0]["entry"]["reservation"]
+    reservation = run_json("history", "adult")["entries"][0]["reservation"]
     amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
     assert (
         run("ledger", "charge", "adult", "--charge", reservation, *amend).exit_code == 0

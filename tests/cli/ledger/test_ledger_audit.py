@@ -176,7 +176,7 @@ def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
     assert loss["present"] != loss["repaired"]
     shop.charge()
     assert "holds all" in run_fine("ledger", "reconcile")
-    kinds = [each["entry"]["kind"] for each in run_json("history", "cdnow")["entries"]]
+    kinds = [each["kind"] for each in run_json("history", "cdnow")["entries"]]
     assert kinds == ["settle", "reserve", "repair", "settle", "reserve", "open"]
     assert "the disk died" in run_fine("history", "cdnow")
 

@@ -94,7 +94,7 @@ def test_a_repair_tells_under_which_charges_releases_are_lost(shop: Shop) -> Non
     run_fine("ledger", "backup", "kept.db")
     kept(4)
     entries = run_json("history", "adult")["entries"]
-    newest = {each["entry"]["reservation"] for each in entries[:4]}
+    newest = {each["reservation"] for each in entries[:4]}
     shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
     text = " ".join(run("ledger", "reconcile").stdout.split())
     assert "is lost, if anything was. A run that asks for one again draws" in text
@@ -220,7 +220,7 @@ def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> 
     after = dataset_account()
     assert (after["forfeited"], after["left"]) == (whole, before["left"])
     assert run_json("ledger", "verify")["fine"] is True
-    kinds = [each["entry"]["kind"] for each in run_json("history")["entries"]]
+    kinds = [each["kind"] for each in run_json("history")["entries"]]
     assert kinds == ["forfeit", "settle", "reserve", "reserve", "open"]
     lines = run_fine("ledger", "export").splitlines()
     bodies = [json.loads(json.loads(line)["body"]) for line in lines[1:]]

@@ -59,13 +59,13 @@ def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -
 
 def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
     """Nor anything else that writes; the journal stays as it is."""
-    before = views.history(writer, kind=None)
+    before = views.history(writer, all_accounts=True)
     with reader(path) as ledger:
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
             ledger.reserve(request(ledger, "0.1"))
         with pytest.raises(LedgerUnavailable, match="opened for reading only"):
             ledger.ask(Freeze(book="a", reason="test"))
-    assert views.history(writer, kind=None) == before
+    assert views.history(writer, all_accounts=True) == before
 
 
 def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
@@ -130,7 +130,7 @@ def test_a_verification_tells_the_head_that_it_read(
 ) -> None:
     """Number and hash of the newest entry."""
     granted(writer, "0.1")
-    newest = views.history(writer, kind=None)[0]
+    newest = views.history(writer, all_accounts=True)[0]
     head = read(path, "SELECT number, hash FROM entry ORDER BY number")[-1]
     assert verify(writer).head == head
     assert newest.seq == head[0]

@@ -143,7 +143,7 @@ def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
     assert settle.reservation == first
     assert settle.amount == {"epsilon": "0.1", "delta": "0"}
     assert settle.settled_after == {"epsilon": "0.1", "delta": "0"}
-    assert settle.held_after == {"epsilon": "0", "delta": "0"}
+    assert settle.left_after == {"epsilon": "0.9", "delta": "0"}
     facts = ("task_run", "noise", "outcome", "step")
     told_facts = [settle.body[name] for name in facts]
     assert told_facts == ["t1", "opendp", "completed", "count"]
@@ -151,16 +151,14 @@ def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
     assert len(views.history(ledger, limit=2)) == 2
 
 
-def test_history_by_dataset_and_kind(ledger: Ledger) -> None:
+def test_history_by_dataset_and_account(ledger: Ledger) -> None:
     """A charge posts to several accounts; by default only the dataset's are shown."""
     granted(ledger, NOISY, policies=[FLOWS], flow="weekly")
     granted(ledger, policies=[make_policy("b")])
     kinds = [(e.account, e.kind) for e in views.history(ledger, "a")]
     assert kinds == [("a#1", "reserve"), ("a#1", "open")]
-    every = {e.account for e in views.history(ledger, kind=None)}
+    every = {e.account for e in views.history(ledger, all_accounts=True)}
     assert every == {"a#1", "a#1/flow/weekly", "a#1/odometer/weekly", "b#1"}
-    odometers = {e.account for e in views.history(ledger, kind="odometer")}
-    assert odometers == {"a#1/odometer/weekly"}
     assert [v.id for v in views.accounts(ledger, "b")] == ["b#1"]
     assert views.accounts(ledger, "c") == []
 
@@ -338,8 +336,9 @@ def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> No
     asked = {"policies": [policy], "flow": "weekly", "flow_run": "r"}
     with pytest.raises(BudgetRefused):
         granted(ledger, Gaussian(sensitivity=1, sigma=1), **asked)
-    entries = [e for e in views.history(ledger, kind=None) if e.kind == "refuse"]
-    assert {entry.account for entry in entries} == {"a#1", "a#1/odometer/weekly"}
+    lines = views.history(ledger, all_accounts=True)
+    refused = {line.account for line in lines if line.kind == "refuse"}
+    assert refused == {"a#1", "a#1/odometer/weekly"}
     (told,) = views.refusals(ledger)
     assert (told.account, told.term) == ("a#1", 1)
 

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.records import AccountLine
 from dpflow.ledger.views import accounts, history, open_reservations
+from dpflow.ledger.views.entries import JournalEntry
 
 _MARKS = "marks.txt"
 
@@ -146,12 +146,12 @@ def _held(ledger: Ledger) -> dict[str, bool]:
     return {each.reservation: each.alive for each in open_reservations(ledger)}
 
 
-def _epsilon(entries: list[AccountLine]) -> str:
+def _epsilon(entries: list[JournalEntry]) -> str:
     total = sum((Decimal(entry.amount["epsilon"]) for entry in entries), Decimal())
     return f"{total.normalize():f}"
 
 
-def journal(ledger: Any) -> list[AccountLine]:
+def journal(ledger: Any) -> list[JournalEntry]:
     """Return the journal of the dataset's account, oldest first."""
     entries = history(ledger, "shop", limit=1000)
     return sorted(entries, key=lambda entry: entry.seq)
