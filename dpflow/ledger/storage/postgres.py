@@ -76,7 +76,8 @@ class PostgresStorage(Storage):
         values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
         try:
             with storage.server.connect() as connection, connection.transaction():
-                connection.execute(sql["schema"], prepare=False)
+                for name in ("make_schema", "tables", "rules"):
+                    connection.execute(sql[name], prepare=False)
                 connection.execute(sql["create_ledger"], values)
         except psycopg.Error as error:
             raise storage.server.translated(error) from None

@@ -1,42 +1,9 @@
--- The tables of a ledger in PostgreSQL, and what is written to them.
+-- The rules of a ledger's tables in PostgreSQL, and its sessions.
 
--- name: schema
--- Texts are compared byte by byte, so that no locale changes an order or an index.
-CREATE SCHEMA dpflow;
-CREATE TABLE dpflow.ledger (
-    one bigint PRIMARY KEY CHECK (one = 1),
-    ledger_id text COLLATE "C" NOT NULL,
-    version bigint NOT NULL,
-    secret text COLLATE "C" NOT NULL,
-    created_at text COLLATE "C" NOT NULL,
-    environment text COLLATE "C"
-);
-CREATE TABLE dpflow.entry (
-    number bigint PRIMARY KEY CHECK (number > 0),
-    kind text COLLATE "C" NOT NULL CHECK (strpos(kind, chr(10)) = 0),
-    charge text COLLATE "C" CHECK (strpos(charge, chr(10)) = 0),
-    rows text COLLATE "C" NOT NULL,
-    body text COLLATE "C" NOT NULL,
-    at text COLLATE "C" NOT NULL CHECK (strpos(at, chr(10)) = 0),
-    writer text COLLATE "C" NOT NULL CHECK (strpos(writer, chr(10)) = 0),
-    hash text COLLATE "C" NOT NULL CHECK (length(hash) = 64)
-);
-CREATE INDEX entry_rare ON dpflow.entry (kind, number) WHERE kind NOT IN ({often});
--- A charge is made once, and ends once.
-CREATE UNIQUE INDEX entry_made ON dpflow.entry (charge) WHERE kind = 'reserve';
-CREATE UNIQUE INDEX entry_ended ON dpflow.entry (charge) WHERE kind IN ({ends});
--- The entries that name a key.
-CREATE TABLE dpflow.tag (
-    key text COLLATE "C" NOT NULL,
-    number bigint NOT NULL,
-    PRIMARY KEY (key, number)
-);
--- Values of releases; the only rows that may be deleted.
-CREATE TABLE dpflow.kept (
-    key text COLLATE "C" PRIMARY KEY,
-    value text COLLATE "C" NOT NULL
-);
+-- name: make_schema
+CREATE SCHEMA dpflow
 
+-- name: rules
 CREATE FUNCTION dpflow.refuse_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -93,22 +60,14 @@ BEGIN
         RAISE EXCEPTION 'the login % may not %', session_user, wrong
             USING ERRCODE = 'insufficient_privilege';
     END IF;
+    INSERT INTO dpflow.tag SELECT key, NEW.number
+    FROM json_object_keys(CAST(NEW.rows AS json)) AS key;
     RETURN NEW;
 END
 $$;
 CREATE TRIGGER entry_is_checked BEFORE INSERT ON dpflow.entry FOR EACH ROW
     EXECUTE FUNCTION dpflow.check_entry();
 
-CREATE FUNCTION dpflow.tag_entry() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    INSERT INTO dpflow.tag SELECT key, NEW.number
-    FROM json_object_keys(CAST(NEW.rows AS json)) AS key;
-    RETURN NULL;
-END
-$$;
-CREATE TRIGGER entry_is_tagged AFTER INSERT ON dpflow.entry FOR EACH ROW
-    EXECUTE FUNCTION dpflow.tag_entry();
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 
 -- name: prepare_connection
@@ -140,18 +99,6 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
 -- name: durable
 SELECT current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), pg_is_in_recovery()
-
--- name: new_entry
-INSERT INTO entry (number, kind, charge, rows, body, at, writer, hash)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
-
--- name: drop_value
-DELETE FROM kept WHERE key = %s
-
--- name: keep_value
-INSERT INTO kept (key, value) VALUES (%s, %s)
-
--- Owners.
 
 -- name: take_owner
 SELECT pg_advisory_lock_shared(%(key)s)

@@ -65,20 +65,15 @@ GRANT EXECUTE ON FUNCTION dpflow.is_operators() TO dpflow_operator;
 
 -- The owner.
 GRANT CREATE, USAGE ON SCHEMA dpflow TO dpflow_owner;
-DO $$
-DECLARE
-    statement text;
-BEGIN
-    FOR statement IN
-        SELECT format('GRANT dpflow_owner TO %I', current_user)
-        UNION ALL SELECT format('ALTER TABLE %s OWNER TO dpflow_owner', oid::regclass)
-        FROM pg_class WHERE relnamespace = 'dpflow'::regnamespace AND relkind = 'r'
-        UNION ALL SELECT format('ALTER FUNCTION %s OWNER TO dpflow_owner', oid::regprocedure)
-        FROM pg_proc WHERE pronamespace = 'dpflow'::regnamespace
-        UNION ALL SELECT 'ALTER SCHEMA dpflow OWNER TO dpflow_owner'
-    LOOP
-        EXECUTE statement;
-    END LOOP;
-END
-$$;
+GRANT dpflow_owner TO CURRENT_USER;
+ALTER TABLE dpflow.ledger OWNER TO dpflow_owner;
+ALTER TABLE dpflow.entry OWNER TO dpflow_owner;
+ALTER TABLE dpflow.tag OWNER TO dpflow_owner;
+ALTER TABLE dpflow.kept OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.refuse_change OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.take_turn OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.is_operators OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.hash_of OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.check_entry OWNER TO dpflow_owner;
+ALTER SCHEMA dpflow OWNER TO dpflow_owner;
 COMMIT;

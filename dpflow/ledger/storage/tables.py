@@ -343,7 +343,7 @@ def make_tables(
     """Make the tables of a new ledger and enter its identity, within a transaction."""
     sql = statements("sqlite")
     # A semicolon within a trigger ends no line.
-    for statement in sql["schema"].split(";\n"):
+    for statement in f"{sql['tables']};\n{sql['rules']}".split(";\n"):
         connection.execute(statement)
     values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
     connection.execute(sql["create_ledger"], values)

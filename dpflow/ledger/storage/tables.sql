@@ -1,5 +1,48 @@
--- What is asked of a ledger's tables, by name, in words that SQLite and PostgreSQL share
--- (`statements` says which words it replaces). Kinds in braces come from `journal.KINDS`.
+-- The tables of a ledger and the questions to them, by name, in the words of SQLite;
+-- `statements` replaces those that PostgreSQL has others for. Kinds in braces come from
+-- `journal.KINDS`.
+
+-- name: tables
+CREATE TABLE ledger (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    ledger_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    secret TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    environment TEXT
+) STRICT;
+CREATE TABLE entry (
+    number INTEGER PRIMARY KEY CHECK (number > 0),
+    kind TEXT NOT NULL CHECK (instr(kind, char(10)) = 0),
+    charge TEXT CHECK (instr(charge, char(10)) = 0),
+    rows TEXT NOT NULL,
+    body TEXT NOT NULL,
+    at TEXT NOT NULL CHECK (instr(at, char(10)) = 0),
+    writer TEXT NOT NULL CHECK (instr(writer, char(10)) = 0),
+    hash TEXT NOT NULL CHECK (length(hash) = 64)
+) STRICT;
+CREATE INDEX entry_rare ON entry (kind, number) WHERE kind NOT IN ({often});
+-- A charge is made once, and ends once.
+CREATE UNIQUE INDEX entry_made ON entry (charge) WHERE kind = 'reserve';
+CREATE UNIQUE INDEX entry_ended ON entry (charge) WHERE kind IN ({ends});
+-- The entries that name a key.
+CREATE TABLE tag (
+    key TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (key, number)
+) STRICT, WITHOUT ROWID;
+-- Values of releases; the only rows that may be deleted.
+CREATE TABLE kept (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+-- name: new_entry
+INSERT INTO entry (number, kind, charge, rows, body, at, writer, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: drop_value
+DELETE FROM kept WHERE key = ?
+
+-- name: keep_value
+INSERT INTO kept (key, value) VALUES (?, ?)
 
 -- name: identity
 SELECT ledger_id, environment, created_at, version FROM ledger
