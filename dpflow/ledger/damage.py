@@ -12,11 +12,11 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 
 def damaged(what: str, place: str) -> LedgerCorrupt:
-    """Make the error for an entry that is not what it should be."""
+    """Return the error for what is not what it should be."""
     msg = (
         f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
-        f"{what[1:]}. Nothing was charged. `dpflow ledger verify` shows all of it; "
-        "restore a backup before any further step."
+        f"{what[1:]}. The step did not run. `dpflow ledger verify` shows all of it; "
+        "restore a backup before any further step (a file: `dpflow ledger restore`)."
     )
     return LedgerCorrupt(msg, ledger=place)
 

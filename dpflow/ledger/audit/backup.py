@@ -31,9 +31,10 @@ from dpflow.ledger.audit.reconcile import Comparison, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
+from dpflow.ledger.storage.base import busy
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.sqlite_files import check_left, held_by_process, real_path
+from dpflow.ledger.storage.sqlite_files import check_left, real_path
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning
@@ -265,7 +266,7 @@ def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
     if not path.exists():
         return None
     with suppress(LedgerError):
-        check_left(path, str(path))
+        check_left(path)
         _copy_file(path, copy, mode="rw")
         _verified(copy, ledger_id)
         with closing(_opened(copy, None)) as ledger, ledger.storage.read() as reading:
@@ -305,7 +306,7 @@ def _held(path: Path) -> Iterator[None]:
     lock = FileLock(real_path(path, ".lock"))
     try:
         if lock.take(time.monotonic() + _LOCK_SECONDS) is None:
-            raise held_by_process(lock.path, path, str(path), _LOCK_SECONDS)
+            raise busy(str(path), "process", _LOCK_SECONDS)
         yield
     finally:
         lock.close()

@@ -94,3 +94,21 @@ def identity_in(
         )
         raise LedgerCorrupt(msg, ledger=place)
     return identity
+
+
+def unusable(text: str, place: str) -> LedgerUnavailable:
+    """Return the error for a transaction that failed for another reason."""
+    msg = (
+        f"the ledger {place} cannot be used: {text}. The step did not run and nothing "
+        "was charged unless `dpflow history` shows it."
+    )
+    return LedgerUnavailable(msg, ledger=place)
+
+
+def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnavailable:
+    """Return the error for a lock that others hold for too long."""
+    msg = (
+        f"another {holder} holds the lock of the ledger {place}; waited {waited:g} s. "
+        f"The step did not run; try again{advice}."
+    )
+    return LedgerUnavailable(msg, ledger=place, waited=waited)

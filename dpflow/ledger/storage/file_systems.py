@@ -1,8 +1,8 @@
-"""Which file system a ledger lies on, and whether a ledger may lie there.
+"""File system of a ledger, and whether a ledger may lie there.
 
-SQLite's write-ahead log needs shared memory and locks that work between all who use
-the file. Network file systems pretend to have them: two hosts then overwrite each
-other's acknowledged charges. So a ledger there is refused.
+SQLite's write-ahead log needs shared memory and locks that work between all processes
+that use the file. Network file systems only seem to have them: two hosts then overwrite
+each other's acknowledged charges. So a ledger there is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from dpflow.exceptions import LedgerUnavailable
 
@@ -21,45 +20,19 @@ logger = logging.getLogger("dpflow")
 
 #: Other hosts, or the host of this virtual machine, may write there unseen. Any driver
 #: in user space may be a network's, but for the overlay of a container.
-NETWORK = re.compile(
+_NETWORK = re.compile(
     r"9p|acfs|afs|beegfs|ceph|cifs|coda|davfs|drvfs|fakeowner|fhgfs|gfs2?|glusterfs|"
     r"gpfs|lustre|ncpfs|nfs[34]?|ocfs2|orangefs|osxfs|panfs|prl_fs|pvfs2|smb[23]|smbfs|"
     r"vboxsf|virtiofs|vmhgfs|wekafs|fuse(?!\.fuse-overlayfs$)(\..*)?"
 )
-#: Gone with the container or at the next boot.
-_PASSING = re.compile(r"aufs|fuse\.fuse-overlayfs|overlay|ramfs|rootfs|tmpfs")
-#: Of proc_pid_mountinfo(5): id, parent, device, root, mount point, options...; type.
-_LINE = re.compile(r"^(\d+) \S+ \S+ \S+ (\S+) .*? - (\S+) ", re.MULTILINE)
+#: Gone with the container or at the next boot, or hidden by a sandbox.
+_PASSING = re.compile(r"aufs|fuse\.fuse-overlayfs|overlay|ramfs|rootfs|tmpfs|unknown")
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _FDINFO = Path("/proc/self/fdinfo")
 
 
-class Mount(NamedTuple):
-    """A mounted file system.
-
-    Attributes:
-        number: The kernel's id of the mount.
-        point: Where it is mounted.
-        kind: The type of the file system.
-    """
-
-    number: int
-    point: str
-    kind: str
-
-
-def parse_mounts(text: str) -> dict[int, Mount]:
-    """Read the kernel's list of mounts, by their ids."""
-
-    def plain(point: str) -> str:
-        return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point)
-
-    lines = _LINE.findall(text)
-    return {int(n): Mount(int(n), plain(point), kind) for n, point, kind in lines}
-
-
-def mount_of(path: Path) -> Mount | None:
-    """Return the mount that holds a file or folder; None if nobody says.
+def mount_of(path: Path) -> tuple[str, str]:
+    """Return the number and the type of the mount that holds a file or folder.
 
     Raises:
         OSError: If there is nothing at the path.
@@ -69,21 +42,21 @@ def mount_of(path: Path) -> Mount | None:
     try:
         facts = (_FDINFO / str(descriptor)).read_text("utf-8")
         mounts = _MOUNTINFO.read_text("utf-8", "surrogateescape")
-    except OSError:
-        # A sandbox without these files.
-        return None
+        number = re.findall(r"^mnt_id:\s*(\d+)$", facts, re.MULTILINE)[0]
+        # proc_pid_mountinfo(5): number, parent, device, root, point, ... - type, ...
+        kind = re.findall(rf"^{number} .*? - (\S+) ", mounts, re.MULTILINE)[0]
+    except (OSError, IndexError):
+        return "", "unknown"
     finally:
         os.close(descriptor)
-    number = re.search(r"^mnt_id:\s*(\d+)$", facts, re.MULTILINE)
-    return None if number is None else parse_mounts(mounts).get(int(number[1]))
+    return number, kind
 
 
-def check_place(path: Path, place: str) -> None:
+def check_place(path: Path) -> None:
     """Refuse a ledger where SQLite's locks mean nothing; warn where it cannot last.
 
     Args:
         path: The ledger's file, without links; it need not exist yet, its folder must.
-        place: The ledger, for messages.
 
     Raises:
         LedgerUnavailable: On a network file system, or if the file is mounted alone: a
@@ -92,41 +65,32 @@ def check_place(path: Path, place: str) -> None:
         OSError: If there is no such folder.
     """
     if not sys.platform.startswith("linux"):
-        # Nobody can say elsewhere, and a warning would tell nothing.
-        return
-    folder = mount_of(path.parent)
-    if folder is None:
-        _warn_once(
-            path,
-            "cannot tell which file system the ledger %s is on; it must be a local "
-            "disk that lasts",
-        )
-        return
-    file = mount_of(path) if path.exists() else None
-    if file is not None and file.number != folder.number:
+        return  # other systems do not show it
+    number, kind = mount_of(path.parent)
+    if path.exists() and mount_of(path)[0] != number:
         msg = (
             f"the ledger {path} is mounted as a single file, so the log beside it with "
             "the newest charges is kept elsewhere and would be lost. Mount the folder "
             "that holds the ledger instead."
         )
-        raise LedgerUnavailable(msg, ledger=place)
-    if NETWORK.fullmatch(folder.kind):
+        raise LedgerUnavailable(msg, ledger=str(path))
+    if _NETWORK.fullmatch(kind):
         msg = (
-            f"the ledger {path} is on {folder.kind}, mounted at {folder.point}. Locks "
-            "do not hold there between machines, so that charges could be lost. Put "
-            "the ledger on a local disk and say where in DPFLOW_LEDGER_URL."
+            f"the ledger {path} is on {kind}. Locks do not hold there between "
+            "machines, so that charges could be lost. Put the ledger on a local disk "
+            "and set DPFLOW_LEDGER_URL."
         )
-        raise LedgerUnavailable(msg, ledger=place, file_system=folder.kind)
-    if _PASSING.fullmatch(folder.kind):
-        _warn_once(
-            path,
-            "the ledger %s is on %s, gone with the container or at the next boot, and "
-            "what was spent is then forgotten: put it on a disk that lasts",
-            folder.kind,
-        )
+        raise LedgerUnavailable(msg, ledger=str(path))
+    if _PASSING.fullmatch(kind):
+        _warn_once(path, kind)
 
 
 @cache
-def _warn_once(path: Path, text: str, *details: str) -> None:
-    """Warn once per process and place; one line, for people read it in a terminal."""
-    logger.warning(text, path, *details)
+def _warn_once(path: Path, kind: str) -> None:
+    """Warn once per process and place, in one line for a terminal."""
+    logger.warning(
+        "the ledger %s is on a file system of type %s, gone with the container or at "
+        "the next boot, and its charges with it: put it on a disk that lasts",
+        path,
+        kind,
+    )

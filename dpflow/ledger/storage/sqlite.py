@@ -18,22 +18,19 @@ from pathlib import Path
 from weakref import WeakSet
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable
-from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.base import Identity, busy
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
     check_left,
-    check_one_name,
     check_space,
     file_id,
-    held_by_process,
     look_at,
     real_path,
     set_durable,
     sync_log,
     translated,
-    unavailable,
 )
 from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
 from dpflow.ledger.storage.storage import Storage
@@ -41,8 +38,9 @@ from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 _LOCK_SECONDS = 30.0
-_FORK_SECONDS = 5.0
-#: So long SQLite itself waits for whoever is not dpflow.
+#: How long to wait for the lock of a connection that has to be closed now.
+_CLOSE_SECONDS = 5.0
+#: So long SQLite itself waits for programs that are not dpflow.
 BUSY_SECONDS = 5.0
 #: A log of so many bytes is begun anew, if no reader is in the way for so long.
 LOG_BYTES = 32 * 2**20
@@ -73,8 +71,6 @@ class SqliteStorage(Storage):
         self._wal_path = real_path(self.path, "-wal")
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
-        #: Whether the connection failed while it read; then it is not used again.
-        self._failed = False
         #: The turn whose transaction was committed last.
         self._whole: Turn | None = None
         self._file: FileId | None = None
@@ -93,18 +89,17 @@ class SqliteStorage(Storage):
             ConfigurationError: If something is at this place already.
             LedgerUnavailable: If the file cannot be written, or may not lie there.
         """
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                check_before_making(path)
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            msg = f"there is a file at {path} already; a ledger is never overwritten"
-            raise ConfigurationError(msg) from None
-        except OSError as error:
-            raise unavailable(path, error) from error
         storage = cls(path)
+        with storage._translating():
+            storage.path.parent.mkdir(parents=True, exist_ok=True)
+            if storage.path.exists():
+                msg = (
+                    f"there is a file at {path} already; a ledger is never overwritten"
+                )
+                raise ConfigurationError(msg)
+            check_before_making(storage.path)
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+            os.close(os.open(storage.path, flags, 0o600))
         with storage._writing() as tables:
             make_tables(tables.connection, identity, secret)
         return storage
@@ -120,17 +115,12 @@ class SqliteStorage(Storage):
 
         It takes no lock that a writer waits for.
         """
-        if self._forbidden():
-            opened = opened_for_reading(self.path, self.place)
-        else:
-            opened = self._unlocked()
+        forbidden = self._forbidden()
+        opened = opened_for_reading(self.path) if forbidden else self._unlocked()
         with self._translating(), opened as connection:
             try:
                 connection.execute("BEGIN")
                 yield SqliteTables(connection, self.place, self._identity)
-            except sqlite3.Error:
-                self._failed = True
-                raise
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
@@ -151,8 +141,7 @@ class SqliteStorage(Storage):
         self._file = None
 
     def _forbidden(self) -> LedgerUnavailable | None:
-        connected = self._connection is not None
-        return None if connected else not_writable(self.path, self.place)
+        return not_writable(self.path) if self._connection is None else None
 
     @contextmanager
     def _writing(self) -> Iterator[SqliteTables]:
@@ -173,40 +162,40 @@ class SqliteStorage(Storage):
         """Give the connection without the writers' lock."""
         until = time.monotonic() + self._lock_seconds
         with self._alone():
-            check_one_name(self.path, self.place, self._file)
-            if self._connection is None or self._failed or not self._has_its_log():
-                # To open or to close it may write to its files.
-                self._locked(until)
-                self._file_lock.free()
+            look_at(self.path, self._file)
             connection = self._connection
-            assert connection is not None
-            if connection.in_transaction:
-                connection.rollback()
-            yield connection
+            if connection is None or not self._has_its_log():
+                # To open or to close it may write to its files.
+                connection = self._locked(until)
+                self._file_lock.free()
+            connection.rollback()
+            try:
+                yield connection
+            except sqlite3.Error:
+                self._close_connection(_CLOSE_SECONDS)
+                raise
 
     def _shorten_log(self, connection: sqlite3.Connection) -> None:
         """Begin the log anew once it is long, unless readers are in the way."""
         if self._wal_path.stat().st_size > self._log_limit:
-            _wait(connection, _TRUNCATE_SECONDS)
+            wait = "PRAGMA busy_timeout = {:.0f}"
+            connection.execute(wait.format(1000 * _TRUNCATE_SECONDS))
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            _wait(connection, BUSY_SECONDS)
-            left = self._wal_path.stat().st_size
+            connection.execute(wait.format(1000 * BUSY_SECONDS))
             # After a try in vain the log may grow before the next one.
-            self._log_limit = max(LOG_BYTES, 2 * left)
+            self._log_limit = max(LOG_BYTES, 2 * self._wal_path.stat().st_size)
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
-        """Tell the driver's errors in dpflow's words."""
+        """Replace the errors of the driver and the system by dpflow's."""
         since = time.monotonic()
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             # The driver cannot decode messages that quote damaged text.
             waited = time.monotonic() - since
-            raise translated(error, self.path, self.place, waited) from error
-        except OSError as error:
-            raise unavailable(self.path, error) from error
+            raise translated(error, self.path, waited) from error
 
     def _locked(self, until: float) -> sqlite3.Connection:
         """Keep other processes away and return the connection."""
@@ -215,21 +204,15 @@ class SqliteStorage(Storage):
             self._drop()
             self._file_lock.free()
         # Also so that no lock is made where a ledger was.
-        check_one_name(self.path, self.place, self._file)
+        look_at(self.path, self._file)
         if self._file_lock.take(until) is None:
-            raise held_by_process(
-                self._file_lock.path, self.path, self.place, self._lock_seconds
-            )
-        if self._failed:
-            self._drop()
-        if self._file is None:
-            self._file = file_id(self.path)
+            advice = f" (`fuser {self._file_lock.path}` names it)"
+            raise busy(self.place, "process", self._lock_seconds, advice)
         self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
             self._wal = file_id(self._wal_path)
-        if self._connection.in_transaction:
-            self._connection.rollback()
+        self._connection.rollback()
         return self._connection
 
     def _leave(self, line: TurnQueue, turn: Turn) -> None:
@@ -244,12 +227,12 @@ class SqliteStorage(Storage):
         line.leave(turn)
 
     def _connect(self) -> sqlite3.Connection:
-        check_left(self.path, self.place)
-        check_space(self.path, self.place)
+        check_left(self.path)
+        check_space(self.path)
         if not self._read_only:
             sync_log(self.path)
-        self._wal, self._failed = None, False
-        # Known before it is used, so that whatever happens now closes it.
+        self._wal = None
+        # Assigned before it is used, so that whatever happens now closes it.
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
             uri=True,
@@ -264,7 +247,7 @@ class SqliteStorage(Storage):
 
     def _check_same_files(self) -> None:
         """Refuse to write into files that are no longer at their paths."""
-        look_at(self.path, self.place, self._file)
+        self._file = look_at(self.path, self._file)
         if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
         if self._file in _unusable:
@@ -328,8 +311,8 @@ class SqliteStorage(Storage):
             # It forks inside a transaction.
             return
         turn = self._forking[threading.get_ident()] = Turn()
-        if self._line.take(turn, _FORK_SECONDS):
-            self._close_connection(_FORK_SECONDS)
+        if self._line.take(turn, _CLOSE_SECONDS):
+            self._close_connection(_CLOSE_SECONDS)
             self._file_lock.free()
 
     def _after_fork_in_parent(self) -> None:
@@ -354,11 +337,6 @@ class SqliteStorage(Storage):
 _storages: WeakSet[SqliteStorage] = WeakSet()
 #: Files whose locks SQLite wrongly believes to hold in this process, and why.
 _unusable: dict[FileId, str] = {}
-
-
-def _wait(connection: sqlite3.Connection, seconds: float) -> None:
-    """Let SQLite wait for its locks for so long."""
-    connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 def _tell(method: Callable[[SqliteStorage], None]) -> None:

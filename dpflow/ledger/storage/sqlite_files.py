@@ -1,4 +1,4 @@
-"""The files of a SQLite ledger: which they are, and whether SQLite may open them."""
+"""Files of a ledger in SQLite: which they are, and whether SQLite may open them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.damage import damaged
+from dpflow.ledger.storage.base import unusable
 from dpflow.ledger.storage.file_systems import check_place
 
 _SPACE_BYTES = 16 * 2**20
 #: After so long, SQLite waited for a lock in vain.
 _LOCK_SECONDS = 0.8
-_LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
 
 #: Device and inode.
 FileId = tuple[int, int]
 
 
 def file_id(path: Path) -> FileId | None:
-    """Say which file is at a path; None if there is none."""
+    """Return which file is at a path; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -45,17 +46,17 @@ def real_path(path: Path, end: str = "") -> Path:
     return Path(f"{os.path.realpath(path)}{end}")
 
 
-def look_at(path: Path, place: str, opened: FileId | None = None) -> os.stat_result:
-    """Say what a ledger's file is now.
+def look_at(path: Path, opened: FileId | None = None) -> FileId:
+    """Return which file a ledger is now.
 
     Args:
         path: Name of the file.
-        place: The ledger, for messages.
         opened: The file that is in use.
 
     Raises:
         LedgerMissing: If there is none, or none any more.
         LedgerCorrupt: If it is not the one in use.
+        LedgerUnavailable: If it has a second name.
         OSError: If this user may not look there.
     """
     try:
@@ -72,36 +73,20 @@ def look_at(path: Path, place: str, opened: FileId | None = None) -> os.stat_res
         )
         if opened is not None:
             msg = f"the ledger {path} was removed while in use; restore it"
-        raise LedgerMissing(msg, ledger=place)
-    if opened not in (None, (status.st_dev, status.st_ino)):
+        raise LedgerMissing(msg, ledger=str(path))
+    file = status.st_dev, status.st_ino
+    if opened not in (None, file):
         msg = f"the ledger {path} was replaced while in use; restart the run"
-        raise LedgerCorrupt(msg, ledger=place)
-    return status
-
-
-def check_one_name(path: Path, place: str, opened: FileId | None = None) -> None:
-    """Refuse a ledger's file that is not there or has a second name (a hard link).
-
-    SQLite keeps a log for each name, and dpflow a lock: charges under one name are
-    missing under the other.
-
-    Raises:
-        LedgerMissing, LedgerCorrupt: As for `look_at`.
-        LedgerUnavailable: If the file has more names than one.
-        OSError: If the folder cannot be read.
-    """
-    status = look_at(path, place, opened)
-    if status.st_nlink <= 1:
-        return
-    own, file = real_path(path), (status.st_dev, status.st_ino)
-    names = [n for n in sorted(own.parent.iterdir()) if n != own and file_id(n) == file]
-    second = names[0] if names else f"`find / -xdev -samefile {own}` lists it"
-    msg = (
-        f"the ledger {path} has a second name (a hard link): {second}. Each name has a "
-        "log of its own, and misses what is charged under the other; nothing was "
-        "charged. End all runs, remove it, and run `dpflow ledger verify`."
-    )
-    raise LedgerUnavailable(msg, ledger=place)
+        raise LedgerCorrupt(msg, ledger=str(path))
+    if status.st_nlink > 1:
+        msg = (
+            f"the ledger {path} has a second name (a hard link). Each name has a log "
+            "of its own, and misses what is charged under the other; nothing was "
+            f"charged. End all runs, remove it (`find / -xdev -samefile {path}` lists "
+            "both), and run `dpflow ledger verify`."
+        )
+        raise LedgerUnavailable(msg, ledger=str(path))
+    return file
 
 
 def check_before_making(path: Path) -> None:
@@ -112,54 +97,44 @@ def check_before_making(path: Path) -> None:
         LedgerUnavailable: If no ledger may lie there, or too little space is left.
         OSError: If there is no such folder.
     """
-    for end in ("-wal", "-shm"):
-        left = real_path(path, end)
-        if left.exists():
+    for log in (real_path(path, "-wal"), real_path(path, "-shm")):
+        if log.exists():
             msg = (
-                f"there is no {path}, but {left} is there and may hold its newest "
+                f"there is no {path}, but {log} is there and may hold its newest "
                 "charges. Bring the ledger back; for a new one take another place."
             )
             raise ConfigurationError(msg)
-    check_place(real_path(path), str(path))
-    check_space(path, str(path))
+    check_place(real_path(path))
+    check_space(path)
 
 
-def check_left(path: Path, place: str) -> None:
-    """Check what SQLite would not: it takes what it finds, and deletes what is left.
-
-    Args:
-        path: The ledger's file.
-        place: The ledger, for messages.
+def check_left(path: Path) -> None:
+    """Check what SQLite would not: it takes what is there, and deletes what is left.
 
     Raises:
         LedgerCorrupt: If the file or its log was taken away.
         LedgerUnavailable: If no ledger may lie there.
         OSError: If the file cannot be looked at.
     """
-    check_place(real_path(path), place)
+    check_place(real_path(path))
     wal, shm = real_path(path, "-wal"), real_path(path, "-shm")
     # SQLite makes -wal before -shm and deletes it after, so that -shm is never alone;
     # the second look at -wal is for programs that do so just now, without our lock.
     if not wal.exists() and shm.exists() and not wal.exists():
-        msg = (
-            f"{wal} was removed; it held the newest charges of the ledger {path}. "
-            "Restore it. If it is lost for good, so are these charges: the ledger "
-            f"opens without them once {shm.name} is removed as well."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
+        what = f"{wal.name} was removed, and its newest charges with it"
     # The second look is for a log that was emptied into the file just now.
-    if _is_cut_off(path) and not _has_content(wal) and _is_cut_off(path):
-        msg = (
-            f"the ledger {path} is shorter than it was: its end was cut off. Restore a "
-            "backup with `dpflow ledger restore`."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
-    if wal.exists() and path.stat().st_size == 0:
-        msg = (
-            f"the ledger {path} is empty, but {wal.name} is there and may hold its "
-            "newest charges. Restore the ledger's file."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
+    elif _is_cut_off(path) and not has_content(wal) and _is_cut_off(path):
+        what = "its end was cut off"
+    elif wal.exists() and path.stat().st_size == 0:
+        what = f"it is empty, but {wal.name} may hold its newest charges"
+    else:
+        return
+    msg = (
+        f"the ledger {path} is not whole: {what}. Bring that file back, or restore a "
+        "backup with `dpflow ledger restore`. If a log is lost, so are its charges: "
+        f"without {shm.name} the ledger opens without them."
+    )
+    raise LedgerCorrupt(msg, ledger=str(path))
 
 
 def _is_cut_off(path: Path) -> bool:
@@ -171,7 +146,7 @@ def _is_cut_off(path: Path) -> bool:
         with path.open("rb") as file:
             header = file.read(32)
     except OSError:
-        # It is gone, or not ours to read: who opens it says so.
+        # It is gone, or not ours to read: the next to open it says so.
         return False
     if not header.startswith(b"SQLite format 3\0"):
         return False
@@ -181,13 +156,14 @@ def _is_cut_off(path: Path) -> bool:
     return path.stat().st_size < pages * (65536 if size == 1 else size)
 
 
-def _has_content(path: Path) -> bool:
+def has_content(path: Path) -> bool:
+    """Say whether a file is there and not empty."""
     with suppress(FileNotFoundError):
         return path.stat().st_size > 0
     return False
 
 
-def check_space(path: Path, place: str) -> None:
+def check_space(path: Path) -> None:
     """Refuse a ledger beside which too little space is left.
 
     Raises:
@@ -195,7 +171,7 @@ def check_space(path: Path, place: str) -> None:
     """
     if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
         msg = f"less than 16 MiB are free beside the ledger {path}; free some"
-        raise LedgerUnavailable(msg, ledger=place)
+        raise LedgerUnavailable(msg, ledger=str(path))
 
 
 def set_durable(connection: sqlite3.Connection, path: Path) -> None:
@@ -221,14 +197,14 @@ def sync_log(path: Path) -> None:
     """Write a ledger's log once more, byte for byte, and sync it.
 
     After a sync that failed, the log can be read and is perhaps not on the disk: the
-    system writes such pages no more. What a new connection finds in the log counts only
+    system writes such pages no more. What a new connection reads in the log counts only
     once it was written and synced anew.
 
     Raises:
         OSError: If the disk still fails.
     """
     log = real_path(path, "-wal")
-    if not _has_content(log):
+    if not has_content(log):
         return
     # Another program may empty it into the file and remove it just now.
     with suppress(FileNotFoundError):
@@ -239,51 +215,24 @@ def sync_log(path: Path) -> None:
         sync_path(log)
 
 
-def _holder_of(lock: Path) -> str:
-    """Name the process that holds a lock file now, or return "" if nobody says."""
-    try:
-        status = lock.stat()
-        device, inode = status.st_dev, status.st_ino
-        file = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-        for line in _LOCKS.read_text("utf-8").splitlines():
-            # 1: FLOCK  ADVISORY  WRITE 4711 fe:01:131075 0 EOF
-            fields = line.split()
-            if fields[1] == "FLOCK" and fields[5] == file and int(fields[4]) > 0:
-                name = (_PROCESSES / fields[4] / "comm").read_text("utf-8", "replace")
-                return f"{fields[4]} ({name.strip()})"
-    except (OSError, ValueError, IndexError):
-        # Another system, or the process has just ended.
-        return ""
-    return ""
-
-
-def held_by_process(
-    lock: Path, path: Path, place: str, waited: float
-) -> LedgerUnavailable:
-    """Return the error for a lock that another process holds for too long."""
-    name = _holder_of(lock)
-    who = f", {name}," if name else ""
-    msg = (
-        f"another process{who} holds the lock of the ledger {path}; waited "
-        f"{waited:g} s. Nothing was done; try again (`fuser {lock}` says which)."
-    )
-    return LedgerUnavailable(msg, ledger=place, waited=waited, holder=name)
-
-
-# What SQLite and the system say, in dpflow's words
-
-
-def translated(error: Exception, path: Path, place: str, waited: float) -> LedgerError:
+def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     """Return the error that a failed transaction of a ledger file ends with.
 
     Args:
-        error: Of the driver.
+        error: Of the driver or the system.
         path: The file.
-        place: The ledger, for messages.
         waited: Seconds since the transaction was asked for.
     """
-    text = str(error)
-    operational = isinstance(error, sqlite3.OperationalError)
+    text, operational = str(error), isinstance(error, sqlite3.OperationalError)
+    if isinstance(error, OSError):
+        advice = "See to its file system (space, rights, locks), and try again."
+        if isinstance(error, PermissionError):
+            advice = (
+                f"Ask who owns it for the right to read {path.name}*, or to write that "
+                "and its folder if steps are to be charged."
+            )
+        msg = f"the ledger {path} cannot be used: {error.strerror or text}. {advice}"
+        return LedgerUnavailable(msg, ledger=str(path))
     if waited > _LOCK_SECONDS and operational and "lock" in text:
         # This process has dpflow's lock, and SQLite does not get its own.
         msg = (
@@ -292,28 +241,8 @@ def translated(error: Exception, path: Path, place: str, waited: float) -> Ledge
             f"step did not run; end that program (`fuser {path}` names it) or put the "
             "ledger on a local file system, and try again."
         )
-        return LedgerUnavailable(msg, ledger=place, waited=waited)
-    unusable = operational or "readonly" in text
-    if unusable and not text.startswith(("no such table", "malformed JSON")):
-        msg = (
-            f"the ledger {path} cannot be used: {text}. The step did not run "
-            "and nothing was charged unless `dpflow history` shows it."
-        )
-        return LedgerUnavailable(msg, ledger=place)
-    msg = (
-        f"the ledger {path} is damaged or inconsistent: {text.rstrip('.')}. "
-        "Put a good backup back: `dpflow ledger restore`."
-    )
-    return LedgerCorrupt(msg, ledger=place)
-
-
-def unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-    """Return the error for a file that the system does not let be used."""
-    todo = "See to its file system (space, rights, locks), and try again."
-    if isinstance(error, PermissionError):
-        todo = (
-            "Ask who owns it for the right to read it and what lies beside it, or "
-            "to write that and its folder if steps are to be charged."
-        )
-    msg = f"the ledger {path} cannot be used: {error.strerror or error}. {todo}"
-    return LedgerUnavailable(msg, ledger=str(path))
+        return LedgerUnavailable(msg, ledger=str(path), waited=waited)
+    damages = ("no such table", "malformed JSON")
+    if (operational or "readonly" in text) and not text.startswith(damages):
+        return unusable(text, str(path))
+    return damaged(text.rstrip("."), str(path))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.base import Identity, busy
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
 from dpflow.locks import Turn, TurnQueue
@@ -95,21 +95,14 @@ class Storage(ABC):
         try:
             try:
                 if not line.take(turn, self._lock_seconds):
-                    raise self._held_by_thread(line.first_name())
+                    holder = f"thread of this process, {line.first_name()},"
+                    raise busy(self.place, holder, self._lock_seconds)
                 yield turn
             finally:
                 self._leave(line, turn)
         finally:
             # An interrupt may have come before the line above.
             self._leave(line, turn)
-
-    def _held_by_thread(self, name: str) -> LedgerUnavailable:
-        waited = self._lock_seconds
-        msg = (
-            f"another thread of this process, {name}, holds the lock of the ledger "
-            f"{self.place}; waited {waited:g} s. The step did not run; try again."
-        )
-        return LedgerUnavailable(msg, ledger=self.place, waited=waited, holder=name)
 
     def _leave(self, line: TurnQueue, turn: Turn) -> None:
         """End a turn, and what it holds; a second time, nothing more."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -26,7 +24,6 @@ from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.views.releases import releases
 from tests.ledger.faults import FaultySqlite
-from tests.ledger.processes import Child, Gate, holding
 from tests.ledger.support import (
     BASIC,
     audit,
@@ -47,47 +44,6 @@ TENTH = Fraction(1, 10)
 
 
 # Locks
-
-
-def test_the_holder_of_the_lock_is_named(path: Path) -> None:
-    """Also one that is stopped; when it goes on, so does everyone else."""
-    gate = Gate()
-
-    def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
-            say("held")
-            gate.wait()
-
-    child = Child(hold)
-    assert child.line() == "held"
-    os.kill(child.pid, signal.SIGSTOP)
-    impatient = SqliteStorage(path, lock_seconds=SHORT)
-    try:
-        with pytest.raises(LedgerUnavailable, match="another process") as caught:
-            ledger_on(impatient)
-        name = Path(f"/proc/{child.pid}/comm").read_text("utf-8").strip()
-    finally:
-        os.kill(child.pid, signal.SIGCONT)
-        gate.open()
-        assert child.end() == (0, [])
-    assert caught.value.waited == SHORT
-    assert caught.value.holder == f"{child.pid} ({name})"
-    assert f"another process, {child.pid} ({name}), holds" in caught.value.message
-    granted(ledger_on(impatient))
-    impatient.close()
-
-
-def test_a_holder_that_nobody_names_can_be_found(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without /proc the text says how."""
-    for text in (None, "1: FLOCK\n", "1: FLOCK  ADVISORY  WRITE x y 0 EOF\n"):
-        locks = tmp_path / "locks"
-        if text is not None:
-            locks.write_text(text, "utf-8")
-        monkeypatch.setattr("dpflow.ledger.storage.sqlite_files._LOCKS", locks)
-        with holding(path), pytest.raises(LedgerUnavailable, match="fuser"):
-            ledger_on(SqliteStorage(path, lock_seconds=0.05))
 
 
 def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:

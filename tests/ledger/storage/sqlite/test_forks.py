@@ -103,7 +103,7 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot know which locks it holds: refused at once, and the parent is fine."""
-    monkeypatch.setattr("dpflow.ledger.storage.sqlite._FORK_SECONDS", 0.1)
+    monkeypatch.setattr("dpflow.ledger.storage.sqlite._CLOSE_SECONDS", 0.1)
     asked = request(ledger)
     inside, leave = threading.Event(), threading.Event()
 

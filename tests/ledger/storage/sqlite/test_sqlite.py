@@ -155,7 +155,7 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
     """Nothing is added to a database that belongs to someone else."""
     place = tmp_path / "ledger.db"
     edit(place, "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)")
-    with pytest.raises(LedgerCorrupt, match="no such table"):
+    with pytest.raises(LedgerCorrupt, match="No such table"):
         open_ledger(url(place))
     assert read_tables(place) == [("theirs",)]
 
