@@ -42,10 +42,10 @@ class _Debtor(FaultyConnection):
 
     owed = False
 
-    @property
-    def in_transaction(self) -> bool:
-        """Say that nothing is open that was to be committed."""
-        return not self.owed and self._connection.in_transaction
+    def rollback(self) -> None:
+        """Leave the transaction, unless it was to be committed."""
+        if not self.owed:
+            self._connection.rollback()
 
     def execute(self, sql: str | bytes, *values: Any) -> Any:
         """Run a statement, or what was put off and then the statement."""
