@@ -27,10 +27,9 @@ from dpflow.ledger.storage.postgres_connection import (
     sql_of,
 )
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
 
-_LOCK_SECONDS = 30.0
 #: More keys than these are forgotten.
 _MOST = 10_000
 #: How a transaction begins, and its first question. What comes behind the one that
@@ -55,7 +54,7 @@ class PostgresStorage(Storage):
         self,
         url: str,
         *,
-        lock_seconds: float = _LOCK_SECONDS,
+        lock_seconds: float = LOCK_SECONDS,
         read_only: bool = False,
     ) -> None:
         self.server = Server(url, lock_seconds=lock_seconds)

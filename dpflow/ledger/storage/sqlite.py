@@ -33,11 +33,10 @@ from dpflow.ledger.storage.sqlite_files import (
     translated,
 )
 from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
-from dpflow.ledger.storage.storage import Storage
+from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
 from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
 
-_LOCK_SECONDS = 30.0
 #: How long to wait for the lock of a connection that has to be closed now.
 _CLOSE_SECONDS = 5.0
 #: So long SQLite itself waits for programs that are not dpflow.
@@ -62,7 +61,7 @@ class SqliteStorage(Storage):
         self,
         path: Path | str,
         *,
-        lock_seconds: float = _LOCK_SECONDS,
+        lock_seconds: float = LOCK_SECONDS,
         read_only: bool = False,
     ) -> None:
         # The working directory may change while the ledger is in use.

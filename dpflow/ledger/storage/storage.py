@@ -13,6 +13,9 @@ from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
 from dpflow.locks import Turn, TurnQueue
 
+#: How long to wait for other writers.
+LOCK_SECONDS = 30.0
+
 
 class Storage(ABC):
     """A place where a ledger is kept, used by one thread of a process at a time.
