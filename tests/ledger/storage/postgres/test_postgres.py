@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -68,23 +67,6 @@ def test_a_ledger_of_another_version_is_refused(
         open_ledger(postgres_url)
     with pytest.raises(ConfigurationError, match="already"):
         create_ledger(postgres_url)
-
-
-def test_both_kinds_of_database_have_the_same_tables(
-    ledger: Ledger, postgres_url: str, tmp_path: Path
-) -> None:
-    """Column by column."""
-    path = tmp_path / "ledger.db"
-    create_ledger(f"sqlite:///{path}").close()
-    sql = (
-        "SELECT table_name, column_name FROM information_schema.columns WHERE "
-        "table_schema = 'dpflow'"
-    )
-    file = (
-        "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_xinfo(t.name) "
-        "AS c WHERE t.type = 'table'"
-    )
-    assert sorted(read(postgres_url, sql)) == sorted(read(path, file))
 
 
 def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
