@@ -14,7 +14,7 @@ Following an entry calls it again and compares. What each kind does to an accoun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import add, le, sub
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from dpflow.ledger.rows import (
     Charge,
     account_key,
     added_up,
-    evidence_key,
+    evidence_keys,
     granted_key,
     held_key,
     may_return,
@@ -248,19 +248,11 @@ def _adjust(state: State, draft: Entry, rows: Rows) -> None:
         added = added_up(charge.added, draft.amounts)
         rows[f"charge/{draft.charge}"] = {**row, "added": added}
     _note_flow(state, draft, rows)
-    for key in _evidence(draft):
+    for key in evidence_keys(draft.body.get("evidence"), draft.amounts):
         if state.row(key) is not None:
             what = f"{key} was charged before"
             raise JournalError(what)
         rows[key] = {"entry": draft.number}
-
-
-def _evidence(draft: Entry) -> Iterator[str]:
-    """Yield the keys of evidence, in the terms of the accounts that it charges."""
-    digest = draft.body.get("evidence")
-    if digest is not None:
-        for book, number in dict.fromkeys(split(name)[:2] for name in draft.amounts):
-            yield evidence_key(f"{book}#{number}", str(digest))
 
 
 # Books, runs, releases

@@ -27,7 +27,7 @@ from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.digests import Digests
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Entry, JournalError
 from dpflow.ledger.following import TooFar, Trail
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
@@ -170,8 +170,14 @@ class Ledger:
             try:
                 decisions = self._each(state, commands)
             except NotSolved:
-                # The same decisions solve all that they need.
-                raise NotSolved(lambda: self._each(state, commands)) from None
+
+                def solve() -> None:
+                    # The same decisions solve all that they need. One whose keys could
+                    # not all be tried without a number has not loaded the others yet.
+                    with suppress(JournalError):
+                        self._each(state, commands)
+
+                raise NotSolved(solve) from None
             if columns := [e.columns for d in decisions for e in d.entries]:
                 values = [item for d in decisions for item in d.kept.items()]
                 transaction.append(columns, dict(values))

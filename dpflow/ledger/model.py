@@ -19,7 +19,14 @@ from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.rules.rule import Rule, lower_thresholds
 from dpflow.ledger.entry import Entry, Sums, written
 from dpflow.ledger.journal import after
-from dpflow.ledger.rows import NONE, account_key, granted_key, term_key
+from dpflow.ledger.rows import (
+    NONE,
+    account_key,
+    granted_key,
+    roots_of,
+    split,
+    term_key,
+)
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.solving import before_solving
@@ -137,29 +144,33 @@ class Decision:
 
 
 def newest_terms(state: State, *books: str) -> Iterator[str]:
-    """Yield the keys of books and of their newest terms; most have one term."""
+    """Yield the keys of books and of their newest terms."""
     for book in books:
         yield f"book/{book}"
-        row = state.rows.get(f"book/{book}") or {"term": 1}
-        yield term_key(book, max(row["term"], 1))
+        yield term_key(book, _terms(state, book))
 
 
 def all_terms(state: State, *books: str) -> Iterator[str]:
     """Yield the keys of books, of their terms, and of each term's whole account."""
     for book in books:
         yield f"book/{book}"
-        row = state.rows.get(f"book/{book}") or {"term": 0}
-        for number in range(1, row["term"] + 1):
+        for number in range(1, _terms(state, book) + 1):
             yield term_key(book, number)
             yield f"account/{book}#{number}"
 
 
+def _terms(state: State, book: str) -> int:
+    """Return how many terms a book has; most have one."""
+    row = state.rows.get(f"book/{book}") or {"term": 1}
+    return max(int(row["term"]), 1)
+
+
 def terms_of_accounts(accounts: Iterable[str]) -> Iterator[str]:
     """Yield the keys of the books and terms of accounts, and of each term's whole."""
-    for name in dict.fromkeys(map(_term, accounts)):
-        yield f"term/{name}"
-        yield f"book/{name.partition('#')[0]}"
-        yield account_key(name)
+    for root in roots_of(accounts):
+        yield f"term/{root}"
+        yield f"book/{split(root)[0]}"
+        yield account_key(root)
 
 
 def keys_followed(state: State, entry: Entry) -> Iterator[str]:
@@ -174,11 +185,6 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
     if entry.kind == "reserve":
         step = str(entry.body["step"])
         yield from (granted_key(step, name) for name in entry.amounts)
-
-
-def _term(account: str) -> str:
-    book, _, place = account.partition("#")
-    return f"{book}#{place.partition('/')[0]}"
 
 
 # Gates as a term pins them

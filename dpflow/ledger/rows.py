@@ -6,7 +6,7 @@ The row of a key is plain JSON; an entry that names the key has its row after th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple
@@ -159,9 +159,10 @@ def granted_key(step: str, account: str) -> str:
     return f"granted/{_quoted(step)}/{account}"
 
 
-def evidence_key(account: str, digest: str) -> str:
-    """Return the key of evidence that was charged in the term of an account."""
-    return f"evidence/{account}/{digest}"
+def evidence_keys(digest: str | None, accounts: Iterable[str]) -> Iterator[str]:
+    """Yield the keys of evidence in the terms of the accounts that it charges."""
+    if digest is not None:
+        yield from (f"evidence/{root}/{digest}" for root in roots_of(accounts))
 
 
 # Accounts
@@ -200,6 +201,12 @@ def split(account: str) -> tuple[str, int, str, str, str]:
 def is_within(account: str, whole: str) -> bool:
     """Say whether an account belongs to the term with this account of its whole."""
     return f"{account}/".startswith(f"{whole}/")
+
+
+def roots_of(accounts: Iterable[str]) -> list[str]:
+    """Return the accounts that the whole of each account's term has."""
+    terms = dict.fromkeys(split(name)[:2] for name in accounts)
+    return [f"{book}#{number}" for book, number in terms]
 
 
 def term_of(account: str) -> int:

@@ -100,15 +100,13 @@ class State:
             JournalError: If it was not loaded.
         """
         row = self.rows.get(key)
-        if row is None and self._lacks(key):
+        loaded = row is not None or self.whole or key in self.asked
+        if not (loaded or self._is_absent(key)):
             if self.missing is None:
                 what = f"{key} was not loaded"
                 raise JournalError(what)
             self.missing.add(key)
         return row
-
-    def _lacks(self, key: str) -> bool:
-        return not (self.whole or key in self.asked or self._is_absent(key))
 
     def _is_absent(self, key: str) -> bool:
         """Say whether all keys like this one were loaded, or cannot be there yet.
@@ -141,17 +139,15 @@ class State:
         return self.term(book, number) if number else None
 
     def term(self, book: str, number: int) -> Term | None:
-        """Return a term; None if it was not loaded."""
+        """Return a term; None if it was never opened."""
         key = term_key(book, number)
-        entry = self.numbers.get(key)
-        if entry is None:
-            if self.missing is not None and self._lacks(key):
-                self.missing.add(key)
+        if self.row(key) is None:
             return None
+        entry = self.numbers[key]
         return Term(book, number, entry, self.entries[entry].body["term"])
 
     def terms(self, book: str) -> list[Term]:
-        """Return the terms of a book that were loaded, oldest first."""
+        """Return the terms of a book, oldest first."""
         numbers = range(1, self.book(book).terms + 1)
         return [term for n in numbers if (term := self.term(book, n)) is not None]
 
@@ -174,7 +170,7 @@ class State:
     def accounts(self, book: str) -> Iterator[Account]:
         """Yield the accounts of a book that were loaded."""
         prefix = account_key(f"{book}#")
-        if self.missing is not None and self._lacks(whole_book(book)):
+        if self.missing is not None and whole_book(book) not in self.asked:
             self.missing.add(whole_book(book))
         for key in self.rows:
             if key.startswith(prefix):

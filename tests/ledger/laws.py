@@ -335,8 +335,8 @@ class Play:
         """Keep a signature over the end of the journal."""
         number, told = self.state().head
         if number:
-            words = {"number": number, "hash": told}
-            self.ask(Checkpoint(signed={"signature": "s"}, **words, **self.facts()))
+            signed = {"number": number, "hash": told, "signature": "s"}
+            self.ask(Checkpoint(signed=signed, **self.facts()))
 
     def state(self) -> State:
         """Return what every key is."""

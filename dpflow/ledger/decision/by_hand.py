@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.decision.admit import Reserve
+from dpflow.ledger.decision.checks import term_of_account
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
 from dpflow.ledger.decision.office import closed, policies_of
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
@@ -27,10 +27,10 @@ from dpflow.ledger.decision.terms import (
     terms_of,
 )
 from dpflow.ledger.entry import Amounts, Sums
-from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
+from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import Request, described
-from dpflow.ledger.rows import Charge, account_key, evidence_key, split
-from dpflow.ledger.state import State, charge_keys
+from dpflow.ledger.rows import Charge, evidence_keys, roots_of, split
+from dpflow.ledger.state import State
 from dpflow.policy import Policy
 
 
@@ -39,16 +39,46 @@ class ByHand(Command):
     """Charge of an operator.
 
     Attributes:
+        cost: Corrected cost of a step, or all prior spending.
         reason: Why, for the journal.
         evidence: The sha256 of a file that proves it; a term uses each once.
     """
 
     guarded: ClassVar[bool] = True
-    # It has no id by which it is found again.
+    # It has no id by which a second sending would be recognised.
     resent: ClassVar[bool] = False
 
+    cost: Cost
     reason: str
     evidence: str | None = None
+
+    def charged(
+        self,
+        pen: Decision,
+        extra: Sequence[tuple[Gate, Tally]],
+        body: Mapping[str, Any],
+        charge: str | None = None,
+    ) -> Decision:
+        """Write the entry, whose evidence no other entry of its terms has.
+
+        Raises:
+            ConfigurationError: If one has.
+        """
+        accounts = [gate.id for gate, _ in extra]
+        for key in evidence_keys(self.evidence, accounts):
+            before = pen.state.row(key)
+            if before is not None:
+                account = key.removeprefix("evidence/").rpartition("/")[0]
+                msg = (
+                    f"this evidence was charged to account {account!r} before, by "
+                    f"entry {before['entry']}; a second time would charge the same "
+                    "spending twice. Other spending needs a file of its own that "
+                    "proves it."
+                )
+                raise ConfigurationError(msg)
+        facts = {"reason": self.reason, "evidence": self.evidence}
+        said = {**body, **facts, "cost": described(self.cost)}
+        return pen.answered(_raised(pen, "adjust", extra, said, charge))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +87,11 @@ class Amend(ByHand):
 
     Attributes:
         charge: Of the step.
-        cost: Corrected cost of the step.
         dataset: One that the step read, if the operator names it.
     """
 
     charge: str
-    cost: Cost
     dataset: str | None = None
-
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the charge with all that it holds, and the evidence."""
-        yield from charge_keys(state, self.charge)
-        made = state.made.get(self.charge)
-        if made is not None:
-            yield from map(account_key, made.amounts)
-            yield from terms_of_accounts(made.amounts)
-            yield from _evidence_keys(self.evidence, made.amounts)
 
     def decide(self, state: State) -> Decision:
         """Charge what a step cost more than was reserved for it; it may have ended.
@@ -83,76 +102,69 @@ class Amend(ByHand):
                 that does not hold under the relation of its term.
         """
         pen, charge = Decision(state, self), known_charge(state, self.charge)
+        made, units = charge.made, charge.made.body.get("units", {})
+        books = {split(name)[0]: None for name in made.amounts}
         if charge.covers is not None:
             msg = (
-                f"reservation {charge.id} is the one of flow run "
-                f"{charge.covers}, under which no body runs. Amend the step that cost "
-                "more."
+                f"reservation {charge.id} is the one of flow run {charge.covers}, "
+                "under which no body runs. Amend the step that cost more."
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        made = charge.made
-        read = dict.fromkeys(split(name)[0] for name in made.amounts)
-        if self.dataset is not None and self.dataset not in read:
-            books = ", ".join(map(repr, read))
+        if self.dataset is not None and self.dataset not in books:
             msg = (
-                f"reservation {charge.id} charged {books}, not dataset "
-                f"{self.dataset!r}. Nothing was charged. `dpflow history "
+                f"reservation {charge.id} charged {', '.join(map(repr, books))}, not "
+                f"dataset {self.dataset!r}. Nothing was charged. `dpflow history "
                 f"{self.dataset}` lists the reservations of that dataset."
             )
             raise ReservationConflict(msg, reservation=charge.id)
         extra: list[tuple[Gate, Tally]] = []
-        units = made.body.get("units", {})
-        for name, known in _charged(state, charge).items():
+        for name, charged in _charged(state, charge).items():
             gate = gate_of(state, name, units.get(name, 1))
-            term = state.term(*split(name)[:2])
-            relation = "" if term is None else term.facts["pinned"]["relation"]
-            check_holds(self.cost, gate.dataset, relation)
-            more = _more(gate, self.cost, Tally(known), used_before(made, name))
-            late = not _is_newest(charge, gate)
+            pinned = term_of_account(state, name).facts["pinned"]
+            check_holds(self.cost, gate.dataset, pinned["relation"])
+            more = _more(gate, self.cost, Tally(charged), used_before(made, name))
             if any(more.amounts):
+                late = not _is_newest(charge, gate)
                 extra.append((gate, _posted(gate, more, late=late)))
-        reserved = made.body["cost"]
         if not extra:
+            reserved = cost_from_description(made.body["cost"])
             msg = (
                 f"{self.cost!r} is no more than was charged for reservation "
-                f"{charge.id} ({charge.state}, reserved at "
-                f"{cost_from_description(reserved)!r}). A charge is only ever raised."
+                f"{charge.id} ({charge.state}, reserved at {reserved!r}). A charge is "
+                "only ever raised."
             )
             raise ReservationConflict(msg, reservation=charge.id)
-        _check_evidence(state, self.evidence, [gate.id for gate, _ in extra])
-        body = {
-            "cost": self.cost.describe(),
-            "reserved_cost": reserved,
-            "reason": self.reason,
-            "evidence": self.evidence,
-            "policy": made.body["policy"],
-        }
-        raised = _raised(pen, "adjust", extra, body, charge=charge.id)
-        return pen.answered(raised)
+        body = {"policy": made.body["policy"]}
+        return self.charged(pen, extra, body, charge.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior(ByHand):
     """Charge prior spending, before the ledger governed the dataset.
 
+    `Composed` and `Repeated` costs hold several steps.
+
     Attributes:
         policy: Of the dataset.
-        cost: All that was spent; `Composed` and `Repeated` hold several steps.
         flow: The flow whose share was spent.
         partitions: The parts of a divided dataset that were read.
         populations: The population that the dataset belongs to.
     """
 
     policy: Policy
-    cost: Cost
     flow: str | None = None
     partitions: tuple[str, ...] = ()
     populations: tuple[Policy, ...] = ()
 
-    @property
-    def request(self) -> Request:
-        """A step that would be charged as much."""
-        return Request(
+    def decide(self, state: State) -> Decision:
+        """Charge what was spent elsewhere; irreversible.
+
+        Raises:
+            ConfigurationError: If this evidence was charged before, or no part of a
+                divided dataset is named.
+        """
+        # A step that would be charged as much.
+        request = Request(
             reservation="prior",
             owner="operator",
             policies=(self.policy,),
@@ -162,38 +174,15 @@ class Prior(ByHand):
             flow=self.flow,
             partitions=self.partitions,
         )
-
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the accounts of every gate, and the evidence."""
-        found = [*Reserve(request=self.request).keys(state)]
-        yield from found
-        accounts = [k.removeprefix("account/") for k in found if k[:8] == "account/"]
-        yield from _evidence_keys(self.evidence, accounts)
-
-    def decide(self, state: State) -> Decision:
-        """Charge what was spent elsewhere; irreversible.
-
-        Raises:
-            ConfigurationError: If this evidence was charged before, or no part of a
-                divided dataset is named.
-        """
-        pen, request = Decision(state, self), self.request
         check_relation(request)
+        pen = Decision(state, self)
         terms = terms_of(pen, request)
-        gates = gates_of(pen.state, request, terms)
-        prices = [(gate, gate.price(request.cost)) for gate in gates]
-        asked = [(gate, _posted(gate, price, late=True)) for gate, price in prices]
-        _check_evidence(pen.state, self.evidence, [gate.id for gate in gates])
-        body: dict[str, Any] = {
-            "reason": self.reason,
-            "evidence": self.evidence,
-            "cost": described(request.cost),
-            "step": request.step,
-            "flow": request.flow,
-            "release_key": None,
-            "policy": policies_of(terms),
-        }
-        return pen.answered(_raised(pen, "adjust", asked, body))
+        extra = [
+            (gate, _posted(gate, gate.price(self.cost), late=True))
+            for gate in gates_of(pen.state, request, terms)
+        ]
+        body = {"step": request.step, "flow": self.flow, "policy": policies_of(terms)}
+        return self.charged(pen, extra, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,24 +214,6 @@ class Repair(Command):
     frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the accounts with their terms, and the books that are frozen."""
-        yield "repairs"
-        yield from map(account_key, self.with_roots)
-        yield from terms_of_accounts(self.amounts)
-        for book in self.books:
-            yield from newest_terms(state, book)
-            yield f"account/{book}#1"
-            policy = self.policies.get(book)
-            if policy is not None and policy.source is not None:
-                yield f"claim/{policy.source}"
-
-    @property
-    def with_roots(self) -> Sums:
-        """The amounts, with the account of each term's whole: it was charged."""
-        terms = dict.fromkeys(split(name)[:2] for name in self.amounts)
-        return {**{f"{book}#{number}": () for book, number in terms}, **self.amounts}
-
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
 
@@ -257,33 +228,20 @@ class Repair(Command):
                 "nothing. Compare again with `dpflow ledger reconcile`."
             )
             raise LedgerUnavailable(msg)
-        for book in self.books:
+        for book in {split(name)[0]: None for name in self.amounts}:
             policy = self.policies.get(book)
-            charged = any(split(name)[0] == book for name in self.amounts)
-            if charged and pen.state.newest(book) is None and policy is not None:
+            if policy is not None and pen.state.newest(book) is None:
                 with suppress(PolicyNotApplied, PolicyChanged):
                     governing(pen, policy, applies=True)
-        first = min((number for number, _ in self.lost), default=0)
-        extra = []
-        for name, amount in self.with_roots.items():
-            gate = _gate_again(pen.state, name)
-            if name not in self.amounts:
-                extra.append((gate, gate.rule.zero()))
-                continue
-            # What the account lacks comes after what it holds, unless it went on.
-            late = gate.row is not None and gate.row.entry >= first
-            extra.append((gate, _posted(gate, Tally(amount), late=late)))
-        terms = dict.fromkeys(split(name)[:2] for name in self.amounts)
+        extra = [*self._again(pen.state)]
+        terms = (term_of_account(pen.state, gate.id) for gate, _ in extra)
         body = {
             "reason": self.reason,
-            "policy": policies_of(filter(None, (pen.state.term(*t) for t in terms))),
+            "policy": policies_of(terms),
             "books": list(self.books),
             "flows": {book: list(flows) for book, flows in self.books.items()},
-            "missing": len(self.lost),
             "lost": [told for _, told in self.lost],
             "charges": list(self.charges),
-            "step": "ledger reconcile",
-            "release_key": None,
             "repairs": self.repairs,
         }
         posted = _raised(pen, "repair", extra, body)
@@ -292,6 +250,30 @@ class Repair(Command):
             if term is not None and pen.state.book(book).frozen is None:
                 closed(pen, term, reason, unfreeze=False)
         return pen.answered(posted)
+
+    def _again(self, state: State) -> Iterator[tuple[Gate, Tally]]:
+        """Yield what is charged to each account, the whole of each term included.
+
+        Raises:
+            ConfigurationError: If its term is gone, or has no gate for it.
+        """
+        first = min((number for number, _ in self.lost), default=0)
+        for name in dict.fromkeys((*roots_of(self.amounts), *self.amounts)):
+            gate, book = gate_at(state, name), split(name)[0]
+            if gate is None:
+                msg = (
+                    f"the ledger lacks account {name!r}, and no policy makes it. Put "
+                    f"the policy file of dataset {book!r} back that was in force at "
+                    "that time. If the ledger lacks its whole term, apply it again: "
+                    f"`dpflow policy apply {book} --new-term --reason TEXT`."
+                )
+                raise ConfigurationError(msg)
+            amount = gate.rule.zero()
+            if name in self.amounts:
+                # What the account lacks comes after what it holds, unless it went on.
+                late = gate.row is not None and gate.row.entry >= first
+                amount = _posted(gate, Tally(self.amounts[name]), late=late)
+            yield gate, amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,12 +292,12 @@ class Posted:
     state: str
 
 
-def _more(gate: Gate, cost: Cost, known: Tally, before: Tally) -> Tally:
+def _more(gate: Gate, cost: Cost, charged: Tally, before: Tally) -> Tally:
     """Return by how much a step's cost is above what was charged for it."""
-    if gate.price(cost, before).fits_within(known):
+    if gate.price(cost, before).fits_within(charged):
         # It would have had that price: what came later makes it no larger.
         return gate.rule.zero()
-    return remainder(gate.price(cost, remainder(gate.used, known)), known)
+    return remainder(gate.price(cost, remainder(gate.used, charged)), charged)
 
 
 def _is_newest(charge: Charge, gate: Gate) -> bool:
@@ -335,42 +317,15 @@ def _posted(gate: Gate, more: Tally, *, late: bool) -> Tally:
 def _charged(state: State, charge: Charge) -> dict[str, Amounts]:
     """Return what each account was charged for a step, by all entries."""
     last = charge.ended or charge.made
-    found = {
+    charged = {
         name: (0,) * len(amount) if last.kind == "void" else amount
         for name, amount in last.amounts.items()
     }
     for name, amount in charge.added.items():
         # What was posted late is not all the step's own: then it counts for others.
-        if name in found and gate_of(state, name, 1).rule.steady:
-            found[name] = (Tally(found[name]) + Tally(amount)).amounts
-    return found
-
-
-def _evidence_keys(evidence: str | None, accounts: Iterable[str]) -> Iterator[str]:
-    """Yield the keys of evidence in the terms of some accounts."""
-    if evidence is not None:
-        for book, number in dict.fromkeys(split(name)[:2] for name in accounts):
-            yield evidence_key(f"{book}#{number}", evidence)
-
-
-def _check_evidence(
-    state: State, evidence: str | None, accounts: Sequence[str]
-) -> None:
-    """Refuse evidence that a term has charged already.
-
-    Raises:
-        ConfigurationError: If one has.
-    """
-    for key in _evidence_keys(evidence, accounts):
-        before = state.row(key)
-        if before is not None:
-            account = key.removeprefix("evidence/").rpartition("/")[0]
-            msg = (
-                f"this evidence was charged to account {account!r} before, by "
-                f"entry {before['entry']}; a second time would charge the same "
-                "spending twice. Other spending needs a file of its own that proves it."
-            )
-            raise ConfigurationError(msg)
+        if name in charged and gate_of(state, name, 1).rule.steady:
+            charged[name] = (Tally(charged[name]) + Tally(amount)).amounts
+    return charged
 
 
 def _raised(
@@ -378,14 +333,13 @@ def _raised(
     kind: str,
     extra: Sequence[tuple[Gate, Tally]],
     body: Mapping[str, Any],
-    *,
     charge: str | None = None,
 ) -> tuple[Posted, ...]:
     """Write an entry that raises what accounts have settled."""
     overdrawn = [gate.id for gate, amount in extra if gate.overdrawn_by(amount)]
-    told = {**body, "overdrawn": overdrawn} if overdrawn else dict(body)
+    facts = {**body, "overdrawn": overdrawn} if overdrawn else body
     amounts = {gate.id: amount.amounts for gate, amount in extra}
-    entry = pen.write(kind, amounts, told, charge=charge)
+    entry = pen.write(kind, amounts, facts, charge=charge)
     return tuple(
         Posted(
             account=gate.id,
@@ -398,21 +352,3 @@ def _raised(
         )
         for gate, amount in extra
     )
-
-
-def _gate_again(state: State, account: str) -> Gate:
-    """Return the gate of an account that may be gone.
-
-    Raises:
-        ConfigurationError: If its term is gone, or asks for no such gate.
-    """
-    gate, book = gate_at(state, account), split(account)[0]
-    if gate is None:
-        msg = (
-            f"the ledger lacks account {account!r}, and no policy makes it. Put the "
-            f"policy file of dataset {book!r} back that was in force at that time. If "
-            f"the ledger lacks its whole term, apply it again: `dpflow policy apply "
-            f"{book} --new-term --reason TEXT`."
-        )
-        raise ConfigurationError(msg)
-    return gate

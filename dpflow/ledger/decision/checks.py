@@ -24,7 +24,7 @@ from dpflow.ledger.decision.gates import (
 from dpflow.ledger.decision.settlement import gate_of, least_posted
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Term, split
+from dpflow.ledger.rows import Term, roots_of, split
 from dpflow.ledger.state import State
 from dpflow.policy.reserved import charges_others
 
@@ -57,19 +57,13 @@ def check(state: State, entry: Entry) -> None:
         raise JournalError(problem)
 
 
-def _roots(entry: Entry) -> list[str]:
-    """Return the accounts of the whole terms that an entry posts to."""
-    terms = dict.fromkeys(split(name)[:2] for name in entry.amounts)
-    return [f"{book}#{number}" for book, number in terms]
-
-
 def check_roots(state: State, entry: Entry) -> None:
     """Check that a charged term has the account that says so.
 
     Raises:
         JournalError: If a term has no such account.
     """
-    for root in _roots(entry):
+    for root in roots_of(entry.amounts):
         if root not in entry.amounts and state.account(root) is None:
             what = f"it charges parts of {root!r}, and not the whole"
             raise JournalError(what)

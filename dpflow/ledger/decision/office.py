@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpflow.exceptions import (
-    PolicyNotApplied,
-)
-from dpflow.ledger.model import Command, Decision, newest_terms
+from dpflow.exceptions import PolicyNotApplied
+from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.rows import Term
-from dpflow.ledger.state import State, charge_keys, whole_book
+from dpflow.ledger.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +19,6 @@ class Freeze(Command):
     book: str
     reason: str
     unfreeze: bool = False
-
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the book with its accounts, which the answer names."""
-        yield from (*newest_terms(state, self.book), whole_book(self.book))
 
     def decide(self, state: State) -> Decision:
         """Write that a book is frozen, or open again; a second freeze changes nothing.
@@ -79,13 +73,6 @@ class Withdraw(Command):
     digest: str | None
     reason: str
 
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the release, and the charge that made it."""
-        yield f"release/{self.key}"
-        kept = state.rows.get(f"release/{self.key}")
-        if kept is not None:
-            yield from charge_keys(state, kept["charge"])
-
     def decide(self, state: State) -> Decision:
         """Delete the value of a release; the answer is whether there was one."""
         pen, kept = Decision(state, self), state.release(self.key)
@@ -107,10 +94,6 @@ class Resume(Command):
     books: tuple[str, ...]
     flow: str
 
-    def keys(self, _: State) -> Iterator[str]:
-        """Yield the books that refused it."""
-        yield from (f"book/{book}" for book in self.books)
-
     def decide(self, state: State) -> Decision:
         """Note in each book that the schedule of a flow runs again."""
         pen = Decision(state, self)
@@ -123,23 +106,20 @@ class Checkpoint(Command):
     """Keep a signature over an entry, and over all before it.
 
     Attributes:
-        number: Of the entry that was signed; others may have come since.
-        hash: Of that entry.
-        signed: What the journal keeps: the signature, and what it was made of.
+        signed: What the journal keeps: the signature, and what it was made of, such as
+            number and hash of the entry that was signed; others may have come since.
     """
 
-    number: int
-    hash: str
     signed: Mapping[str, Any]
 
     def keys(self, _: State) -> Iterator[str]:
         """Yield the entry."""
-        yield f"#{self.number}"
+        yield f"#{self.signed['number']}"
 
     def decide(self, state: State) -> Decision:
         """Keep a signature; the answer is whether the journal holds that entry."""
-        pen, signed = Decision(state, self), state.entries.get(self.number)
-        if signed is None or signed.hash != self.hash:
+        pen, entry = Decision(state, self), state.entries.get(self.signed["number"])
+        if entry is None or entry.hash != self.signed["hash"]:
             return pen.answered(answer=False)
         pen.write("checkpoint", {}, {"signed": dict(self.signed)})
         return pen.answered(answer=True)

@@ -8,7 +8,7 @@ opened with, to at most the lifetime.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,10 +30,10 @@ from dpflow.ledger.decision.terms import (
     opened,
     source_claim,
 )
-from dpflow.ledger.model import Command, Decision, all_terms
+from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Account, Term, split
-from dpflow.ledger.state import State, whole_book
+from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
 from dpflow.policy.reserved import reserved_flows
@@ -104,16 +104,6 @@ class Apply(Command):
     new_term: bool = False
     raise_lifetime: bool = False
     forgotten: tuple[str, ...] = ()
-
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield every term and account of the book, and who uses its sources."""
-        book = self.policy.dataset
-        yield from (*all_terms(state, book), whole_book(book))
-        if self.policy.source is not None:
-            yield f"claim/{self.policy.source}"
-        if f"book/{book}" in state.asked:
-            sources = (t.facts["pinned"].get("source") for t in state.terms(book))
-            yield from (f"claim/{source}" for source in sources if source is not None)
 
     def decide(self, state: State) -> Decision:
         """Make a policy the ledger's own copy, which governs from then on.
