@@ -40,7 +40,8 @@ from dpflow.ledger.witness.rollback_check import missing
 _PAGE = 500
 #: Keys of charges and their outputs: no entry reads them after the end of the charge.
 _OF_CHARGES = ("charge/", "release/", "held/")
-_STEPS = frozenset(name for name, kind in KINDS.items() if kind.often)
+#: Kinds without a further check if they post what their charge held; a void returns.
+_STEPS = frozenset(k for k, kind in KINDS.items() if kind.often and k != "void")
 #: Kinds that change an ended charge, or its output.
 _LATE = ("adjust", "withdraw")
 
