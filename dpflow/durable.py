@@ -1,4 +1,4 @@
-"""Writes that outlast a loss of power."""
+"""Writes that survive a power failure."""
 
 from __future__ import annotations
 
@@ -7,53 +7,36 @@ import fcntl
 import os
 from pathlib import Path
 
-#: What a disk says that has no such command; any other error is a lost write.
+#: Errors of a disk without the command that empties its cache; others lose a write.
 _UNSUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 
 
 def write(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of it."""
+    """Write all data."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def sync(descriptor: int) -> None:
-    """Make what was written durable, past the disk's own cache where that can be.
+    """Sync a file's data and metadata, or a folder's entries, past the disk's cache.
 
     Raises:
-        OSError: If it may be lost.
+        OSError: If the sync failed; the data may be lost.
     """
-    if not _synced_past_cache(descriptor):
-        getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def sync_whole(descriptor: int) -> None:
-    """Make a file durable with all that is known of it, or the names in a folder.
-
-    Raises:
-        OSError: If it may be lost.
-    """
-    _synced_past_cache(descriptor)
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
     os.fsync(descriptor)
 
 
 def sync_path(path: Path) -> None:
-    """Do so by name."""
+    """Sync the file or folder at a path."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        sync_whole(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _synced_past_cache(descriptor: int) -> bool:
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
-        return False
-    try:
-        fcntl.fcntl(descriptor, full)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        return False
-    return True

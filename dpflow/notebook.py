@@ -23,29 +23,23 @@ class Sheet(NamedTuple):
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[str]], *numbers: str) -> Sheet:
-        """Return the table of columns that say something; the others are left out."""
-        told = {head: cells for head, cells in columns.items() if any(cells)}
-        return cls([*told], [*zip(*told.values(), strict=True)], numbers)
+        """Return the table of the columns that are not empty."""
+        filled = {head: cells for head, cells in columns.items() if any(cells)}
+        return cls([*filled], [*zip(*filled.values(), strict=True)], numbers)
 
 
-class Record:
-    """Base of the record behind a command."""
-
-    __slots__ = ()
-
-    def as_json(self) -> Any:
-        """Return the record as its command prints it with `--json`."""
-        return data_of(self)
-
-
-class TableRecord(Record, ABC):
-    """Base of a record that terminals and notebooks show as one table."""
+class TableRecord(ABC):
+    """Base of a command's record that terminals and notebooks show as one table."""
 
     __slots__ = ()
 
     @abstractmethod
     def sheet(self) -> Sheet:
         """Return the record's table."""
+
+    def as_json(self) -> Any:
+        """Return the record as its command prints it with `--json`."""
+        return data_of(self)
 
     def _repr_html_(self) -> str:
         heads, rows, _ = self.sheet()
@@ -70,15 +64,15 @@ def data_of(value: Any) -> Any:
 
         return number_text(value)
     if isinstance(value, Sequence) and not hasattr(value, "_asdict"):
-        return [data_of(each) for each in value]
-    found = _mapping_of(value)
-    if found is None:
+        return [data_of(item) for item in value]
+    members = _members_of(value)
+    if members is None:
         return str(value)
-    return {str(name): data_of(each) for name, each in found.items()}
+    return {str(name): data_of(item) for name, item in members.items()}
 
 
-def _mapping_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what an object consists of; None if it is one value."""
+def _members_of(value: Any) -> Mapping[Any, Any] | None:
+    """Return the members of an object; None if it is a single value."""
     if isinstance(value, DpflowError):
         return {"message": value.message, **value.details}
     # A policy, a cost and a named tuple describe themselves.
@@ -86,21 +80,20 @@ def _mapping_of(value: Any) -> Mapping[Any, Any] | None:
         if hasattr(value, name):
             return dict(getattr(value, name)())
     if is_dataclass(value):
-        names = [each.name for each in fields(value) if each.repr]
-        return {name: getattr(value, name) for name in names}
+        return {f.name: getattr(value, f.name) for f in fields(value) if f.repr}
     return value if isinstance(value, Mapping) else None
 
 
 def plain(text: str) -> str:
-    """Make names from a journal harmless: no control sign reaches what shows them."""
+    """Replace the control characters of a text, such as names from a journal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
 
 
 def shown_key(key: str) -> str:
-    """Write a release key so that no two look alike: odd ones in Python's escapes.
+    """Write a release key so that no two look alike: unusual ones in Python's escapes.
 
-    Odd are those with a blank at an end, control signs, or characters that are not
-    composed (NFC).
+    A key is unusual with a blank at an end, a control character, or characters that are
+    not composed (NFC).
     """
     fine = key == normalize("NFC", key.strip()) and key.isprintable()
     return key if fine else ascii(key)

@@ -204,17 +204,6 @@ def float_of_units(units: int) -> float:
     return float_up(from_units(units))
 
 
-def ratio_up(numerator: int, denominator: int) -> float:
-    """Return the smallest float that is not below a ratio of positive numbers."""
-    try:
-        near = numerator / denominator
-    except OverflowError:
-        return math.inf
-    above, below = near.as_integer_ratio()
-    fits = above * denominator >= numerator * below
-    return near if fits else math.nextafter(near, math.inf)
-
-
 def float_down(value: Fraction) -> float:
     """Return the largest float that is not above the value."""
     return -float_up(-value)
@@ -355,21 +344,3 @@ def _short(value: Fraction, digits: int, *, up: bool) -> str:
     step = Fraction(10) ** (exponent - digits + 1)
     whole = math.ceil(value / step) if up else math.floor(value / step)
     return _decimal_text(whole * step, _PLAIN_LOW, _PLAIN_HIGH)
-
-
-def real_or_nan(value: object, kinds: tuple[type, ...]) -> float:
-    """Return one entry of a column of objects as a float, whatever the others are.
-
-    Args:
-        value: The entry.
-        kinds: The types whose values count as numbers.
-    """
-    if not isinstance(value, kinds):
-        return math.nan
-    number: Any = value
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-    except (ValueError, TypeError):
-        return math.nan

@@ -7,9 +7,9 @@ number, and begins again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class NotSolved(Exception):
@@ -24,24 +24,18 @@ class NotSolved(Exception):
         self.solve = solve
 
 
-class _Thread(threading.local):
-    """What the running thread may do."""
-
-    looks_up = False
-
-
-_thread = _Thread()
+#: Whether the running code may only look numbers up.
+_looks_up: ContextVar[bool] = ContextVar("dpflow_looks_up", default=False)
 
 
 @contextmanager
 def only_solved(*, active: bool = True) -> Iterator[None]:
     """Refuse to solve numbers in this thread while the block runs."""
-    before = _thread.looks_up
+    token = _looks_up.set(active)
     try:
-        _thread.looks_up = active
         yield
     finally:
-        _thread.looks_up = before
+        _looks_up.reset(token)
 
 
 def before_solving(solve: Callable[[], object]) -> None:
@@ -53,5 +47,5 @@ def before_solving(solve: Callable[[], object]) -> None:
     Raises:
         NotSolved: Within `only_solved`.
     """
-    if _thread.looks_up:
+    if _looks_up.get():
         raise NotSolved(solve)

@@ -9,6 +9,7 @@ ties are broken by all other columns, so that rows of one rank are the same row.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -19,7 +20,6 @@ import numpy as np
 
 from dpflow.exceptions import PublicContributionsError
 from dpflow.libraries import comes_from
-from dpflow.rounding import real_or_nan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +41,7 @@ _ORDERED = (*_NUMBERS, "String", "Binary", "Date", "Datetime", "Time", *_UNORDER
 #: Types of polars that name neither a person nor a group.
 _NAMELESS = (*_UNORDERED[2:], "Unknown")
 #: What an entry of a column of objects may be. A complex one would warn of itself.
-_REAL = (int, float, Decimal, Fraction, np.integer, np.floating)
+_REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
 #: Added to a double of at most 2**31 and taken away, it rounds half to even. Engines
 #: disagree on what their own ROUND does.
 _ROUNDS = 1.5 * 2**52
@@ -245,7 +245,7 @@ def _cleaned(frame: Any, wanted: Contributions) -> Any:
         if name in wanted.clip and column.dtype != object:
             column = column.to_numpy(np.float64, na_value=np.nan)
         elif name in wanted.clip:
-            column = np.array([real_or_nan(each, _REAL) for each in column], np.float64)
+            column = np.array([real_or_nan(each) for each in column], np.float64)
         elif column.dtype == object:
             values = [each if _is_hashable(each) else None for each in column]
             column = pd.Series(values, dtype=object)
@@ -338,3 +338,16 @@ def _check_lazy(kinds: Kinds, wanted: Contributions, named: Sequence[str]) -> No
             "columns that are needed, or make it text"
         )
         raise PublicContributionsError(msg)
+
+
+def real_or_nan(value: object) -> float:
+    """Return one entry of a column of objects as a float; NaN if it is no number."""
+    if not isinstance(value, _REAL):
+        return math.nan
+    number: Any = value
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except (ValueError, TypeError):
+        return math.nan

@@ -46,13 +46,13 @@ def init(
     from dpflow.starter.texts import ProjectOptions
 
     options = ProjectOptions(
-        dataset=dataset,
-        unit=unit,
+        dataset=dataset or "",
+        unit=unit or "",
         people=people,
-        epsilon=epsilon,
-        delta=delta,
-        theorem=theorem,
-        flow=flow,
+        epsilon=epsilon or "",
+        delta=delta or "",
+        theorem=theorem or "",
+        flow=flow or "",
     )
     if (note := place_note()) and not as_json:
         warn(note)
@@ -82,7 +82,7 @@ def _asked(options: ProjectOptions) -> ProjectOptions:
     say("one of them can be added or removed without anyone noticing.")
     unit = ask("unit", "One what? (customer, patient, visitor, ...)", "visitor")
     people = options.people
-    if people is None and options.delta is None:
+    if people is None and not options.delta:
         question = f"About how many of them ({unit}) are there? 0 if unknown"
         people = max(int(typer.prompt(question, 0, type=int)), 0) or None
     say("", "Epsilon is what all releases of one term together may lose: 1 is strict,")

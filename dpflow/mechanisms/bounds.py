@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from dpflow.accounting.costs.noise import ExponentialMechanism
+from dpflow.bounding.tables import real_or_nan
 from dpflow.exceptions import PublicError, public_name
 from dpflow.mechanisms.drawn import claimed, is_replace_one
 from dpflow.mechanisms.rows import Floats
 from dpflow.noise.exact import choose
 from dpflow.noise.sources import EXACT
-from dpflow.rounding import Number, exact, float_down, real_or_nan
+from dpflow.rounding import Number, exact, float_down
 
 MOST_CANDIDATES = 10_000
 #: Starts of the names of types whose entries may be text, in lower case.
 _NO_NUMBERS = ("object", "str", "large_string", "categor", "enum")
-#: What an entry that is no plain number of a column may be.
-_REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
 
 
 def private_bounds(
@@ -139,7 +137,7 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     if kind and kind in "iufb":
         found = column.astype(np.float64).reshape(-1)
     elif isinstance(column, (list, tuple)) or kind == "O":
-        found = np.fromiter((real_or_nan(each, _REAL) for each in column), np.float64)
+        found = np.fromiter((real_or_nan(each) for each in column), np.float64)
     else:
         name = public_name(type(values))
         msg = f"give a list or a column of numbers, not {name} of another type"

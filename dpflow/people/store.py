@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
-from dpflow.durable import sync_path, sync_whole, write
+from dpflow.durable import sync, sync_path, write
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
@@ -278,7 +278,7 @@ def _write(path: Path, people: _People) -> None:
         for part in (checksum.digest(), *parts):
             write(descriptor, memoryview(part))
         # By the descriptor that wrote: another may not hear of a write that failed.
-        sync_whole(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
     os.replace(fresh, path)  # noqa: PTH105

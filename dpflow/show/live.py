@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from dpflow.exceptions import DpflowError, UnknownDataset
 from dpflow.ledger import Ledger
+from dpflow.notebook import data_of
 from dpflow.show.page.facts import Report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
 from dpflow.show.page.stamp import Stamp, verified
@@ -104,7 +105,7 @@ def make_app(
 
     def status(request: Request) -> Response:  # noqa: ARG001
         """Return the facts of the page for programs."""
-        return _json(lambda: read(None, verify).as_json())
+        return _json(lambda: data_of(read(None, verify)))
 
     def health(request: Request) -> Response:  # noqa: ARG001
         """Say whether the ledger can be read; it is not verified for this."""

@@ -1,6 +1,6 @@
-"""The main job on real data: the program behind `dpflow demo`.
+"""The program behind `dpflow demo`: a weekly report on real data.
 
-The flow and the policy are the project's own examples. A second run spends nothing:
+The flow and the policy are the project's own examples. A second run costs nothing:
 every published week is replayed from its release.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.config import settings
-from dpflow.exceptions import BudgetRefused, DpflowError, how_to_install
+from dpflow.exceptions import BudgetRefused, DpflowError, how_to_install, require
 from dpflow.guard.plain import spend
 from dpflow.guard.project import current_project, forget_projects, make_project_ledger
 from dpflow.ledger.views import accounts, open_reservations
@@ -30,12 +31,11 @@ from dpflow.starter.project import existing_ledger
 
 _KILLED = "active_customers in a killed worker"
 _WORKER = f"""
-import logging, time; logging.getLogger("dpflow").setLevel("ERROR")
+import logging, os, signal; logging.getLogger("dpflow").setLevel("ERROR")
 from dpflow import Gaussian, spend
 with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
            cost=Gaussian(sensitivity=1, noise_multiplier=21), noise="own"):
-    print("running", flush=True)
-    time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 _SOURCES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2])
 
@@ -55,16 +55,19 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
     """
     data = () if os.environ.get("DPFLOW_DATA") else ("lifetimes",)
     needed = ("opendp", "pandas", "matplotlib", *data)
-    if missing := [name for name in needed if find_spec(name) is None]:
-        msg = f"the demo needs {', '.join(missing)}; {how_to_install('examples')}."
-        raise DpflowError(msg)
+    missing = ", ".join(name for name in needed if find_spec(name) is None)
+    message = f"the demo needs {missing}; {how_to_install('examples')}."
+    require(not missing, message, DpflowError)
     say(f"The project is in {enter_project()}.")
     if existing_ledger(settings()) is None:
         make_project_ledger(settings())
     policies, ledger = current_project().policies, current_project().ledger
     say(guarantee := policies.policy_for("cdnow").guarantee_sentence())
     say(f"A mistyped sigma is refused, uncharged: {_refuse_a_typo().message}")
-    _kill_a_worker(ledger)
+    if all(each.step != _KILLED for each in open_reservations(ledger)):
+        worker = subprocess.run([sys.executable, "-c", _WORKER], check=False)  # noqa: S603
+        message = "the worker could not start its step. Run `dpflow demo` again."
+        require(worker.returncode == -signal.SIGKILL, message, DpflowError)
     (view,) = [v for v in accounts(ledger, "cdnow") if v.kind == "dataset"]
     forfeited = amounts_text(view.forfeited)
     say(f"A worker was killed during a step. Its charge stays: forfeited {forfeited}.")
@@ -112,26 +115,14 @@ def _refuse_a_typo() -> BudgetRefused:
         return refusal
 
 
-def _kill_a_worker(ledger: Any) -> None:
-    """Kill a worker during a step, in the first demo only."""
-    if any(each.step == _KILLED for each in open_reservations(ledger)):
-        return
-    command = [sys.executable, "-c", _WORKER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:  # noqa: S603
-        line = worker.stdout.readline() if worker.stdout else ""
-        worker.kill()
-    if line.strip() != "running":
-        msg = "the worker could not start its step. Run `dpflow demo` again."
-        raise DpflowError(msg)
-
-
 def _run_weeks(say: Callable[[str], None]) -> Any:
     """Run the weekly report until its budget halts it, and print what it published."""
-    defaults = {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     if "PREFECT_API_URL" not in os.environ:
-        defaults["PREFECT_HOME"] = str(settings().root / ".dpflow/prefect")
-        defaults |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
-    os.environ |= defaults | os.environ
+        home = str(settings().root / ".dpflow/prefect")
+        os.environ.setdefault("PREFECT_HOME", home)
+        os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        os.environ.setdefault("DO_NOT_TRACK", "1")
     from flows import data, weekly_report  # noqa: PLC0415 (imports Prefect)
 
     spread = 1.96 * float(weekly_report.CUSTOMERS.sigma)
@@ -150,10 +141,10 @@ def _run_weeks(say: Callable[[str], None]) -> Any:
 
 @contextmanager
 def server_needed() -> Iterator[None]:
-    """Say in one error that Prefect's server did not answer.
+    """Replace the errors of Prefect's client by one plain error.
 
     Raises:
-        DpflowError: In place of an error of its client.
+        DpflowError: If Prefect's server did not answer.
     """
     try:
         yield
@@ -164,6 +155,6 @@ def server_needed() -> Iterator[None]:
             raise
         msg = (
             "the demo ended early: Prefect's server did not answer, as on a busy "
-            "machine. Run `dpflow demo` again: what was published costs nothing more."
+            "machine. Run `dpflow demo` again: published weeks cost nothing more."
         )
         raise DpflowError(msg) from error

@@ -33,8 +33,6 @@ from dpflow.starter.texts import (
     schema_text,
 )
 
-#: The theorems that a first flow can use, the default first.
-FILTERS = ("gdp", "auto", "zcdp", "rdp", "whitehouse", "basic")
 _DELTAS = {"basic": "0"}
 #: Costs of the first step, the least noise first, and a sufficient number of runs.
 _GAUSSIAN_NOISES = "20 50 100 200 500 1000 10000 100000"
@@ -105,13 +103,13 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     policies = policies_in(found.policies)
     options = _with_defaults(options, policies)
     ledger = existing_ledger(found)
-    file_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", options.dataset or "").strip(".-")
+    file_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", options.dataset).strip(".-")
     place = found.policies / f"{file_name or 'policy'}.yaml"
     text = policy_text(options)
     policy = parse_policy(text, file=f"nothing was made: {short_path(place)}")
     there = policies.sources.get(policy.dataset)
     cost = _first_cost(policy, options.flow)
-    flow_file = found.root / "flows" / f"{identifier(options.flow or '')}.py"
+    flow_file = found.root / "flows" / f"{identifier(options.flow)}.py"
     lock = found.policies / LOCK_NAME
     files = {
         there or place: text,
@@ -144,7 +142,9 @@ def make_project(options: ProjectOptions) -> CreatedProject:
             "dpflow status",
             f"Commit {short_path(found.policies)}/ with its {LOCK_NAME}, and flows/.",
         ),
-        warnings=tuple(_warnings(found, kept, flow_file if there is None else None)),
+        warnings=tuple(
+            _warnings(found.root, kept, flow_file if there is None else None)
+        ),
     )
 
 
@@ -152,19 +152,16 @@ def _with_defaults(options: ProjectOptions, policies: PolicySet) -> ProjectOptio
     """Return options without gaps: the project's dataset and flow, else defaults.
 
     Raises:
-        ConfigurationError: If no dataset was named and the project has several, or a
-            first flow cannot use the filter.
+        ConfigurationError: If no dataset was named and the project has several.
     """
     require(
-        options.dataset is not None or len(policies) <= 1,
+        options.dataset or len(policies) <= 1,
         f"this project has policies for {', '.join(sorted(policies))}. Name one with "
         "--dataset, or a new one. `dpflow ledger init` makes only a ledger.",
     )
     dataset = options.dataset or next(iter(policies), "visits")
     flows = policies[dataset].flows if dataset in policies else {}
-    theorem = options.theorem or FILTERS[0]
-    message = f"a first flow can use the filters {', '.join(FILTERS)}; got {theorem!r}"
-    require(theorem in FILTERS, message[:200])
+    theorem = options.theorem or "gdp"
     return replace(
         options,
         dataset=dataset,
@@ -201,34 +198,31 @@ def _write(path: Path, text: str) -> None:
         raise ConfigurationError(msg) from error
 
 
-def place_note() -> str | None:
-    """Say where the project is made, if that is not the working directory."""
+def place_note() -> str:
+    """Return a note on the project's place, if that is not the working directory."""
     root = settings().root
-    if root == Path.cwd():
-        return None
-    return (
+    note = (
         f"this folder belongs to the project {root}, for its pyproject.toml: "
         "everything is made there. For a project of its own, run `touch "
         "pyproject.toml` here first."
     )
+    return "" if root == Path.cwd() else note
 
 
-def _warnings(
-    found: Settings, kept: list[Path], flow_file: Path | None
-) -> Iterator[str]:
+def _warnings(root: Path, kept: list[Path], flow_file: Path | None) -> Iterator[str]:
     if flow_file in kept:
         yield (
             f"{short_path(flow_file)} was there before this policy, so it may use "
             "another dataset; --flow NAME makes a flow of its own"
         )
-    ignored = found.root / ".gitignore"
+    ignored = root / ".gitignore"
     if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
         yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
     if importlib.util.find_spec("opendp") is None:
         yield f"the flow draws its noise with OpenDP; {how_to_install('opendp')}"
 
 
-def _first_cost(policy: Policy, flow: str | None) -> str:
+def _first_cost(policy: Policy, flow: str) -> str:
     """Return the first cost of the list of which enough runs fit, else the last."""
     form, noises, enough = _GAUSSIAN
     try:

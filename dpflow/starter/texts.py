@@ -17,15 +17,15 @@ from dpflow.policy.strict_yaml import NUMBER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions:
-    """Options of `dpflow init`; None takes the default."""
+    """Options of `dpflow init`; an empty one takes the default."""
 
-    dataset: str | None = None
-    unit: str | None = None
+    dataset: str = ""
+    unit: str = ""
     people: int | None = None
-    epsilon: str | None = None
-    delta: str | None = None
-    theorem: str | None = None
-    flow: str | None = None
+    epsilon: str = ""
+    delta: str = ""
+    theorem: str = ""
+    flow: str = ""
 
 
 def identifier(flow: str) -> str:
@@ -48,7 +48,7 @@ def policy_text(options: ProjectOptions) -> str:
         epsilon=_number(options.epsilon),
         delta=_number(options.delta),
         theorem=_scalar(options.theorem),
-        comment=_COMMENTS.get(str(options.theorem), ""),
+        comment=_COMMENTS.get(options.theorem, ""),
         flow=_scalar(options.flow),
     )
 
@@ -60,10 +60,10 @@ def flow_text(options: ProjectOptions, cost: str, policy: str) -> str:
         policy=policy,
         dataset=json.dumps(options.dataset),
         flow=json.dumps(options.flow, ensure_ascii=False),
-        unit=" ".join(str(options.unit).split()),
+        unit=" ".join(options.unit.split()),
         cost=cost,
         kind=cost.partition("(")[0],
-        name=identifier(options.flow or ""),
+        name=identifier(options.flow),
     )
 
 
@@ -78,17 +78,16 @@ def _filled(template: str, **words: str) -> str:
     return Template(place.read_text("utf-8")).substitute(words)
 
 
-def _scalar(text: str | None) -> str:
+def _scalar(text: str) -> str:
     """Write a text for YAML; a text with another meaning in YAML is quoted."""
-    word = str(text)
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", word)
-    special = word.lower() in ("null", "true", "false", "yes", "no", "on", "off")
-    return word if plain and not special else json.dumps(word, ensure_ascii=False)
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text)
+    special = text.lower() in ("null", "true", "false", "yes", "no", "on", "off")
+    return text if plain and not special else json.dumps(text, ensure_ascii=False)
 
 
-def _number(text: str | None) -> str:
+def _number(text: str) -> str:
     """Write a number for YAML; another text is quoted, and refused by the reader."""
-    return str(text) if NUMBER.fullmatch(str(text)) else json.dumps(text)
+    return text if NUMBER.fullmatch(text) else json.dumps(text)
 
 
 _COMMENTS = {"gdp": "  # Gaussian, Laplace and pure steps; `auto` for mixtures"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -64,8 +64,7 @@ class ChargeMade:
     accounts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseKept:
+class ReleaseKept(NamedTuple):
     """One release in the ledger.
 
     Attributes:
@@ -160,13 +159,8 @@ class LedgerForTests:
         A release has a release key or may be replayed by its flow run.
         """
         return [
-            ReleaseKept(
-                step=release.step,
-                datasets=tuple(release.dataset.split(",")),
-                key=release.key,
-                value=decode(value),
-            )
-            for release, value in reversed(values_kept(self.ledger, dataset))
+            ReleaseKept(r.step, (*r.dataset.split(","),), r.key, decode(value))
+            for r, value in reversed(values_kept(self.ledger, dataset))
         ]
 
     def refusals(self, dataset: str | None = None) -> list[str]:

@@ -33,8 +33,8 @@ from dpflow.rounding import (
     exact,
     exact_delta,
     exact_epsilon,
+    float_up,
     number_text,
-    ratio_up,
     to_real,
     units_up,
 )
@@ -210,7 +210,7 @@ class RdpOdometer(SettlesCells, Odometer):
         idle = self._idle
         # The sum of both, in whole numbers: this is asked at each step.
         over = divergence * idle.denominator + idle.numerator * UNITS
-        return ratio_up(over, UNITS * idle.denominator)
+        return float_up(Fraction(over, UNITS * idle.denominator))
 
 
 def exact_order(value: object) -> Fraction:

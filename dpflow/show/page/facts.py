@@ -15,7 +15,6 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AlertView, OpenReservation
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.releases import KeptRelease, releases
-from dpflow.notebook import Record
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.figures.burndown import BurnDown
@@ -43,7 +42,7 @@ class Section(DatasetStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Record):
+class Report:
     """All that a page shows.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.file import FileLog
 from dpflow.ledger.witness.places import witness_at
@@ -58,16 +56,6 @@ def test_a_missing_file_is_told_with_its_place(tmp_path):
     for call in (absent.unseen, lambda: absent.append([line(1)])):
         with pytest.raises(LedgerUnwitnessed, match="absent"):
             call()
-
-
-def test_a_file_is_synced_where_data_alone_cannot_be(tmp_path, monkeypatch):
-    """Some systems have no fdatasync."""
-    monkeypatch.delattr(os, "fdatasync")
-    called = []
-    monkeypatch.setattr(witness_module.os, "fsync", called.append)
-    with (tmp_path / "file").open("wb") as file:
-        witness_module.sync(file.fileno())
-    assert called
 
 
 def test_the_original_is_told_that_a_copy_is_in_use(tmp_path: Path) -> None:

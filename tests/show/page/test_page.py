@@ -17,6 +17,7 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.findings import Finding, Verification
 from dpflow.ledger.records import OpenReservation
+from dpflow.notebook import data_of
 from dpflow.show.overview import FlowOverview, RunState
 from dpflow.show.page import render as page
 from dpflow.show.page.render import Live, render, render_problem, security_policy
@@ -77,7 +78,7 @@ def test_a_page_of_a_bad_ledger_says_so_first(shop):
 def test_no_value_no_argument_and_no_failure_is_on_it(shop):
     """Their digests are; the canaries are in the ledger or were in the process."""
     made = report()
-    for text in (render(made), str(made), str(made.as_json())):
+    for text in (render(made), str(made), str(data_of(made))):
         assert not any(canary in text for canary in CANARIES)
     (kept,) = made.releases
     assert kept.digest in render(made)
