@@ -22,7 +22,6 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.checks import (
     check,
     check_grant,
-    check_roots,
     is_admitted,
     term_of_account,
 )
@@ -166,7 +165,6 @@ class _Verification:
         """Check a grant, and note its sums for the gates."""
         like = (entry.body.get("flow"), *entry.amounts)
         if like not in self._checked:
-            check_roots(self._state, entry)
             check_grant(self._state, entry)
             self._checked.add(like)
         for name in entry.amounts:

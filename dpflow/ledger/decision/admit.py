@@ -28,6 +28,7 @@ from dpflow.ledger.decision.preflight import (
     Cover,
     check_additive,
     cover_of,
+    refusal_of_run,
     reopened,
 )
 from dpflow.ledger.decision.refusal import (
@@ -36,9 +37,10 @@ from dpflow.ledger.decision.refusal import (
     refusal_error,
     refused_with_run,
 )
+from dpflow.ledger.decision.settlement import held_keys
 from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.model import Command, Decision, newest_terms, terms_of_accounts
+from dpflow.ledger.model import Command, Decision, newest_terms
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
     Alert,
@@ -49,7 +51,7 @@ from dpflow.ledger.records import (
     TermOpened,
     cost_text,
 )
-from dpflow.ledger.rows import Charge, Release, Term, account_key, granted_key
+from dpflow.ledger.rows import NONE, Charge, Release, Term, account_key, granted_key
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
@@ -77,30 +79,30 @@ class Reserve(Command):
         yield "repairs"
         yield from charge_keys(state, request.reservation)
         if request.release_key is not None:
-            yield f"release/{request.release_key}"
-            kept = state.rows.get(f"release/{request.release_key}")
-            if kept is not None:
+            key = f"release/{request.release_key}"
+            yield key
+            if kept := state.rows.get(key):
                 yield from charge_keys(state, kept["charge"])
         around = (*request.preflights, request.flow_run, *request.enclosing_runs)
         for run in filter(None, (request.covers, *around)):
             yield f"run/{run}"
-            known = state.rows.get(f"run/{run}")
-            if known and known["unheld"] is not None:
-                yield f"#{known['unheld']}"
-            reservation = known and known["reservation"]
-            if reservation and run in (request.covers, *request.preflights):
-                yield from _reservation_keys(state, run, reservation, request)
+            row = state.rows.get(f"run/{run}") or NONE
+            if row.get("unheld") is not None:
+                yield f"#{row['unheld']}"
+            name = row.get("reservation")
+            if name and run == request.covers:
+                yield from held_keys(state, name)
+            elif name and run in request.preflights:
+                yield from charge_keys(state, name)
         yield from (f"claim/{p.source}" for p in request.policies if p.source)
         for step in request.planned or (request,):
             for policy in (*step.policies, *step.populations):
                 book = policy.dataset
                 yield from newest_terms(state, book)
-                row = state.rows.get(f"book/{book}")
-                number = 1 if row is None else row["term"]
+                number = (state.rows.get(f"book/{book}") or {"term": 1})["term"]
                 for place in places_of(policy, step):
-                    account = f"{book}#{number}{place}"
-                    yield account_key(account)
-                    yield granted_key(request.step, account)
+                    yield account_key(f"{book}#{number}{place}")
+                    yield granted_key(request.step, f"{book}#{number}{place}")
 
     def charges_met(self, state: State) -> Iterable[str | None]:
         """Return who makes its release now, and who holds its run."""
@@ -120,7 +122,7 @@ class Reserve(Command):
         request, pen = self.request, Decision(state, self)
         charge = state.charge(request.reservation)
         if charge is not None:
-            return _known(pen, request, charge)
+            return pen.answered(_sent_before(request, charge), earlier=[charge.made])
         before = released(state, request)
         if before is not None:
             return pen.answered(before)
@@ -128,34 +130,31 @@ class Reserve(Command):
         if taken is not None:
             return taken
         case = _case(pen, request)
-        body = _body(case)
-        return pen.answered(_refused(pen, case, body) or _held(pen, case, body))
-
-
-def _reservation_keys(
-    state: State, run: str, reservation: str, request: Request
-) -> Iterator[str]:
-    """Yield the keys of a run's reservation, and of what its end would move."""
-    yield from charge_keys(state, reservation)
-    made = state.made.get(reservation)
-    if made is not None and run == request.covers:
-        yield from map(account_key, made.amounts)
-        yield from terms_of_accounts(made.amounts)
+        return pen.answered(_refused(case) or _held(case))
 
 
 class _Case(NamedTuple):
     """A request with all that is asked for it: each gate and the amount.
 
     Attributes:
-        drawn: Whether the preflight of the step's run holds all of it already.
+        asked: Each gate, with the cost of each step.
+        pairs: Each account once, with the sum.
+        cover: Reservation of the step's run, if it has one.
+        body: What the journal keeps of the request, whatever the answer.
     """
 
+    pen: Decision
     request: Request
     terms: Sequence[Term]
-    pairs: Sequence[tuple[Gate, Tally]]
     asked: Sequence[tuple[Gate, Cost]]
+    pairs: Sequence[tuple[Gate, Tally]]
     cover: Cover | None
-    drawn: bool
+    body: Mapping[str, Any]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the reservation of the step's run holds all of it already."""
+        return self.cover is not None and self.cover.drawn is not None
 
     @property
     def added(self) -> Sequence[tuple[Gate, Tally]]:
@@ -165,7 +164,7 @@ class _Case(NamedTuple):
         return [(gate, gate.rule.zero()) for gate, _ in self.pairs]
 
 
-def _known(pen: Decision, request: Request, charge: Charge) -> Decision:
+def _sent_before(request: Request, charge: Charge) -> Granted:
     """Answer an id that was sent before exactly as it was answered then."""
     made = charge.made.body
     mine = (charge.owner, charge.state) == (request.owner, "open")
@@ -175,8 +174,7 @@ def _known(pen: Decision, request: Request, charge: Charge) -> Decision:
             f"{charge.state} already; every execution needs an id of its own"
         )
         raise ReservationConflict(msg, reservation=request.reservation)
-    found = Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
-    return pen.answered(found, earlier=[charge.made])
+    return Granted(reservation=charge.id, accounts=tuple(made["accounts"]))
 
 
 def released(state: State, request: Request) -> Replayed | Busy | None:
@@ -207,8 +205,7 @@ def _replayed(
         ReservationConflict: If its value was never kept, or it answers other arguments,
             or the step refuses another cost.
     """
-    made = charge.made.body
-    value = state.values.get(release.key)
+    made, value = charge.made.body, state.values.get(release.key)
     asked, before = request.arguments or {}, made.get("arguments", {})
     differ = [
         name
@@ -217,7 +214,6 @@ def _replayed(
     ]
     changed = canonical(made["cost"]) != cost_text(request.cost)
     made_at = python_form(made["cost"]) if changed else None
-    why = ""
     if release.digest is None and request.arguments is not None:
         why = (
             "was charged, but its value was not kept, so that it cannot be replayed. "
@@ -237,13 +233,13 @@ def _replayed(
             'says on_change="refuse". Leave that away to replay it; fresh=True draws '
             "it anew, at a new charge"
         )
-    if why:
-        msg = f"release {request.key_text!r} of step {made['step']!r} {why}."
-        raise ReservationConflict(msg, release_key=request.key_text)
-    digest = str(release.digest)
-    return Replayed(
-        reservation=charge.id, value=str(value), digest=digest, made_at=made_at
-    )
+    else:
+        digest = str(release.digest)
+        return Replayed(
+            reservation=charge.id, value=value, digest=digest, made_at=made_at
+        )
+    msg = f"release {request.key_text!r} of step {made['step']!r} {why}."
+    raise ReservationConflict(msg, release_key=request.key_text)
 
 
 def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
@@ -263,127 +259,135 @@ def _case(pen: Decision, request: Request) -> _Case:
         check_relation(step)
     terms = terms_of(pen, request)
     by_name = {term.book: term for term in terms}
-    asked = [
-        (gate, step.cost)
-        for step in steps
-        for gate in gates_of(
-            pen.state,
-            step,
-            [by_name[p.dataset] for p in (*step.policies, *step.populations)],
-        )
-    ]
+    asked: list[tuple[Gate, Cost]] = []
+    for step in steps:
+        books = [by_name[p.dataset] for p in (*step.policies, *step.populations)]
+        asked += [(gate, step.cost) for gate in gates_of(pen.state, step, books)]
     for gate, _ in asked if request.planned else ():
         check_additive(gate)
-    cover = cover_of(pen.state, request, asked) if request.preflights else None
+    cover = cover_of(pen.state, request, asked)
     drawn = None if cover is None else cover.drawn
     pairs = charges_of(asked) if drawn is None else drawn
-    return _Case(request, terms, pairs, asked, cover, drawn is not None)
+    body: dict[str, Any] = {
+        **request.body,
+        **request.told(),
+        "policy": {term.book: term.facts["policy_hash"] for term in terms},
+        "release_key": request.key_text or None,
+        "units": {gate.id: gate.size for gate, _ in asked if gate.size != 1},
+    }
+    if arguments := {k: v for k, v in (request.arguments or {}).items() if v}:
+        body["arguments"] = arguments
+    if request.covers is not None:
+        body["covers"] = request.covers
+    return _Case(pen, request, terms, asked, pairs, cover, body)
 
 
 # Refusing
 
 
-def _refused_with_run(
-    pen: Decision, case: _Case, told: Mapping[str, Any], body: Mapping[str, Any]
-) -> BudgetRefused:
-    """Refuse a draw in a run whose preflight was refused, whatever it asks for."""
-    error = refused_with_run(case.request, told)
-    # Of the account that refused the run, if the step is charged to it.
-    pair = min(case.pairs, key=lambda pair: pair[0].id != told["account"])
-    _journal_refusal(pen, case.request, [pair], {**body, **journaled(error)})
+def _refused(case: _Case) -> BudgetRefused | None:
+    """Refuse a request that a gate does not admit, with an entry; None if all do."""
+    request, pairs, state = case.request, case.pairs, case.pen.state
+    facts = {**case.body}
+    if (run := refusal_of_run(state, request)) is not None:
+        error = refused_with_run(request, run)
+        facts["refused_with"] = run["covers"]
+        # Of the account that refused the run, if the step is charged to it.
+        refusing = [min(pairs, key=lambda pair: pair[0].id != run["account"])]
+    else:
+        halted: set[str] = set()
+        if request.flow_run is not None:
+            halted |= {*state.run(request.flow_run).halted}
+            halted &= {gate.id for gate, _ in pairs}
+        cause, refusing = _refusing(case, halted)
+        if not refusing:
+            return None
+        error = _refusal(case, cause, refusing[0], halted)
+    gates = [refusing[0][0]]
+    # An odometer halts the flow run even where another gate refused first; a frozen
+    # one says nothing about the run.
+    gates += [g for g, _ in refusing[1:] if (g.kind, g.state) == ("odometer", "open")]
+    runs = [*request.enclosing_runs, request.flow_run, request.covers]
+    facts |= {
+        **journaled(error),
+        "account": gates[0].id,
+        "accounts": [gate.id for gate in gates],
+        "runs": [run for run in dict.fromkeys(runs) if run is not None],
+        "halts": [gate.id for gate in gates if gate.kind == "odometer"],
+    }
+    case.pen.write("refuse", {}, facts, charge=request.reservation)
     return error
 
 
-def _refused(
-    pen: Decision, case: _Case, body: Mapping[str, Any]
-) -> BudgetRefused | None:
-    request, pairs, state = case.request, case.pairs, pen.state
-    if case.cover is not None and case.cover.refused is not None:
-        return _refused_with_run(pen, case, case.cover.refused, body)
+def _refusing(case: _Case, halted: set[str]) -> tuple[str, list[tuple[Gate, Tally]]]:
+    """Return the accounts that refuse a request, and why the first one does."""
     closed = {gate.id for gate, _ in case.asked if gate.closed}
-    ended = case.cover is not None and case.cover.ended
-    run = request.flow_run
-    halted = {*(state.run(run).halted if run else ())} & {gate.id for gate, _ in pairs}
-    refusing = [
-        pair
-        for pair, (gate, added) in zip(pairs, case.added, strict=True)
-        if gate.id in halted or not gate.admits(added)
-    ]
-    if ended:
-        refusing = list(pairs[:1])
+    cause, refusing = (
+        "",
+        [
+            pair
+            for pair, (gate, added) in zip(case.pairs, case.added, strict=True)
+            if gate.id in halted or not gate.admits(added)
+        ],
+    )
     if closed:
-        refusing = [pair for pair in pairs if pair[0].id in closed]
-    if not refusing:
-        return None
+        cause, refusing = "closed", [p for p in case.pairs if p[0].id in closed]
+    elif case.cover is not None and case.cover.ended:
+        cause, refusing = "ended", [*case.pairs[:1]]
     # What closes a dataset for everyone is said before what this step lacks.
     refusing.sort(key=lambda pair: pair[0].state != "frozen")
-    gate, amount = refusing[0]
-    frozen = gate.state == "frozen"
-    never = bool(closed) or frozen or ended
+    if refusing and refusing[0][0].state == "frozen":
+        cause = "frozen"
+    elif refusing and not cause:
+        gate = refusing[0][0]
+        cause = "halted" if gate.id in halted else gate.state.replace("open", "")
+    return cause, refusing
+
+
+def _refusal(
+    case: _Case, cause: str, first: tuple[Gate, Tally], halted: set[str]
+) -> BudgetRefused:
+    """Build the error of the first account that refuses a request."""
+    (gate, amount), state = first, case.pen.state
+    never = cause in ("closed", "ended", "frozen")
+    may_fit = not (never or halted or case.drawn)
     refusal = Refusal(
-        request=request,
+        request=case.request,
         account=gate,
         asked=amount,
-        closed=bool(closed) and not frozen,
-        halted=gate.id in halted,
+        cause=cause,
+        frozen=state.book(gate.dataset).frozen,
         run_halted=bool(halted),
-        frozen=state.book(gate.dataset).frozen if frozen else None,
-        factor=None if never or halted or case.drawn else fitting_factor(case.asked),
-        ended=ended,
+        factor=fitting_factor(case.asked) if may_fit else None,
     )
-    most = state.granted(request.step, gate.id)
+    most = state.granted(case.request.step, gate.id)
     exhausted = not never and most is not None and amount.fits_within(Tally(most))
-    error = refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
-    _journal_refusal(pen, request, refusing, {**body, **journaled(error)})
-    return error
-
-
-def _journal_refusal(
-    pen: Decision,
-    request: Request,
-    refusing: Sequence[tuple[Gate, Tally]],
-    body: Mapping[str, Any],
-) -> None:
-    """Write the first refusal and, with it, every odometer that halts the run."""
-    told = [
-        refusing[0],
-        # It halts the flow run even where another gate refused first; a frozen one
-        # says nothing about the run.
-        *(p for p in refusing[1:] if p[0].kind == "odometer" and p[0].state == "open"),
-    ]
-    runs = [*request.enclosing_runs, request.flow_run, request.covers]
-    facts = {
-        **body,
-        "account": told[0][0].id,
-        "accounts": [gate.id for gate, _ in told],
-        "runs": [run for run in dict.fromkeys(runs) if run is not None],
-        "halts": [gate.id for gate, _ in told if gate.kind == "odometer"],
-    }
-    pen.write("refuse", {}, facts, charge=request.reservation)
+    return refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
 
 
 # Holding
 
 
-def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
-    request, state = case.request, pen.state
-    alerts, opened = [*_alerts(case)], _first_charges(case, state)
+def _held(case: _Case) -> Granted:
+    """Hold a request on all its accounts, with an entry."""
+    request, cover = case.request, case.cover
+    alerts, opened = tuple(_alerts(case)), tuple(_first_charges(case))
     accounts = [gate.id for gate, _ in case.pairs]
-    facts: dict[str, Any] = {**body, "owner": request.owner, "accounts": accounts}
+    facts = {**case.body, "owner": request.owner, "accounts": accounts}
     if request.release_key is not None:
         facts["key"] = request.release_key
     if request.planned:
         facts["planned"] = request.plan
-    if case.cover is not None and case.drawn:
-        held = {"held": case.cover.held} if case.cover.held else {}
-        facts["preflight"] = {"id": case.cover.preflight, **held}
-    told: dict[str, list[str]] = {}
-    for alert in alerts:
-        told.setdefault(alert.account, []).append(alert.threshold)
-    if told:
-        facts["told"] = told
+    if cover is not None and case.drawn:
+        held = {"held": cover.held} if cover.held else {}
+        facts["preflight"] = {"id": cover.charge, **held}
+    if alerts:
+        facts["told"] = {
+            alert.account: [a.threshold for a in alerts if a.account == alert.account]
+            for alert in alerts
+        }
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
-    entry = pen.write("reserve", amounts, facts, charge=request.reservation)
+    entry = case.pen.write("reserve", amounts, facts, charge=request.reservation)
     if (length := len(entry.columns.rows)) > MOST_TEXT:
         fit = len(request.partitions) * MOST_TEXT // length
         msg = (
@@ -395,32 +399,10 @@ def _held(pen: Decision, case: _Case, body: Mapping[str, Any]) -> Granted:
     return Granted(
         reservation=request.reservation,
         accounts=tuple(accounts),
-        alerts=tuple(alerts),
-        beyond=case.cover is not None and not case.drawn,
-        opened=tuple(opened),
+        alerts=alerts,
+        beyond=cover is not None and not case.drawn,
+        opened=opened,
     )
-
-
-def _body(case: _Case) -> dict[str, Any]:
-    request, cover = case.request, case.cover
-    gates = [gate for gate, _ in case.asked]
-    told: dict[str, Any] = {
-        **request.body,
-        **request.told(),
-        "policy": {term.book: term.facts["policy_hash"] for term in case.terms},
-        "release_key": request.key_text or None,
-        "units": {gate.id: gate.size for gate in gates if gate.size != 1},
-    }
-    if arguments := {k: v for k, v in (request.arguments or {}).items() if v}:
-        told["arguments"] = arguments
-    if request.covers is not None:
-        told["covers"] = request.covers
-    if cover is not None:
-        told |= cover.told()
-    return told
-
-
-# What is told once
 
 
 def _alerts(case: _Case) -> Iterator[Alert]:
@@ -428,7 +410,7 @@ def _alerts(case: _Case) -> Iterator[Alert]:
     policies = (*case.request.policies, *case.request.populations)
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
     for gate, added in case.added:
-        used, told = gate.used + added, {} if gate.row is None else gate.row.told
+        used, told = gate.used + added, NONE if gate.row is None else gate.row.told
         for threshold in thresholds[gate.dataset]:
             if not gate.uses(used, threshold):
                 break
@@ -448,17 +430,16 @@ def _thresholds(policy: Policy) -> list[Fraction]:
     return [Fraction(threshold) for threshold in policy.alerts]
 
 
-def _first_charges(case: _Case, state: State) -> list[TermOpened]:
-    """Return the terms that nothing was charged to before."""
-    return [
-        TermOpened(
-            dataset=term.book,
-            account=f"{term.book}#{term.number}",
-            term=term.number,
-            reason=term.facts["reason"],
-            epsilon=str(term.facts["pinned"]["budget"]["epsilon"]),
-            delta=str(term.facts["pinned"]["budget"]["delta"]),
-        )
-        for term in case.terms
-        if state.account(f"{term.book}#{term.number}") is None
-    ]
+def _first_charges(case: _Case) -> Iterator[TermOpened]:
+    """Yield the terms that nothing was charged to before."""
+    for term in case.terms:
+        account, budget = f"{term.book}#{term.number}", term.facts["pinned"]["budget"]
+        if case.pen.state.account(account) is None:
+            yield TermOpened(
+                dataset=term.book,
+                account=account,
+                term=term.number,
+                reason=term.facts["reason"],
+                epsilon=str(budget["epsilon"]),
+                delta=str(budget["delta"]),
+            )

@@ -47,26 +47,9 @@ def check(state: State, entry: Entry) -> None:
     elif entry.kind in ("open", "tighten"):
         problem = _term_problem(state, entry)
     elif entry.kind in ("adjust", "repair"):
-        check_roots(state, entry)
-        for name in entry.amounts.keys() - {*entry.body.get("overdrawn", ())}:
-            if gate_of(state, name, 1).overdrawn_by(Tally(entry.amounts[name])):
-                problem = (
-                    f"account {name!r} is overdrawn, and the entry does not say so"
-                )
+        problem = _overdraft_problem(state, entry)
     if problem is not None:
         raise JournalError(problem)
-
-
-def check_roots(state: State, entry: Entry) -> None:
-    """Check that a charged term has the account that says so.
-
-    Raises:
-        JournalError: If a term has no such account.
-    """
-    for root in roots_of(entry.amounts):
-        if root not in entry.amounts and state.account(root) is None:
-            what = f"it charges parts of {root!r}, and not the whole"
-            raise JournalError(what)
 
 
 def check_grant(state: State, entry: Entry) -> None:
@@ -75,22 +58,23 @@ def check_grant(state: State, entry: Entry) -> None:
     Raises:
         JournalError: If such a step is never granted.
     """
-    check_roots(state, entry)
     for name in entry.amounts:
         book, number = split(name)[:2]
-        term, problem = state.newest(book), ""
+        term, root = state.newest(book), f"{book}#{number}"
         if term is None or term.number != number:
             problem = "of another term"
         elif (standing := account_state(state, name)) != "open":
             problem = f"which is {standing}"
-        elif (
-            charges_others(term.facts["pinned"], entry.body.get("flow"))
-            and f"{book}#{number}/others" not in entry.amounts
+        elif root not in entry.amounts:
+            problem = "and not on the whole of its term"
+        elif f"{root}/others" not in entry.amounts and charges_others(
+            term.facts["pinned"], entry.body.get("flow")
         ):
             problem = "and no reserved share pays for it, nor the rest"
-        if problem:
-            what = f"a step was granted on account {name!r}, {problem}"
-            raise JournalError(what)
+        else:
+            continue
+        what = f"a step was granted on account {name!r}, {problem}"
+        raise JournalError(what)
 
 
 def term_of_account(state: State, name: str) -> Term:
@@ -110,6 +94,18 @@ def is_admitted(term: Term, account: str, total: Amounts) -> bool:
     """Say whether the gate of an account admits a total."""
     asked = gate_rule(term, *split(account)[2:4])
     return asked is not None and rule_admits(*asked, Tally(total))
+
+
+def _overdraft_problem(state: State, entry: Entry) -> str | None:
+    """Say whether a charge of an operator leaves out a whole term, or an overdraft."""
+    overdrawn = entry.body.get("overdrawn", ())
+    if missing := {*roots_of(entry.amounts)} - entry.amounts.keys():
+        return f"it charges parts of {min(missing)!r}, and not the whole"
+    for name, amount in entry.amounts.items():
+        above = gate_of(state, name, 1).overdrawn_by(Tally(amount))
+        if above and name not in overdrawn:
+            return f"account {name!r} is overdrawn, and the entry does not say so"
+    return None
 
 
 def _return_problem(state: State, entry: Entry) -> str | None:

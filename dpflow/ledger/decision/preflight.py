@@ -1,16 +1,15 @@
 """A flow run that holds its whole worst case first, and what its steps draw of that.
 
-A preflight is a charge that no body runs under. Each of its steps moves a part of it
-into a charge of its own, by one entry: what is held never falls in between, and passes
-no gate a second time. A `seal` ends the preflight and returns what was not drawn; from
-then on there is nothing to draw (docs/derivations/ledger.md#run-reservations).
+A run reservation is a charge that no body runs under. Each of its steps moves a part of
+it into a charge of its own, by one entry: what is held never falls in between, and
+passes no gate a second time. A `seal` ends it and returns what was not drawn; from then
+on there is nothing to draw (docs/derivations/ledger.md#run-reservations).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
@@ -23,30 +22,21 @@ from dpflow.ledger.rows import Charge, added_up
 from dpflow.ledger.state import State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cover:
-    """What the preflight of its run says about a step.
+class Cover(NamedTuple):
+    """Reservation of the nearest run around a step.
 
     Attributes:
-        preflight: Its charge.
+        charge: Its id.
         ended: Whether it was sealed or closed, or the ledger was repaired since: the
             run is over for the ledger.
-        drawn: What the step takes of it on every account; None if it has less left.
+        drawn: What the step takes of it on every account; None if it holds less.
         held: What the runs around the step hold, where its price depends on that.
-        refused: What the journal says of its refusal, if it was refused.
     """
 
-    preflight: str
+    charge: str
     ended: bool
     drawn: Sequence[tuple[Gate, Tally]] | None = None
-    held: Sums = field(default_factory=dict)
-    refused: Mapping[str, Any] | None = None
-
-    def told(self) -> dict[str, Any]:
-        """Return what the journal keeps with the step."""
-        if self.refused is not None:
-            return {"refused_with": self.refused["covers"]}
-        return {"cover": {"charge": self.preflight, "drawn": self.drawn is not None}}
+    held: Sums | None = None
 
 
 def is_repaired(state: State, charge: Charge) -> bool:
@@ -54,79 +44,58 @@ def is_repaired(state: State, charge: Charge) -> bool:
     return charge.repairs != state.repairs
 
 
+def refusal_of_run(state: State, request: Request) -> Mapping[str, Any] | None:
+    """Return the refusal of a reservation of a run around a step, from the journal."""
+    places = (state.run(name).unheld for name in request.preflights)
+    place = next((place for place in places if place is not None), None)
+    return None if place is None else state.entries[place].body
+
+
 def cover_of(
     state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
 ) -> Cover | None:
-    """Return what the nearest run's preflight says about a step; None without one.
+    """Return what the reservation of its nearest run holds for a step.
 
-    A preflight that was refused, of any run around it, says that it draws nothing.
+    Nothing runs under a reservation, so a price that depends on what is used leaves out
+    what the runs around the step hold.
     """
-    for name in request.preflights:
-        place = state.run(name).unheld
-        if place is not None:
-            refused = dict(state.entries[place].body)
-            refused["dataset"] = str(refused["account"]).partition("#")[0]
-            return Cover(preflight="", ended=False, refused=refused)
-    for name in request.preflights:
-        charge = state.reservation(name)
-        if charge is None:
-            continue
-        ended = charge.state != "open" or is_repaired(state, charge)
-        around = _held_around(state, request, asked)
-        drawn = None if ended else _drawn(asked, charge.held, around)
-        return Cover(preflight=charge.id, ended=ended, drawn=drawn, held=around)
-    return None
-
-
-def _held_around(
-    state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
-) -> Sums:
-    """Return what the runs around a step hold where its price depends on what is used.
-
-    Nothing runs under a preflight, so such a price is asked for beside it.
-    """
+    charges = [c for c in map(state.reservation, request.preflights) if c is not None]
+    if not charges:
+        return None
+    nearest, around = charges[0], dict[str, Amounts]()
     moving = {gate.id for gate, _ in asked if not gate.rule.steady}
-    found: dict[str, Amounts] = {}
-    for name in request.preflights if moving else ():
-        charge = state.reservation(name)
-        if charge is not None and charge.state == "open":
-            here = {name: a for name, a in charge.held.items() if name in moving}
-            found = added_up(found, here)
-    return found
-
-
-def _drawn(
-    asked: Sequence[tuple[Gate, Cost]], held: Sums, around: Sums
-) -> Sequence[tuple[Gate, Tally]] | None:
-    """Return what a step asks of each account, if its run holds so much there."""
-    pairs = charges_of(asked, around)
+    for charge in charges:
+        here = {name: held for name, held in charge.held.items() if name in moving}
+        around = added_up(around, here)
+    if nearest.state != "open" or is_repaired(state, nearest):
+        return Cover(nearest.id, ended=True)
+    drawn = charges_of(asked, around)
     fits = all(
-        gate.id in held and amount.fits_within(Tally(held[gate.id]))
-        for gate, amount in pairs
+        gate.id in nearest.held and amount.fits_within(Tally(nearest.held[gate.id]))
+        for gate, amount in drawn
         if any(amount.amounts)
     )
-    return pairs if fits else None
+    return Cover(nearest.id, False, drawn if fits else None, around)
 
 
 def check_additive(gate: Gate) -> None:
-    """Refuse a preflight where a whole run cannot be held as the sum of its steps.
+    """Refuse to hold a whole run where that is not the sum of its steps.
 
     Raises:
         UnsupportedCost: For budgets per person.
     """
     rule = gate.rule
-    if not rule.per_person:
-        return
-    msg = (
-        f"a reservation cannot hold a run on account {gate.id!r}, which has the "
-        f"{rule.theorem} rule: its bound is reserved once and in full, for all steps "
-        "together. Leave its dataset out of reserve_run=."
-    )
-    raise UnsupportedCost(msg, theorem=rule.theorem)
+    if rule.per_person:
+        msg = (
+            f"a reservation cannot hold a run on account {gate.id!r}, which has the "
+            f"{rule.theorem} rule: its bound is reserved once and in full, for all "
+            "steps together. Leave its dataset out of reserve_run=."
+        )
+        raise UnsupportedCost(msg, theorem=rule.theorem)
 
 
 def reopened(pen: Decision, request: Request) -> Decision | None:
-    """Find the reservation that an earlier execution of the same run has left open.
+    """Answer with the open reservation of the same run, or seal one that is over.
 
     No step runs under a reservation itself, so that one whose process has ended is
     sealed, and its rest returns. One from before a repair returns nothing.
@@ -150,6 +119,5 @@ def reopened(pen: Decision, request: Request) -> Decision | None:
                 "another reservation. Wait for its end, or run the flow anew."
             )
             raise ReservationConflict(msg, reservation=charge.id)
-    sealed = {"outcome": "declared anew"}
-    pen.write("seal", charge.held, sealed, charge=charge.id)
+    pen.write("seal", charge.held, {"outcome": "declared anew"}, charge=charge.id)
     return None

@@ -11,6 +11,7 @@ from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.records import Request
+from dpflow.ledger.rows import split
 from dpflow.rounding import (
     number_from_text,
     number_text,
@@ -32,23 +33,21 @@ class Refusal:
     Attributes:
         account: The first account that does not admit it.
         asked: What the step asks of that account.
-        closed: The policy gives this flow no access to the dataset.
-        halted: This account is the odometer that has halted the flow run before.
-        run_halted: Some odometer has.
-        frozen: Who froze the dataset and why, if it is frozen.
-        ended: The preflight of the step's run was sealed: the run is over.
+        cause: "frozen"; "closed" if the policy gives the flow no access; "ended" if the
+            reservation of the step's run was sealed; "halted" if this account has
+            halted the flow run; "overdrawn"; else empty: the amount does not fit.
+        frozen: Who froze the dataset and why.
+        run_halted: Whether some odometer has halted the flow run.
         factor: By how much the noise must grow for the step to fit, if it can.
     """
 
     request: Request
     account: Gate
     asked: Tally
-    closed: bool
-    halted: bool
-    run_halted: bool
-    frozen: Mapping[str, Any] | None
-    factor: Fraction | None
-    ended: bool = False
+    cause: str = ""
+    frozen: Mapping[str, Any] | None = None
+    run_halted: bool = False
+    factor: Fraction | None = None
 
 
 def journaled(error: BudgetRefused) -> dict[str, Any]:
@@ -63,52 +62,80 @@ def journaled(error: BudgetRefused) -> dict[str, Any]:
 def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
     """Build the error that names asked, left and what would fit."""
     account, request = refusal.account, refusal.request
-    fits = _fits(refusal)
+    by, reason, fits = _words(refusal)
+    asked, left = _amounts(account, refusal.asked)
     flow = f" of flow {request.flow!r}" if request.flow else ""
-    # A freeze refuses by itself, whatever the gate would say, and so does the list.
-    by = "" if account.state == "frozen" else f" by {_gate(account)}"
-    if refusal.closed:
-        by = f" by the list of flows in the policy of {_dataset(account)}"
-    reason = _reason(refusal)
     message = (
         f"Step {request.step!r}{flow} was refused{by}. "
         f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
     )
-    return kind(
-        message,
-        dataset=account.dataset,
-        flow=request.flow,
-        flow_run=request.flow_run,
-        step=request.step,
-        gate=account.kind,
-        theorem=account.rule.theorem,
-        asked=_asked(account, refusal.asked),
-        left=_left(account),
-        fits=fits,
-        cost=request.cost.describe(),
-    )
+    facts = (account.kind, account.rule.theorem, asked, left, fits)
+    details = dict(zip(_JOURNALED, facts, strict=True))
+    return kind(message, **_step(request, account.dataset), **details)
 
 
 def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
-    """Build the error of a step whose run holds nothing, for it did not fit.
+    """Build the error of a step whose run's reservation was refused.
 
     Args:
         request: The step, which would draw.
-        run: What the journal says of the refusal of its run's preflight.
+        run: What the journal says of the refusal of its run's reservation.
     """
     exhausted = run["refusal"] == BudgetExhausted.__name__
     kind = BudgetExhausted if exhausted else BudgetRefused
-    return kind(
+    message = (
         f"Step {request.step!r} draws nothing: the reservation of its run was refused. "
-        f"{run['message']}",
-        dataset=run["dataset"],
-        flow=request.flow,
-        flow_run=request.flow_run,
-        step=request.step,
-        cost=request.cost.describe(),
-        refused_with=run["covers"],
-        **{name: run[name] for name in _JOURNALED},
+        f"{run['message']}"
     )
+    details = {name: run[name] for name in _JOURNALED}
+    about = _step(request, split(str(run["account"]))[0])
+    return kind(message, **about, **details, refused_with=run["covers"])
+
+
+def _step(request: Request, dataset: str) -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "flow": request.flow,
+        "flow_run": request.flow_run,
+        "step": request.step,
+        "cost": request.cost.describe(),
+    }
+
+
+def frozen_text(freeze: Mapping[str, Any]) -> str:
+    """Say who froze a dataset and why."""
+    return f"frozen by {freeze.get('who', 'unknown')}: {freeze.get('reason', '')!r}"
+
+
+# Words
+
+
+def _words(refusal: Refusal) -> tuple[str, str, str]:
+    """Return the gate that refused, the reason, and what would fit."""
+    account, request, cause = refusal.account, refusal.request, refusal.cause
+    gate, dataset = f" by {_gate(account)}", _dataset(account)
+    if cause == "frozen":
+        reason = f"{dataset} is {frozen_text(refusal.frozen or {})}."
+        return "", reason, f"Nothing fits until `dpflow unfreeze {account.dataset}`."
+    if cause == "closed":
+        reason = "this step is in no flow."
+        if request.flow is not None:
+            reason = f"{request.flow!r} is not one of them."
+        fits = (
+            "Run it in a flow that stands under `flows:` in the policy, or add this "
+            f"one there: `dpflow policy diff {account.dataset}` says what that takes."
+        )
+        return f" by the list of flows in the policy of {dataset}", reason, fits
+    if cause == "ended":
+        reason = "its flow run has ended, and its reservation is sealed."
+        return gate, reason, "A late step draws nothing: run the flow again."
+    if cause == "overdrawn":
+        reason = "the account is overdrawn."
+        return gate, reason, "Nothing fits while the account is overdrawn."
+    fits = "No further DP step of this flow run will be admitted."
+    if cause == "halted":
+        return gate, "it has halted this flow run already.", fits
+    return gate, _shortage(refusal), fits if refusal.run_halted else _fitting(refusal)
 
 
 def _gate(account: Gate) -> str:
@@ -117,10 +144,10 @@ def _gate(account: Gate) -> str:
         return f"the {theorem} filter of {dataset}"
     if account.kind == "others":
         return f"the reserved shares of {dataset}"
-    if account.kind == "partition":
-        return f"the {theorem} filter of partition {account.name!r} of {dataset}"
     if account.partition:
         dataset = f"partition {account.partition!r} of {dataset}"
+    if account.kind == "partition":
+        return f"the {theorem} filter of {dataset}"
     if account.kind == "flow":
         return f"the share of flow {account.name!r} in {dataset}"
     return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
@@ -132,106 +159,49 @@ def _dataset(account: Gate) -> str:
     return f"dataset {account.dataset!r}"
 
 
-def _reason(refusal: Refusal) -> str:
-    account, request = refusal.account, refusal.request
-    if refusal.ended:
-        return "its flow run has ended, and its reservation is sealed."
-    if refusal.frozen:
-        return f"{_dataset(account)} is {frozen_text(refusal.frozen)}."
-    if refusal.closed:
-        if request.flow is None:
-            return "this step is in no flow."
-        return f"{request.flow!r} is not one of them."
-    if refusal.halted:
-        return "it has halted this flow run already."
-    if account.state != "open":
-        return f"the account is {account.state}."
-    if isinstance(account.rule, Odometer) and account.halt is not None:
-        reading = account.rule.read(account.used)
-        reached = account.rule.read(account.used + refusal.asked)
+def _shortage(refusal: Refusal) -> str:
+    """Say what a step needs of its account, and what remains there."""
+    account, rule = refusal.account, refusal.account.rule
+    if isinstance(rule, Odometer) and account.halt is not None:
+        reading = rule.read(account.used)
+        reached = rule.read(account.used + refusal.asked)
         return (
             f"its reading would rise from {reading_up(reading)} to "
             f"{reading_up(reached)}, above "
             f"halt_at_epsilon {short_down(account.halt)} "
-            f"(at delta {short_up(account.rule.delta)})."
+            f"(at delta {short_up(rule.delta)})."
         )
-    asked, left = account.rule.named(refusal.asked), _left(account)
-    rest = ""
-    if left is not None:
-        shown = _shown(left, up=False, asked=asked)
-        rest = f" Remaining: {shown} of {_budget(account)}."
-    return f"it needs {_shown(asked, up=True)}.{rest}"
-
-
-def _budget(account: Gate) -> str:
+    asked, left = _amounts(account, refusal.asked)
+    needs = f"it needs {_shown(asked, up=True)}."
+    if left is None:
+        return needs
+    budget = "the budget"
     if account.kind == "others":
-        return "the budget beside reserved shares"
-    if not isinstance(account.rule, Filter):
-        return "the budget"
-    rule = account.rule
-    return f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
+        budget = "the budget beside reserved shares"
+    elif isinstance(rule, Filter):
+        budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
+    shown = _shown(left, up=False, asked=asked)
+    return f"{needs} Remaining: {shown} of {budget}."
 
 
-def _left(account: Gate) -> dict[str, str] | None:
-    if isinstance(account.rule, Odometer):
-        return _odometer_left(account)
-    left = account.left()
-    return None if left is None else account.rule.named(left)
-
-
-def _asked(account: Gate, amount: Tally) -> dict[str, str]:
-    """Return what a step asked of an account; of a halt, how far its reading rises."""
-    rule, before = account.rule, account.used
-    if account.halt is not None and isinstance(rule, Odometer):
-        reading, reached = rule.read(before), rule.read(before + amount)
-        if reached != float("inf"):
-            return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}
-    return rule.named(amount)
-
-
-def _odometer_left(account: Gate) -> dict[str, str] | None:
-    """Return the distance of the reading from the halt, rounded down."""
-    if account.halt is None or not isinstance(account.rule, Odometer):
-        return None
-    reading = account.rule.read(account.used)
-    if reading == float("inf"):
-        return {"epsilon": "0"}
-    distance = max(account.halt - Fraction(reading), Fraction(0))
-    return {"epsilon": number_text(distance)}
-
-
-def frozen_text(freeze: Mapping[str, Any]) -> str:
-    """Say who froze a dataset and why."""
-    return f"frozen by {freeze.get('who', 'unknown')}: {freeze.get('reason', '')!r}"
-
-
-def _fits(refusal: Refusal) -> str:
-    if refusal.ended:
-        return "A late step draws nothing: run the flow again."
-    if refusal.frozen is not None:
-        return f"Nothing fits until `dpflow unfreeze {refusal.account.dataset}`."
-    if refusal.closed:
-        dataset = refusal.account.dataset
-        return (
-            "Run it in a flow that stands under `flows:` in the policy, or add this "
-            f"one there: `dpflow policy diff {dataset}` says what that takes."
-        )
-    if refusal.run_halted:
-        return "No further DP step of this flow run will be admitted."
-    if refusal.account.state != "open":
-        return f"Nothing fits while the account is {refusal.account.state}."
-    left = refusal.account.left()
-    if left is not None and _almost_fits(refusal.asked, left):
-        named = refusal.account.rule.named
-        share = _shown(named(left), up=False, asked=named(refusal.asked))
+def _fitting(refusal: Refusal) -> str:
+    """Say at which noise a step would fit."""
+    account, left = refusal.account, refusal.account.left()
+    if left is not None and all(
+        # All that is missing is a billionth of what is needed.
+        (need - rest) * 10**9 <= need
+        for need, rest in zip(refusal.asked.amounts, left.amounts, strict=True)
+    ):
+        asked, named = _amounts(account, refusal.asked)
+        share = _shown(named or {}, up=False, asked=asked)
         return f"The excess is a rounding of the split: take {share}."
     if refusal.factor is None:
-        gone = "the budget is used up"
-        if refusal.account.kind == "others":
-            gone = "the rest is reserved"
-        elif not any(refusal.account.used.amounts):
-            gone = "it needs more than the whole budget"
-        return f"No amount of noise makes it fit: {gone}."
+        why = "the budget is used up"
+        if account.kind == "others":
+            why = "the rest is reserved"
+        elif not any(account.used.amounts):
+            why = "it needs more than the whole budget"
+        return f"No amount of noise makes it fit: {why}."
     noisier = refusal.request.cost.noisier(refusal.factor).rounded()
     return (
         f"With {short_up(refusal.factor)} times its noise it would still fit: "
@@ -239,10 +209,23 @@ def _fits(refusal: Refusal) -> str:
     )
 
 
-def _almost_fits(asked: Tally, left: Tally) -> bool:
-    """Say whether all that is missing is a billionth of what is needed."""
-    pairs = zip(asked.amounts, left.amounts, strict=True)
-    return all((need - rest) * 10**9 <= need for need, rest in pairs)
+def _amounts(
+    account: Gate, asked: Tally
+) -> tuple[dict[str, str], dict[str, str] | None]:
+    """Return what a step asks of an account, and what remains there, if known.
+
+    Of a halt: how far the reading rises, and its distance from the halt, rounded down.
+    """
+    rule, left = account.rule, account.left()
+    if not isinstance(rule, Odometer) or account.halt is None:
+        return rule.named(asked), None if left is None else rule.named(left)
+    reading, reached = rule.read(account.used), rule.read(account.used + asked)
+    if reading == float("inf"):
+        return rule.named(asked), {"epsilon": "0"}
+    rest = {"epsilon": number_text(max(account.halt - Fraction(reading), Fraction(0)))}
+    if reached == float("inf"):
+        return rule.named(asked), rest
+    return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}, rest
 
 
 def _shown(

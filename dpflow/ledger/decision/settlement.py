@@ -109,13 +109,6 @@ class Seal(Command):
     owner: str
     outcome: str
 
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the run with the charge that holds it."""
-        yield from ("repairs", f"run/{self.run}")
-        name = (state.rows.get(f"run/{self.run}") or {}).get("reservation")
-        if name is not None:
-            yield from held_keys(state, name)
-
     def decide(self, state: State) -> Decision:
         """End a run's reservation; the answer is whether there was one to seal.
 

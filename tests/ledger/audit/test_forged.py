@@ -52,8 +52,8 @@ def test_a_part_is_not_charged_without_its_whole(path: Place) -> None:
             ),
         )
         granted(ledger, policies=[policy], partitions=("x",))
-    assert any("not the whole" in str(bad) for bad in verify(ledger).bad)
-    with pytest.raises(LedgerCorrupt, match="not the whole"):
+    assert any("not on the whole" in str(bad) for bad in verify(ledger).bad)
+    with pytest.raises(LedgerCorrupt, match="not on the whole"):
         granted(open_ledger(url(path)), policies=[OTHER])
 
 

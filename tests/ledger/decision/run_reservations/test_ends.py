@@ -194,7 +194,7 @@ def draw_anything(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
     """Let steps draw from a run reservation whatever its state is."""
 
     def always(_: Any, __: Any, asked: Any) -> Cover:
-        return Cover(preflight=preflight, ended=False, drawn=charges_of(asked))
+        return Cover(preflight, ended=False, drawn=charges_of(asked))
 
     monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", always)
 
