@@ -90,11 +90,7 @@ class End(Command):
         pen.write(kind, amounts, body, charge=charge.id)
         release = pen.state.release(charge.key)
         # A charge that lost its key to another one settles without a release.
-        if (
-            release is not None
-            and release.charge == charge.id
-            and self.value is not None
-        ):
+        if release and release.charge == charge.id and self.value is not None:
             pen.keep(release.key, self.value)
         return pen.answered(None)
 
@@ -144,8 +140,8 @@ class Seal(Command):
 def held_keys(state: State, charge: str) -> Iterator[str]:
     """Yield the keys of a charge and of the accounts on which it holds something."""
     yield from charge_keys(state, charge)
-    made = state.made.get(charge)
-    yield from map(account_key, () if made is None else made.amounts)
+    if made := state.made.get(charge):
+        yield from map(account_key, made.amounts)
 
 
 def known_charge(state: State, name: str) -> Charge:
