@@ -93,7 +93,7 @@ class Memory(Storage):
             connection.rollback()  # an interrupt kept the turn before from its end
             try:
                 connection.execute("BEGIN")
-                yield SqliteTables(connection, self.place, self._identity)
+                yield SqliteTables(connection, self.place, self.opened)
                 connection.execute(end)
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error

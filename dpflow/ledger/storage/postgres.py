@@ -15,11 +15,11 @@ from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, JournalError, entry_of
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import VERSION, Identity
+from dpflow.ledger.storage.base import VERSION, Identity, unusable
 from dpflow.ledger.storage.postgres_connection import (
     Connection,
     Server,
@@ -78,6 +78,9 @@ class PostgresStorage(Storage):
                 for name in ("make_schema", "tables", "rules"):
                     connection.execute(sql[name], prepare=False)
                 connection.execute(sql["create_ledger"], values)
+        except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+            msg = f"there is a ledger at {storage.place} already; none is overwritten"
+            raise ConfigurationError(msg) from None
         except psycopg.Error as error:
             raise storage.server.translated(error) from None
         return storage
@@ -113,13 +116,15 @@ class PostgresStorage(Storage):
             connection = self._session.open()
             try:
                 with connection.pipeline() as pipeline:
-                    within = PostgresTables(self, connection, pipeline, begin)
-                    yield within
-                    within.end()
-                within.check_committed()
+                    tables = PostgresTables(self, connection, pipeline, begin)
+                    yield tables
+                    end = "COMMIT" if tables.has_written else "ROLLBACK"
+                    ended = connection.execute(end)
+                if ended.statusmessage != end:
+                    text = f"the server answered {ended.statusmessage} to a {end}"
+                    raise unusable(text, self.place)
             except psycopg.Error as error:
-                # Whether a commit without an answer happened is looked up by the
-                # caller.
+                # The caller looks up whether a commit without an answer happened.
                 connection.close()
                 raise self.server.translated(error) from None
             except Exception:
@@ -148,25 +153,22 @@ class PostgresTables(Transaction):
         pipeline: psycopg.Pipeline,
         begin: tuple[str, str],
     ) -> None:
-        super().__init__(storage.place, storage._identity)  # noqa: SLF001
-        self._storage, self._begin = storage, begin
-        self._execute, self._sync = connection.execute, pipeline.sync
-        self._sql = sql_of(shows_values=connection.facts["shows_values"])
-        self._has_written = False
-        self._commit: psycopg.Cursor[Any] | None = None
+        sql = sql_of(shows_values=connection.facts["shows_values"])
+        super().__init__(storage.place, storage.opened, connection.execute, sql)
+        self._storage, self._mode, self._first = storage, *begin
+        self._pipeline = pipeline
+        self.has_written = False
 
     def load(
         self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
     ) -> State:
         """Return what some keys are; what they led to before is loaded with them."""
         storage, guess = self._storage, list[str]()
-        if self._begin is _READING or before != ENDLESS:
+        if self._first == "identity" or before != ENDLESS:
             return super().load(needs, numbers=numbers, before=before)
         with suppress(JournalError, *UNREADABLE):
             guess += needs(storage.newest)
-        state = super().load(
-            lambda state: [*needs(state), *guess], numbers=numbers, before=before
-        )
+        state = super().load(lambda state: [*needs(state), *guess], numbers=numbers)
         if len(storage.newest.rows) > _MOST:
             storage.newest = State(whole=True)
         for name in ("rows", "numbers", "entries", "made", "ends"):
@@ -177,58 +179,22 @@ class PostgresTables(Transaction):
         self, entries: Sequence[Columns], kept: Mapping[str, str | None]
     ) -> None:
         """Append entries; keep values by release key, or drop those that are None."""
-        previous = self.head()[1]
+        previous, self.has_written = self.head()[1], True
         for columns in entries:
-            self._execute(self._sql["new_entry"], columns)
             self._storage.newest.add(entry_of((*columns, previous)))
             previous = columns.hash
-        for key, value in kept.items():
-            self._execute(self._sql["drop_value"], (key,))
-            if value is not None:
-                self._execute(self._sql["keep_value"], (key, value))
-        self._has_written = True
+        super().append(entries, kept)
 
-    def ask_all(
+    def _run(
         self, questions: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[list[Any]]:
-        """Run statements, all in one trip, and return the rows of each."""
-        execute, sql, first = self._execute, self._sql, []
         if self._head is None:
-            execute(self._begin[0])
-            first = [execute(sql[self._begin[1]]), execute(sql["head"])]
-        cursors = [
-            None if _is_empty(values) else execute(sql[name], values)
-            for name, values in questions
-        ]
-        self._sync()
-        if first:
-            identity, head = (cursor.fetchall() for cursor in first)
-            self._started([row[:4] for row in identity], head)
-            self._storage.server.check_durable(identity[0][4:])
-        return [[] if cursor is None else cursor.fetchall() for cursor in cursors]
+            self._execute(self._mode)
+        cursors = [self._execute(self._sql[name], values) for name, values in questions]
+        self._pipeline.sync()
+        return [cursor.fetchall() for cursor in cursors]
 
-    def end(self) -> None:
-        """Send a commit behind what was appended, if there is anything."""
-        if self._has_written:
-            self._commit = self._execute("COMMIT")
-        elif self._head is not None:
-            self._execute("ROLLBACK")
-
-    def check_committed(self) -> None:
-        """Check that what was appended is committed.
-
-        Raises:
-            LedgerUnavailable: If the server rolled back instead.
-        """
-        if self._commit is not None and self._commit.statusmessage != "COMMIT":
-            msg = (
-                f"the ledger {self.place} did not commit but answered "
-                f"{self._commit.statusmessage}; nothing was charged"
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
-
-
-def _is_empty(values: Mapping[str, Any]) -> bool:
-    """Say whether a question is about lists that are all empty."""
-    lists = [value for value in values.values() if isinstance(value, list)]
-    return bool(lists) and not any(lists)
+    def _identified(self, rows: list[Any]) -> Identity:
+        identity = super()._identified([row[:4] for row in rows])
+        self._storage.server.check_durable(rows[0][4:])
+        return identity

@@ -23,10 +23,11 @@ from psycopg.rows import TupleRow, dict_row
 from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
-    LedgerCorrupt,
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.damage import damaged
+from dpflow.ledger.storage.base import busy, unusable
 from dpflow.ledger.storage.sql import statements
 
 #: How long one statement may take, and a transaction may idle, on the server.
@@ -42,11 +43,10 @@ _DEFAULTS: Final = {
     "tcp_user_timeout": 30_000,
     "application_name": "dpflow",
 }
-_SAFE: Final = {
-    "synchronous_commit": ("on", "remote_apply"),
-    "fsync": ("on",),
-    "full_page_writes": ("on",),
-}
+_FIXED: Final = {"client_encoding": "utf8", "autocommit": True}
+#: Settings under which a server keeps what it acknowledges, and their safe values.
+_DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
+_SAFE: Final = ("on", "remote_apply")
 _URL: Final = re.compile(
     r"postgres(?:ql)?://"
     r"(?:[^/@:?#\s]*(?::[^/@:?#\s]*)?@)?"  # user and password
@@ -62,17 +62,13 @@ _NO_CONNECTION: Final = {
     "timeout": "the server does not answer",
     "translate host name": "the name of the host cannot be resolved",
     "password": "the server needs another user or password",
-    "pg_hba.conf": "the server's pg_hba.conf admits no such connection",
-    "connections": "the server has no connection free",
-    "certificate": "the certificate of the server or of the client is not accepted",
-    "SSL": "the encrypted connection failed",
     "closed": "the server closed the connection",
 }
 
 
 @cache
 def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
-    """Return the statements; who may not read released values is shown none."""
+    """Return the statements; a role without the right to read values gets none."""
     found = dict(statements("postgres"))
     facts = f"{found['identity'].split(' FROM')[0]},{found['durable'][6:]} FROM dpflow."
     found["identity"], found["turn"] = f"{facts}ledger", f"{facts}take_turn()"
@@ -84,7 +80,7 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose every wait has an end.
 
     Attributes:
-        facts: What `prepare_connection` asks of the server, by name.
+        facts: The answer to the question `prepare_connection`, by name.
     """
 
     facts: Mapping[str, Any]
@@ -95,10 +91,10 @@ class Connection(psycopg.Connection[TupleRow]):
         After an error the connection is closed, and what still waits for it waits no
         more.
         """
-        patience = STATEMENT_SECONDS + _GRACE_SECONDS
         if self.closed:
             return None
         try:
+            patience = STATEMENT_SECONDS + _GRACE_SECONDS
             return super().wait(gen, interval, timeout or patience)
         except BaseException:
             self.close()
@@ -125,8 +121,11 @@ class Server:
     keeps = "ledger"
 
     def __init__(self, url: str, *, lock_seconds: float) -> None:
-        options = _options(url)
-        if options is None:
+        options: dict[str, Any] = {}
+        with suppress(psycopg.Error):
+            # A password could be taken for something else in any other URL.
+            options = conninfo_to_dict(url) if _URL.fullmatch(url) else {}
+        if not options:
             # Neither it nor the driver's message is shown: both may hold a password.
             msg = (
                 f"the {self.keeps}'s URL cannot be read; write "
@@ -134,12 +133,7 @@ class Server:
                 "@, : and / in the password written as %40, %3A and %2F"
             )
             raise ConfigurationError(msg)
-        self._options: dict[str, Any] = {
-            **_DEFAULTS,
-            **options,
-            "client_encoding": "utf8",
-            "autocommit": True,
-        }
+        self._options = {**_DEFAULTS, **options, **_FIXED}
         self.lock_seconds = lock_seconds
         self.place = _shown(options)
         self.login: str | None = None
@@ -164,16 +158,10 @@ class Server:
             (facts,) = cursor.execute(sql_of()["prepare_connection"], limits)
             (settings,) = connection.execute(sql_of()["durable"])
             self.check_durable(settings)
-            encoding = facts["server_encoding"]
             if facts["pid"] != connection.info.backend_pid:
                 self._refuse(
                     "is behind a connection pooler, and a session of its own is "
                     "needed; point the URL at the server"
-                )
-            if encoding != "UTF8":
-                self._refuse(
-                    f"has a database of encoding {encoding}, which cannot keep every "
-                    "name; it needs UTF8"
                 )
         except BaseException as error:
             if connection is not None:
@@ -200,61 +188,42 @@ class Server:
                 "the primary, or add `?target_session_attrs=read-write` to a URL of "
                 "several hosts."
             )
-        for (name, safe), value in zip(_SAFE.items(), values, strict=True):
-            if value not in safe:
+        for name, value in zip(_DURABLE, values, strict=True):
+            if value not in _SAFE:
                 self._refuse(
                     f"has {name} = {value}, so a crash may lose what it acknowledged; "
-                    f"set it to {safe[0]} (in postgresql.conf, for the role and for "
-                    "the database)"
+                    "set it to on (in postgresql.conf, for the role and the database)"
                 )
 
     def _refuse(self, what: str) -> NoReturn:
         msg = f"the server of the {self.keeps} {self.place} {what}"
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def no_ledger(self, why: str = "") -> LedgerMissing:
-        """Return the error for a server without a ledger."""
-        return LedgerMissing(
-            f"there is no ledger at {self.place}{why}. For a new project, make one "
-            "with `dpflow ledger init`; if there was one, restore it: a new, empty "
-            "ledger would forget what has been spent.",
-            ledger=self.place,
-        )
-
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Turn a driver's error into the ledger's, without any secret."""
         code, text, place = error.sqlstate or "", self.clean(error), self.place
         unknown = re.search(r'database ".*" does not exist', str(error))
-        schema_race = error.diag.constraint_name == "pg_namespace_nspname_index"
         wrong = psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError
         if code in _NO_LEDGER or (unknown and not code):
-            return self.no_ledger(f" ({text})")
-        if code == "55P03":
-            return LedgerUnavailable(
-                f"another process holds the lock of the ledger {place}; waited "
-                f"{self.lock_seconds:g} s. The step did not run; try again, or find "
-                "the holder in pg_stat_activity.",
-                ledger=place,
-                waited=self.lock_seconds,
+            msg = (
+                f"there is no ledger at {place} ({text}). For a new project, make one "
+                "with `dpflow ledger init`; if there was one, restore it: a new, empty "
+                "ledger would forget what has been spent."
             )
+            return LedgerMissing(msg, ledger=place)
+        if code == "55P03":
+            advice = ", or find the holder in pg_stat_activity"
+            return busy(place, "process", self.lock_seconds, advice)
         if code == "42501":
-            return LedgerUnavailable(
+            msg = (
                 f"the role that uses the ledger {place} may not do this: {text}. "
                 "`dpflow ledger roles --sql` shows who may; opening a term and "
-                "unfreezing need the role dpflow_operator.",
-                ledger=place,
+                "unfreezing need the role dpflow_operator."
             )
-        if code == "42P06" or schema_race:
-            msg = f"there is a ledger at {place} already; none is ever overwritten"
-            return ConfigurationError(msg)
+            return LedgerUnavailable(msg, ledger=place)
         if isinstance(error, wrong) or code.startswith("XX"):
-            msg = f"the ledger {place} is damaged or inconsistent: {text}"
-            return LedgerCorrupt(msg, ledger=place)
-        return LedgerUnavailable(
-            f"the ledger {place} cannot be used: {text}. The step did not run and "
-            "nothing was charged unless `dpflow history` shows it.",
-            ledger=place,
-        )
+            return damaged(text, place)
+        return unusable(text, place)
 
     def clean(self, error: psycopg.Error) -> str:
         """Return the server's message in one line, or what the driver's means."""
@@ -262,13 +231,6 @@ class Server:
             return f"{' '.join(text.split()).rstrip('.')} (SQLSTATE {error.sqlstate})"
         meanings = (v for k, v in _NO_CONNECTION.items() if k in str(error))
         return next(meanings, "the connection failed or is lost; `psql` says why")
-
-
-def _options(url: str) -> dict[str, Any] | None:
-    """Read a URL; one whose password could be taken for something else is none."""
-    with suppress(psycopg.Error):
-        return conninfo_to_dict(url) if _URL.fullmatch(url) else None
-    return None
 
 
 def _shown(options: Mapping[str, Any]) -> str:

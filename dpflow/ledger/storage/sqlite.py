@@ -119,7 +119,7 @@ class SqliteStorage(Storage):
         with self._translating(), opened as connection:
             try:
                 connection.execute("BEGIN")
-                yield SqliteTables(connection, self.place, self._identity)
+                yield SqliteTables(connection, self.place, self.opened)
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
@@ -149,7 +149,7 @@ class SqliteStorage(Storage):
         with self._alone() as turn, self._translating():
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            yield SqliteTables(connection, self.place, self._identity)
+            yield SqliteTables(connection, self.place, self.opened)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
             self._check_same_files()

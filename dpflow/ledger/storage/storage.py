@@ -30,7 +30,7 @@ class Storage(ABC):
         self.place = place
         self._lock_seconds = lock_seconds
         self._read_only = read_only
-        self._identity: Identity | None = None
+        self.opened: Identity | None = None
         self._pid = os.getpid()
         self._line = TurnQueue()
 
@@ -42,10 +42,10 @@ class Storage(ABC):
             LedgerMissing: If there is none.
             LedgerUnavailable: If it cannot be read, or is of another version.
         """
-        if self._identity is None:
+        if self.opened is None:
             with self.read() as reading:
-                self._identity = reading.identity
-        return self._identity
+                self.opened = reading.identity
+        return self.opened
 
     @property
     def writer(self) -> str | None:

@@ -7,7 +7,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 from dpflow.ledger.damage import UNREADABLE, damaged
@@ -32,11 +32,23 @@ class Reading(ABC):
     Args:
         place: The ledger, for messages.
         opened: Identity of the ledger that was opened, if any.
+        execute: Runs a statement of the database and returns its cursor.
+        sql: Its statements by name.
     """
 
-    def __init__(self, place: str, opened: Identity | None) -> None:
+    #: The question that begins every transaction.
+    _first = "identity"
+
+    def __init__(
+        self,
+        place: str,
+        opened: Identity | None,
+        execute: Callable[..., Any],
+        sql: Mapping[str, Any],
+    ) -> None:
         self.place = place
         self._identity = opened
+        self._execute, self._sql = execute, sql
         self._head: tuple[int, str] | None = None
 
     def load(
@@ -45,7 +57,7 @@ class Reading(ABC):
         """Return what some keys are.
 
         Args:
-            needs: Returns them; asked again until it names no further ones. A key that
+            needs: Returns them; called again until it names no further ones. A key that
                 ends with * stands for all that begin so, and #NUMBER for an entry.
             numbers: Further entries; those that are not there are left out.
             before: What they were before this entry.
@@ -55,44 +67,41 @@ class Reading(ABC):
         """
         state, more = State(), [f"#{number}" for number in numbers]
         try:
-            wanted = [*dict.fromkeys((*more, *needs(state)))]
-            while True:
-                self._fetch(state, self._expanded(wanted), before)
+            while wanted := [
+                key
+                for key in dict.fromkeys((*more, *needs(state)))
+                if key not in state.asked
+            ]:
+                self._fetch(state, wanted, before)
                 state.asked.update(wanted)
-                wanted = [
-                    k for k in dict.fromkeys(needs(state)) if k not in state.asked
-                ]
-                if not wanted:
-                    return state
+            state.head = self.head()
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
+        return state
 
-    def _expanded(self, wanted: Iterable[str]) -> list[str]:
-        """Return keys, with all that those ending with * stand for."""
-        found: list[str] = []
-        for key in wanted:
-            found += self.names(key[:-1]) if key.endswith("*") else [key]
-        return found
-
-    def _fetch(self, state: State, wanted: Sequence[str], before: int) -> None:
+    def _fetch(self, state: State, wanted: Iterable[str], before: int) -> None:
         """Add what keys are to a state, all in one trip."""
-        names = [key for key in wanted if not key.startswith("#")]
-        numbers = [key[1:] for key in wanted if key.startswith("#")]
-        charges = [k.removeprefix("charge/") for k in names if k.startswith("charge/")]
-        keys = [k.removeprefix("release/") for k in names if k.startswith("release/")]
-        told = {"names": names, "numbers": numbers, "charges": charges}
-        newest, entries, values = self.ask_all(
+        keys: list[str] = []
+        for key in wanted:
+            keys += self.names(key[:-1]) if key.endswith("*") else [key]
+        numbers, charges, releases = (
+            [key.removeprefix(start) for key in keys if key.startswith(start)]
+            for start in ("#", "charge/", "release/")
+        )
+        names = [key for key in keys if not key.startswith("#")]
+        question = {"names": names, "before": before}
+        newest, entries, *values = self.ask_all(
             [
-                ("newest", {"names": names, "before": before}),
-                ("told", {**told, "before": before}),
-                ("values", {"names": keys}),
+                ("newest", question),
+                ("entries", {**question, "numbers": numbers, "charges": charges}),
+                *([("values", {"names": releases})] if releases else []),
             ]
         )
-        state.head, known = self.head(), frozenset(names)
+        loaded = {*charges}
         for entry in map(self._entry, entries):
             state.entries[entry.number] = entry
-            if entry.charge is not None and f"charge/{entry.charge}" in known:
+            if entry.charge in loaded:
                 if entry.kind == "reserve":
                     state.made[entry.charge] = entry
                 elif (kind := KINDS.get(entry.kind)) and kind.ends:
@@ -100,12 +109,12 @@ class Reading(ABC):
         for key, number in newest:
             if number is None:
                 continue
-            if key not in known or key not in state.entries[number].rows:
+            if key not in state.entries[number].rows:
                 what = f"entry {number} does not name {key}"
                 raise JournalError(what)
             state.rows[key] = state.entries[number].rows[key]
             state.numbers[key] = number
-        state.values |= {key: value for key, value in values if value is not None}
+        state.values |= {k: value for k, value in chain(*values) if value is not None}
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the newest entry."""
@@ -120,16 +129,6 @@ class Reading(ABC):
         self.head()
         assert self._identity is not None
         return self._identity
-
-    def _started(self, identity: list[Any], head: list[Any]) -> None:
-        """Take the answers to the first questions of a transaction.
-
-        Raises:
-            LedgerCorrupt: If another ledger is in the place of the one that was opened.
-            LedgerUnavailable: If another version made it.
-        """
-        self._identity = identity_in(identity, self.place, self._identity)
-        self._head = head[0] if head else (0, self._identity.first)
 
     # Entries
 
@@ -178,44 +177,41 @@ class Reading(ABC):
             raise damaged(what, self.place)
         return found[number].hash
 
-    def naming(self, keys: Iterable[str], *, before: int = ENDLESS) -> Iterator[Entry]:
+    def naming(self, keys: Iterable[str]) -> Iterator[Entry]:
         """Yield the entries that name one of some keys, newest first."""
-        each = [
-            self._numbers("numbers_down", key, before) for key in dict.fromkeys(keys)
-        ]
-        yield from self._told(_once(merge(*each, reverse=True)))
+        pages = [self._numbers("numbers_down", key=key) for key in {*keys}]
+        yield from self._in_order(merge(*pages, reverse=True))
 
     def naming_after(self, keys: Iterable[str], after: int = 0) -> Iterator[Entry]:
         """Yield the entries after a number that name one of some keys, oldest first."""
-        each = [self._numbers("numbers_up", key, after) for key in dict.fromkeys(keys)]
-        yield from self._told(_once(merge(*each)))
+        pages = [self._numbers("numbers_up", after, key=key) for key in {*keys}]
+        yield from self._in_order(merge(*pages))
 
     def rare(self, *kinds: str) -> Iterator[Entry]:
         """Yield the entries of kinds that no step writes as a rule, newest first."""
-        each = [self._numbers("rare", kind, ENDLESS) for kind in kinds or _RARE]
-        yield from self._told(merge(*each, reverse=True))
+        pages = [self._numbers("rare", kind=kind) for kind in kinds]
+        yield from self._in_order(merge(*pages, reverse=True))
 
-    def _numbers(self, question: str, key: str, end: int) -> Iterator[int]:
+    def _numbers(
+        self, question: str, end: int = ENDLESS, **named: str
+    ) -> Iterator[int]:
         """Yield the numbers of entries with a key or kind, page by page."""
-        name = "kind" if question == "rare" else "key"
-        side = "after" if question == "numbers_up" else "before"
-        while True:
-            found = self.ask(question, **{name: key, side: end, "limit": _PAGE})
-            yield from (number for (number,) in found)
-            if len(found) < _PAGE:
+        while page := self.ask(question, **named, end=end, limit=_PAGE):
+            yield from (number for (number,) in page)
+            if len(page) < _PAGE:
                 return
-            end = found[-1][0]
+            end = page[-1][0]
 
-    def _told(self, numbers: Iterator[int]) -> Iterator[Entry]:
-        """Yield entries in the order of their numbers."""
-        size = 8
-        while some := list(islice(numbers, size)):
-            found = self.entries(some)
+    def _in_order(self, numbers: Iterable[int]) -> Iterator[Entry]:
+        """Yield entries in the order of their numbers, each once."""
+        once, size = (number for number, _ in groupby(numbers)), 8
+        while some := list(islice(once, size)):
+            entries = self.entries(some)
             for number in some:
-                if number not in found:
+                if number not in entries:
                     what = f"entry {number} is named and not there"
                     raise damaged(what, self.place)
-                yield found[number]
+                yield entries[number]
             size = min(2 * size, _PAGE)
 
     # Names
@@ -271,21 +267,47 @@ class Reading(ABC):
             what = f"entry {columns[0]}: {error}"
             raise damaged(what, self.place) from error
 
-    @abstractmethod
     def ask_all(
         self, questions: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
+        if self._head is not None:
+            return self._run(questions)
+        begin = [(self._first, {}), ("head", {}), *questions]
+        identity, head, *answers = self._run(begin)
+        self._identity = self._identified(identity)
+        self._head = head[0] if head else (0, self._identity.first)
+        return answers
+
+    def _identified(self, rows: list[Any]) -> Identity:
+        """Read the answer to the first question.
+
+        Raises:
+            LedgerCorrupt: If another ledger is in the place of the one that was opened.
+            LedgerUnavailable: If another version made it.
+        """
+        return identity_in(rows, self.place, self._identity)
+
+    @abstractmethod
+    def _run(
+        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> list[list[Any]]:
+        """Run statements, and return the rows of each."""
 
 
 class Transaction(Reading):
-    """A state that nobody else changes, and what is written on it."""
+    """A state that no other process changes, and what is written on it."""
 
-    @abstractmethod
     def append(
         self, entries: Sequence[Columns], kept: Mapping[str, str | None]
     ) -> None:
         """Append entries; keep values by release key, or drop those that are None."""
+        for columns in entries:
+            self._execute(self._sql["new_entry"], columns)
+        for key, value in kept.items():
+            self._execute(self._sql["drop_value"], (key,))
+            if value is not None:
+                self._execute(self._sql["keep_value"], (key, value))
 
 
 class SqliteTables(Transaction):
@@ -300,41 +322,24 @@ class SqliteTables(Transaction):
     def __init__(
         self, connection: sqlite3.Connection, place: str, opened: Identity | None
     ) -> None:
-        super().__init__(place, opened)
+        super().__init__(place, opened, connection.execute, statements("sqlite"))
         self.connection = connection
-
-    def append(
-        self, entries: Sequence[Columns], kept: Mapping[str, str | None]
-    ) -> None:
-        """Append entries; keep values by release key, or drop those that are None."""
-        sql, execute = statements("sqlite"), self.connection.execute
-        for columns in entries:
-            execute(sql["new_entry"], columns)
-        for key, value in kept.items():
-            execute(sql["drop_value"], (key,))
-            if value is not None:
-                execute(sql["keep_value"], (key, value))
 
     def copy_to(self, target: sqlite3.Connection) -> None:
         """Copy the whole ledger, its log included, as this transaction sees it."""
         self.connection.backup(target)
 
-    def ask_all(
+    def _run(
         self, questions: Sequence[tuple[str, Mapping[str, Any]]]
     ) -> list[list[Any]]:
-        """Run statements and return the rows of each."""
-        sql, execute = statements("sqlite"), self.connection.execute
-        if self._head is None:
-            first = (execute(sql[name]).fetchall() for name in ("identity", "head"))
-            self._started(*first)
-        found = []
+        answers = []
         for name, parameters in questions:
             values = {
                 key: json.dumps(value) if isinstance(value, list) else value
                 for key, value in parameters.items()
             }
-            found.append(execute(sql[name], values).fetchall())
-        return found
+            answers.append(self._execute(self._sql[name], values).fetchall())
+        return answers
 
 
 def make_tables(
@@ -353,14 +358,3 @@ def smaller(limit: int, page: Sequence[Sequence[Any]]) -> int:
     """Return how many entries the next page may have, after one of this length."""
     text = sum(len(columns[3]) + len(columns[4]) for columns in page)
     return max(1, min(_PAGE, limit * _PAGE_TEXT // max(text, 1)))
-
-
-def _once(numbers: Iterator[int]) -> Iterator[int]:
-    last = None
-    for number in numbers:
-        if number != last:
-            yield number
-        last = number
-
-
-_RARE = [name for name, kind in KINDS.items() if not kind.often]

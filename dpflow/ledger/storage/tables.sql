@@ -64,7 +64,7 @@ SELECT named.value, (
 ) FROM json_each(:names) AS named
 
 -- These entries, others by their numbers, and those that began and ended charges.
--- name: told
+-- name: entries
 SELECT entry.number, entry.kind, entry.charge, entry.rows, entry.body, entry.at,
     entry.writer, entry.hash, coalesce(previous.hash, '')
 FROM entry LEFT JOIN entry AS previous ON previous.number = entry.number - 1
@@ -105,16 +105,16 @@ SELECT number, kind, charge, rows, body, at, writer, hash
 FROM entry WHERE number > :after ORDER BY number LIMIT :limit
 
 -- name: numbers_down
-SELECT number FROM tag WHERE key = :key AND number < :before
+SELECT number FROM tag WHERE key = :key AND number < :end
 ORDER BY number DESC LIMIT :limit
 
 -- name: numbers_up
-SELECT number FROM tag WHERE key = :key AND number > :after
+SELECT number FROM tag WHERE key = :key AND number > :end
 ORDER BY number LIMIT :limit
 
 -- name: rare
 SELECT number FROM entry INDEXED BY entry_rare
-WHERE kind = :kind AND kind NOT IN ({often}) AND number < :before
+WHERE kind = :kind AND kind NOT IN ({often}) AND number < :end
 ORDER BY number DESC LIMIT :limit
 
 -- The keys between two texts, by a search for each.

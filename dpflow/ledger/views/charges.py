@@ -108,7 +108,7 @@ def books_of(reading: Reading, entry: Entry) -> Sequence[str]:
 
 def newest_numbers(reading: Reading, account: str, most: int) -> list[int]:
     """Return the numbers of the newest entries that name an account, newest first."""
-    where = {"key": account_key(account), "before": ENDLESS, "limit": most}
+    where = {"key": account_key(account), "end": ENDLESS, "limit": most}
     return [number for (number,) in reading.ask("numbers_down", **where)]
 
 

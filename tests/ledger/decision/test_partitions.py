@@ -271,18 +271,18 @@ def test_what_a_further_term_may_have_is_said(
 def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int]:
     """Return how many rows an act writes, and the length of the entries it reads."""
     texts = 0
-    read = SqliteTables.ask_all
+    read = SqliteTables._run
 
     def counted(tables: SqliteTables, questions: Any) -> list[list[Any]]:
         nonlocal texts
         found = read(tables, questions)
         for (name, _), answer in zip(questions, found, strict=True):
-            if name == "told":
+            if name == "entries":
                 texts += sum(len(columns[3]) for columns in answer)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqliteTables, "ask_all", counted)
+        patch.setattr(SqliteTables, "_run", counted)
         connection = ledger.storage.connection
         before = connection.total_changes
         act()
