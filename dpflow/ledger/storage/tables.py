@@ -74,7 +74,7 @@ class Reading(ABC):
             ]:
                 self._fetch(state, wanted, before)
                 state.asked.update(wanted)
-            state.head = self.head()
+                state.head = self.head()
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
