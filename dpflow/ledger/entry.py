@@ -7,7 +7,9 @@ entry names is after it, so that the newest entry with a key says what the key i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -91,9 +93,11 @@ class Entry(NamedTuple):
         return list(dict.fromkeys(names))
 
 
-_encode = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-).encode
+_json: Any = json.encoder
+#: Sorts keys; knows neither spaces, nor letters beyond ASCII, nor infinite numbers.
+_encode = _json.c_make_encoder(
+    None, None, _json.encode_basestring_ascii, None, ":", ",", True, False, False
+)
 
 
 def canonical(data: object) -> str:
@@ -104,7 +108,7 @@ def canonical(data: object) -> str:
         ValueError: If it contains itself, or a number is not finite.
     """
     try:
-        return _encode(data)
+        return "".join(_encode(data, 0))
     except RecursionError as error:
         what = "it is too deep"
         raise ValueError(what) from error
@@ -130,6 +134,39 @@ def entry_hash(previous: str, columns: Sequence[Any]) -> str:
     return sha256(f"{short}\n{rows}\n{body}".encode()).hexdigest()
 
 
+#: Where the rows of an entry say what it posts: the key of an account, and its amounts.
+_POSTED = re.compile(r'("account/[^"\\]*(?:\\.[^"\\]*)*"):\[(\[[^\]]*\])')
+_decode = json.JSONDecoder().decode
+
+
+@lru_cache(maxsize=1024)
+def _sums_of(*posted: tuple[str, str]) -> Sums:
+    return {_decode(key)[len(ACCOUNT) :]: tuple(_decode(row)) for key, row in posted}
+
+
+def draft_of(columns: tuple[Any, ...]) -> Entry:
+    """Read an entry but for its rows, which following it computes again.
+
+    Args:
+        columns: Those of a database, and the hash of the entry before.
+
+    Raises:
+        JournalError: If it is not what was hashed when it was written.
+    """
+    number, kind, charge, text, facts, at, writer, digest, previous = columns
+    if type(number) is not int or entry_hash(previous, columns) != digest:
+        what = "its content, or an entry before it, is not what was hashed"
+        raise JournalError(what)
+    try:
+        body, amounts = _decode(facts), _sums_of(*_POSTED.findall(text))
+        body.keys()
+    except (AttributeError, RecursionError, TypeError, ValueError) as bad:
+        what = "its rows or its body are not as an entry has them"
+        raise JournalError(what) from bad
+    place = number, kind, charge, body, at, writer, amounts
+    return Entry(*place, {}, digest, Columns(*columns[:8]))
+
+
 #: By its hash, an entry that was read or written, and the columns that proved it.
 _proved: dict[str, tuple[tuple[Any, ...], Entry]] = {}
 #: Entries in this memory; it is cleared when it is full.
@@ -137,34 +174,19 @@ _MOST = 512
 
 
 def entry_of(columns: tuple[Any, ...]) -> Entry:
-    """Read an entry from a database's columns and the hash of the entry before.
-
-    Raises:
-        JournalError: If it is not what was hashed when it was written.
-    """
+    """Read an entry with its rows; the newest are remembered. Raises as `draft_of`."""
     proved = _proved.get(columns[7])
     if proved is not None and proved[0] == columns:
         return proved[1]
-    number, kind, charge, text, facts, at, writer, digest, previous = columns
-    if type(number) is not int or entry_hash(previous, columns) != digest:
-        what = "its content, or an entry before it, is not what was hashed"
-        raise JournalError(what)
+    draft = draft_of(columns)
     try:
-        rows, body = json.loads(text), json.loads(facts)
-        amounts = {
-            key[len(ACCOUNT) :]: tuple(row[0])
-            for key, row in rows.items()
-            if key.startswith(ACCOUNT)
-        }
-        body.keys()
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as bad:
-        what = "its rows or its body are not as an entry has them"
+        entry = draft._replace(rows={**_decode(draft.columns.rows)})
+    except (RecursionError, TypeError, ValueError) as bad:
+        what = "its rows are no JSON object"
         raise JournalError(what) from bad
-    draft = Entry(number, kind, charge, body, at, writer, amounts)
-    entry = draft._replace(rows=rows, hash=digest, columns=Columns(*columns[:8]))
     if len(_proved) >= _MOST:
         _proved.clear()
-    _proved[digest] = columns, entry
+    _proved[entry.hash] = columns, entry
     return entry
 
 

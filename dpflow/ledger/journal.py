@@ -14,15 +14,15 @@ Following an entry calls it again and compares. What each kind does to an accoun
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
-from operator import add, le, sub
+from operator import add, gt, le, sub
 from typing import Any, NamedTuple
 
-from dpflow.ledger.entry import Entry, JournalError, Sums, canonical
+from dpflow.ledger.entry import ACCOUNT, Entry, JournalError, Sums, canonical
 from dpflow.ledger.rows import (
     NONE,
     Charge,
-    account_key,
     added_up,
     evidence_keys,
     granted_key,
@@ -34,6 +34,8 @@ from dpflow.ledger.rows import (
 from dpflow.ledger.state import State
 
 Rows = dict[str, Any]
+#: Facts that an account keeps besides its sums.
+_NOTES = frozenset({"overdrawn", "told"})
 
 
 def after(state: State, draft: Entry) -> Rows:
@@ -53,64 +55,71 @@ def after(state: State, draft: Entry) -> Rows:
     if draft.amounts and not kind.posts:
         what = f"an entry of kind {draft.kind} posts nothing"
         raise JournalError(what)
-    if foreign := _FACTS & draft.body.keys() - kind.facts:
+    if foreign := (_FACTS - kind.facts) & draft.body.keys():
         what = f"an entry of kind {draft.kind} says nothing of {min(foreign)!r}"
         raise JournalError(what)
-    rows = _accounts(state, draft, kind)
-    if kind.also is not None:
+    charge = None if kind.ends is None else _open_charge(state, draft)
+    rows = _accounts(state, draft, kind, NONE if charge is None else charge.held)
+    if charge is not None:
+        _end(state, draft, charge, rows)
+    elif kind.also is not None:
         kind.also(state, draft, rows)
     return rows
 
 
-def follow(state: State, entry: Entry) -> None:
-    """Add an entry to a state; its hash is checked where it is read.
+def follow(state: State, draft: Entry) -> Entry:
+    """Add an entry to a state, and return it with the rows that were computed.
 
     Args:
         state: The state before; it is changed.
-        entry: The next entry.
+        draft: The next entry. Its hash was checked where it was read.
 
     Raises:
         JournalError: If it does not follow from what was before.
     """
-    rows = after(state, entry)
-    if canonical(rows) != entry.columns.rows:
-        wrong = [
+    rows = after(state, draft)
+    if canonical(rows) != draft.columns.rows:
+        said = json.loads(draft.columns.rows)
+        wrong = (
             key
-            for key in sorted({*rows, *entry.rows})
-            if canonical(rows.get(key)) != canonical(entry.rows.get(key))
-        ]
-        key = wrong[0] if wrong else "its text"
+            for key in sorted({*rows, *said})
+            if canonical(rows.get(key)) != canonical(said.get(key))
+        )
+        key = next(wrong, "its text")
         what = (
-            f"it says {canonical(entry.rows.get(key)):.200} of {key!r}; the entries "
+            f"it says {canonical(said.get(key)):.200} of {key!r}; the entries "
             f"before it give {canonical(rows.get(key)):.200}"
         )
         raise JournalError(what)
+    entry = Entry(*draft[:7], rows, *draft[8:])
     state.add(entry)
+    return entry
 
 
 # Accounts
 
 
-def _accounts(state: State, draft: Entry, kind: Kind) -> Rows:
+def _accounts(state: State, draft: Entry, kind: Kind, held: Sums) -> Rows:
     """Return the accounts that an entry moves, as they are after it."""
-    held = NONE if kind.ends is None else _open_charge(state, draft).held
     # What a step draws from its run's reservation is held already.
     holds = kind.holds and "preflight" not in draft.body
+    notes = kind.facts & _NOTES & draft.body.keys()
     rows: Rows = {}
     for name, amount in draft.amounts.items():
-        row = state.row(account_key(name)) or [(), *[(0,) * len(amount)] * 2]
-        _, done, holding, *flags = row
+        key = ACCOUNT + name
+        _, done, holding, *flags = state.row(key) or [(0,) * len(amount)] * 3
         if holds:
             holding = [*map(add, holding, amount)]
         elif kind.ends:
             holding = [*map(sub, holding, held.get(name, ()))]
         if kind.settles:
             done = [*map(add, done, amount)]
-        if {len(row[1]), len(holding)} != {len(amount)} or min(*holding, *amount) < 0:
+        if not len(done) == len(holding) == len(amount) or min(*holding, *amount) < 0:
             what = f"{[*holding]} would be held on account {name!r}"
             raise JournalError(what)
-        noted = _noted(draft, name, flags[0] if flags else NONE)
-        rows[account_key(name)] = [amount, done, holding, *([noted] if noted else [])]
+        if notes and (noted := _noted(draft, name, flags[0] if flags else NONE)):
+            flags = [noted]
+        rows[key] = [amount, done, holding, *flags]
     return rows
 
 
@@ -161,18 +170,17 @@ def _reserve(state: State, draft: Entry, rows: Rows) -> None:
     for account, amount in amounts.items():
         place = granted_key(str(body["step"]), account)
         before = state.row(place)
-        if not any(amount):
-            continue
-        most = amount if before is None else tuple(map(max, before, amount))
-        if before is None or [*most] != [*before]:
-            rows[place] = most
+        if before is None and any(amount):
+            rows[place] = amount
+        elif before is not None and any(map(gt, amount, before)):
+            rows[place] = [*map(max, amount, before)]
     _note_flow(state, draft, rows)
 
 
 def _note_flow(state: State, draft: Entry, rows: Rows) -> None:
     """Note a flow that is charged for the first time in the newest term."""
     flow = draft.body.get("flow")
-    for book in dict.fromkeys(split(name)[0] for name in draft.amounts):
+    for book in {split(name)[0] for name in draft.amounts}:
         if flow is not None and flow not in state.book(book).flows:
             _name_book(state, book, rows, [flow])
 
@@ -193,10 +201,9 @@ def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
         rows[held_key(reservation, name)] = left
 
 
-def _end(state: State, draft: Entry, rows: Rows) -> None:
+def _end(state: State, draft: Entry, charge: Charge, rows: Rows) -> None:
     """End a charge."""
     kind, amounts, body = draft.kind, draft.amounts, draft.body
-    charge = _open_charge(state, draft)
     held, covers = charge.held, charge.covers
     if held.keys() != amounts.keys():
         what = f"it ends charge {charge.id} on some of its accounts only"
@@ -380,7 +387,7 @@ class Kind(NamedTuple):
 
 
 _TERM = Kind(_pin, frozenset({"claims"}), decides=True, told=True, operator=True)
-_END = Kind(_end, posts=True, often=True)
+_END = Kind(posts=True, often=True)
 _BY_HAND = Kind(posts=True, settles=True, told=True, operator=True)
 
 #: The only list of kinds; SQL takes them from here.

@@ -10,7 +10,7 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, JournalError, entry_of, first_hash
+from dpflow.ledger.entry import Columns, JournalError, draft_of, first_hash
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.storage.base import VERSION
@@ -78,7 +78,7 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
                     if columns[0] != len(hashes):
                         what = "an entry is missing or out of order"
                         raise JournalError(what)
-                    entry = entry_of((*columns, hashes[-1]))
+                    entry = draft_of((*columns, hashes[-1]))
                 except JournalError as error:
                     report.add(str(error), len(hashes))
                     break

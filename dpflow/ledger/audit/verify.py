@@ -26,7 +26,7 @@ from dpflow.ledger.decision.checks import (
     term_of_account,
 )
 from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.entry import ACCOUNT, Entry, JournalError, entry_of
+from dpflow.ledger.entry import ACCOUNT, Entry, JournalError, draft_of, entry_of
 from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
@@ -124,8 +124,8 @@ class _Verification:
                 if columns[0] != number + 1:
                     what = f"entry {number + 1} is missing or out of order"
                     raise JournalError(what)
-                entry = entry_of((*columns, previous))
-                self._follow(reading, entry)
+                read = draft_of if columns[1] in _STEPS else entry_of
+                entry = self._followed(reading, read((*columns, previous)))
             except (*UNREADABLE, RecursionError) as error:
                 what = str(error)
                 if not isinstance(error, JournalError | LedgerError):
@@ -144,35 +144,37 @@ class _Verification:
                 self._progress(len(page), total)
         return bool(page)
 
-    def _follow(self, reading: Reading, entry: Entry) -> None:
-        state, made = self._state, self._state.made.get(entry.charge or "")
+    def _followed(self, reading: Reading, draft: Entry) -> Entry:
+        """Check an entry and add it to the state."""
+        state, made = self._state, self._state.made.get(draft.charge or "")
+        if draft.kind == "reserve":
+            like = (draft.body.get("flow"), *draft.amounts)
+            if like not in self._checked:
+                check_grant(state, draft)
+                self._checked.add(like)
+        elif draft.kind not in _STEPS or made is None or made.amounts != draft.amounts:
+            self._checked.clear()
+            if draft.kind in ("open", "tighten"):
+                self._ask_gates(reading, str(draft.body["book"]))
+            elif draft.kind in _LATE:
+                self._recall(reading, draft)
+            elif draft.kind == "checkpoint":
+                self.points.append(self.report.checkpoint(draft, reading.hash_of))
+            check(state, draft)
+        entry = follow(state, draft)
         if entry.kind == "reserve":
             self._note_grant(entry)
-        elif entry.kind not in _STEPS or made is None or made.amounts != entry.amounts:
-            self._checked.clear()
-            if entry.kind in ("open", "tighten"):
-                self._ask_gates(reading, str(entry.body["book"]))
-            elif entry.kind in _LATE:
-                self._recall(reading, entry)
-            elif entry.kind == "checkpoint":
-                self.points.append(self.report.checkpoint(entry, reading.hash_of))
-            check(state, entry)
-        follow(state, entry)
         self.report.postings += len(entry.amounts)
         self._forget(entry)
+        return entry
 
     def _note_grant(self, entry: Entry) -> None:
-        """Check a grant, and note its sums for the gates."""
-        like = (entry.body.get("flow"), *entry.amounts)
-        if like not in self._checked:
-            check_grant(self._state, entry)
-            self._checked.add(like)
+        self.report.reservations += 1
         for name in entry.amounts:
             _, settled, held, *_ = entry.rows[ACCOUNT + name]
             total = [*map(add, settled, held)]
             most = self._granted.get(name, total)
             self._granted[name] = [*map(max, most, total)]
-        self.report.reservations += 1
 
     def _recall(self, reading: Reading, entry: Entry) -> None:
         """Load what was dropped and is changed late."""
