@@ -223,7 +223,7 @@ def test_all_that_reads_a_ledger_agrees(world: World) -> None:
     report = verify(world.ledger, key=KEY)
     assert report.bad == []
     audit(world.path)
-    rows = list(journal_rows(world.ledger))
+    _, *rows = journal_rows(world.ledger)
     assert {row["kind"] for row in rows} == KINDS
     assert [row["number"] for row in rows] == [*range(1, report.entries + 1)]
     world.prove("journal.jsonl")
@@ -280,8 +280,8 @@ def check_backup(world: World, path: Path) -> None:
     for name, row in before.items():
         assert total(after[name]) == total(row)
     world.checked("shop")
-    found = {row["kind"] for row in journal_rows(world.ledger)}
-    assert found == {*KINDS, "repair"}
+    _, *rows = journal_rows(world.ledger)
+    assert {row["kind"] for row in rows} == {*KINDS, "repair"}
     world.prove("after.jsonl")
     run_fine("ledger", "verify")
 
@@ -302,7 +302,8 @@ def total(row: Any) -> list[int]:
 
 def check_every_changed_byte(world: World) -> None:
     """Change one of each kind of entry: both verifications name the entry."""
-    first = {row["kind"]: row for row in reversed(list(journal_rows(world.ledger)))}
+    _, *rows = journal_rows(world.ledger)
+    first = {row["kind"]: row for row in reversed(rows)}
     assert first.keys() == KINDS
     place = world.prove("good.jsonl")
     text = place.read_text("utf-8")

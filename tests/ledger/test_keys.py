@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit.export import export_head, journal_rows, verify_export
+from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.checkpoint import message
 from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
@@ -51,7 +51,7 @@ def forge(ledger: Ledger, sign: Any) -> None:
     rewrite(path, change)
 
 
-def verified_export(place: Path, lines: list[Any]) -> Any:
+def verified_export(place: Path, lines: Any) -> Any:
     """Return what is found in an export of these lines."""
     place.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
     return verify_export(place, PUBLIC)[1]
@@ -72,8 +72,8 @@ def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
     """Not even who may write the whole ledger; the auditor sees it, too."""
     forge(charged, FORGED[how])
     assert "its checkpoint was forged" in str(verify(charged, key=PUBLIC).bad[0])
-    lines = [export_head(charged), *journal_rows(charged)]
-    (bad,) = map(str, verified_export(tmp_path / "e.jsonl", lines).bad)
+    exported = verified_export(tmp_path / "e.jsonl", journal_rows(charged))
+    (bad,) = map(str, exported.bad)
     assert "forged, or signed with another key" in bad
 
 
@@ -81,8 +81,7 @@ def test_with_the_private_key_the_same_passes(charged, tmp_path):
     """The control: nothing but the signature tells; who verifies signs nothing new."""
     forge(charged, KEY.sign)
     assert verify(charged, key=PUBLIC).bad == []
-    lines = [export_head(charged), *journal_rows(charged)]
-    report = verified_export(tmp_path / "e.jsonl", lines)
+    report = verified_export(tmp_path / "e.jsonl", journal_rows(charged))
     assert (report.bad, report.checkpoints, report.signed) == ([], 1, True)
     opened = open_ledger(url(Path(charged.place)), witness="none")
     opened.settle(granted(opened, "0.1"))
@@ -93,11 +92,11 @@ def test_with_the_private_key_the_same_passes(charged, tmp_path):
 
 def test_a_forged_export_is_found(charged, tmp_path):
     """An edited or missing entry breaks the chain; only the end may be missing."""
-    place, lines = tmp_path / "e.jsonl", [export_head(charged), *journal_rows(charged)]
+    place, lines = tmp_path / "e.jsonl", [*journal_rows(charged)]
     edited = [*lines[:2], {**lines[2], "writer": "eve"}, *lines[3:]]
     assert verified_export(place, lines).fine
     for bad, problem in (
-        (lines[:2] + lines[3:], "an entry is missing"),
+        (lines[:2] + lines[3:], "entry 2 is missing"),
         (edited, "its content"),
         # A cut journal is an older one; without its checkpoint the key finds it.
         (lines[:-1], "checkpoint"),

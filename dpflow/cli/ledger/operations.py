@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,6 @@ from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
-    from dpflow.ledger import Ledger
     from dpflow.ledger.audit.backup import Restored
     from dpflow.ledger.decision.by_hand import Posted
     from dpflow.ledger.records import OpenReservation
@@ -116,13 +115,18 @@ def export(
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
+    from dpflow.ledger.audit.export import journal_rows
+
     form = Format.JSONL if as_json and out is None else form
     with project_ledger() as (_, ledger):
+        rows = journal_rows(ledger)
+        # It is read before a file is made.
+        rows = chain([next(rows)], rows)
         if out is None:
-            _write(sys.stdout, form, ledger)
+            _write(sys.stdout, form, rows)
             return None
         with _new_file(out) as file:
-            count = _write(file, form, ledger)
+            count = _write(file, form, rows)
     data = {"path": str(out.absolute()), "entries": count, "format": form.value}
     return data, [f"Wrote {count:,} entries to {out}."]
 
@@ -216,19 +220,16 @@ def _places(
     return {"policy": policy, **places}
 
 
-def _write(file: TextIO, form: Format, ledger: Ledger) -> int:
+def _write(file: TextIO, form: Format, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write the journal and return how many entries it has."""
-    from dpflow.ledger.audit.export import COLUMNS, export_head, journal_rows
+    from dpflow.ledger.entry import Columns
 
-    count = 0
-    table = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
-    for count, row in enumerate(chain([export_head(ledger)], journal_rows(ledger))):
+    count, table = 0, csv.writer(file, lineterminator="\n")
+    for count, row in enumerate(rows):
         if form is Format.JSONL:
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        elif count:
-            table.writerow(row)
         else:
-            table.writeheader()
+            table.writerow(row.values() if count else Columns._fields)
     return count
 
 

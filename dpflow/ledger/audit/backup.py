@@ -1,10 +1,9 @@
-"""Copies of a ledger file that are whole, and the way back from one.
+"""Whole copies of a ledger file, and the way back from one.
 
-Copying the file by hand loses what is still in its log. A restored copy lacks what was
-charged after it was made: that is charged again, as far as the witness and the file
-that it replaces tell of it. Where there is no witness, it is charged before the copy
-takes the ledger's place, in one go: a restore that dies must not leave a ledger that
-forgot something.
+A file that is copied by hand lacks its log. A restored copy lacks what was charged
+after it was made: that is charged again, as far as the witness and the replaced file
+tell, before the copy takes the ledger's place. A restore that dies leaves the ledger as
+it was, or one that a witness refuses.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import busy
-from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left, real_path
 from dpflow.ledger.witness.base import WitnessAt
@@ -47,11 +45,11 @@ _PARTS = ("", "-wal", "-shm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of a restore.
+    """Result of a restore.
 
     Attributes:
-        aside: Where the file is that was replaced; None if there was none.
-        charged_again: What the copy lacked.
+        aside: Path of the replaced file; None if there was no file.
+        charged_again: Charges that the copy lacked.
         lost: Outputs that the copy does not keep.
         all_lost_told: Whether these are all, as far as file and witness tell.
     """
@@ -62,55 +60,33 @@ class Restored:
     all_lost_told: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Replaced:
-    """What the file that is to be replaced knows.
-
-    Attributes:
-        lines: Of its accounts, as `reconcile` takes them.
-        releases: What it keeps.
-        reservations: All that it ever granted.
-    """
-
-    lines: tuple[Line, ...]
-    releases: tuple[LostRelease, ...]
-    reservations: frozenset[str]
-
-
 def backup(ledger: Ledger, target: Path) -> Verification:
     """Copy a ledger file, verify the copy and make it durable.
 
     Args:
         ledger: A ledger in a SQLite file; others may go on using it.
-        target: A place where nothing is yet; the copy is for its owner's eyes only.
+        target: A path without a file; only its owner may read the copy.
 
     Raises:
-        ConfigurationError: If something is there, or the ledger is in no file.
+        ConfigurationError: If there is a file, or the ledger is in no file.
         LedgerCorrupt: If the copy is not a whole ledger; it is removed.
         LedgerUnavailable: If it cannot be written.
     """
-    storage = ledger.storage
-    if not isinstance(storage, SqliteStorage):
+    target, storage = target.absolute(), ledger.storage
+    if not isinstance(storage, SqliteStorage) or target.exists():
         msg = (
-            f"the ledger {ledger.place} is in no file; back it up with its database's "
-            "own tools"
+            f"cannot back up the ledger {ledger.place} to {target}. A backup copies a "
+            "SQLite file and never overwrites one. Name a new file; for a ledger in a "
+            "database use the database's own tools."
         )
         raise ConfigurationError(msg)
-    target = target.absolute()
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        if target.exists():
-            msg = f"there is a file at {target} already; a backup never overwrites one"
-            raise ConfigurationError(msg)
-        with _removed(part):
-            with _filled(part) as copy, storage.read() as reading:
-                reading.copy_to(copy)
-            report = _verified(part, ledger.id)
-            os.link(part, target)
-            sync_path(target.parent)
-    except OSError as error:
-        msg = f"cannot write the backup {target}: {error.strerror or error}"
-        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+    with _unwritable(f"write the backup {target}", ledger.place), _removed(part):
+        with _filled(part) as copy, storage.read() as reading:
+            reading.copy_to(copy)
+        report = _verified(part, ledger.id)
+        os.link(part, target)
+        sync_path(target.parent)
     return report
 
 
@@ -127,8 +103,8 @@ def restore(
 ) -> Restored:
     """Put a backup in a ledger's place and charge again what it lacks.
 
-    The file that was there is kept beside it. No process may use the ledger meanwhile;
-    those that do are refused.
+    The replaced file stays next to it. No process may use the ledger meanwhile; those
+    that do are refused.
 
     Args:
         source: A backup.
@@ -137,8 +113,8 @@ def restore(
         witness: Makes the witness; None if it is waived.
         policies: To open accounts again that the backup lacks.
         reason: Why, for the journal.
-        accept_loss: Go on where the witness is waived and no file can be read that
-            tells what was charged after the backup.
+        accept_loss: Go on where the witness is waived and no readable file tells what
+            was charged after the backup.
         conditions: Who restores it, for the journal.
 
     Raises:
@@ -147,56 +123,65 @@ def restore(
         LedgerUnavailable: If the ledger is in use, or cannot be written.
     """
     path = path.absolute()
-    part, copy = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
-
-    def charged_again(place: Path, witness: WitnessAt | None) -> Comparison:
-        with closing(_opened(place, witness, conditions)) as ledger:
-            others = () if replaced is None else replaced.lines
-            return reconcile(ledger, policies, reason=reason, others=others)
-
-    try:
+    part, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
+    with _unwritable(f"restore {source} to {path}", str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _held(path), _removed(part, copy):
+        with _held(path), _removed(part, old):
             _copy_file(source, part)
             _verified(part, ledger_id)
-            replaced = _replaced(path, copy, ledger_id)
-            if witness is not None:
-                witness(ledger_id).all_lines()
-            elif replaced is None and not accept_loss:
-                msg = (
-                    f"the witness is waived and there is no readable ledger at {path}: "
-                    "nothing tells what was charged after the backup, and a restore "
-                    "would forget it. Bring the witness or the file back, or say "
-                    "--accept-loss."
-                )
-                raise LedgerUnwitnessed(msg, ledger=str(path))
-            else:
-                found = charged_again(part, None)
-                _fold(part)
+            with (
+                _replaced(path, old, ledger_id) as replaced,
+                closing(_opened(part, witness, conditions)) as ledger,
+            ):
+                if witness is None and replaced is None and not accept_loss:
+                    msg = (
+                        "the witness is waived and there is no readable ledger at "
+                        f"{path}: nothing tells what was charged after the backup, and "
+                        "a restore would forget it. Bring the witness or the file "
+                        "back, or say --accept-loss."
+                    )
+                    raise LedgerUnwitnessed(msg, ledger=str(path))
+                lines = [] if replaced is None else _accounts_of(replaced)
+                found = reconcile(ledger, policies, reason=reason, others=lines)
+                lost = found.releases
+                if replaced is not None:
+                    lost = _lost_releases(ledger, replaced, found)
+            _fold(part)
             aside = _put_in_place(part, path)
-    except OSError as error:
-        msg = f"cannot restore {source} to {path}: {error.strerror or error}"
-        raise LedgerUnavailable(msg, ledger=str(path)) from error
-    if witness is not None:
-        # It refuses every step until this is done.
-        found = charged_again(path, witness)
-    lost = _lost_releases(path, found, replaced)
     told = replaced is not None or (witness is not None and found.tells_all)
     return Restored(aside=aside, charged_again=found, lost=lost, all_lost_told=told)
 
 
 @contextmanager
+def _unwritable(deed: str, place: str) -> Iterator[None]:
+    """Say which deed the system did not allow."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        msg = (
+            f"cannot {deed}: {reason}. See to the file system (space, rights), and "
+            "try again."
+        )
+        raise LedgerUnavailable(msg, ledger=place) from error
+
+
+@contextmanager
 def _filled(target: Path) -> Iterator[sqlite3.Connection]:
-    """Make a file for its owner's eyes only, to be filled through SQLite."""
+    """Make a file that only its owner may read, to be filled through SQLite."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with closing(sqlite3.connect(target)) as copy:
         yield copy
+        (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+        if answer != "ok":
+            msg = f"the copy is damaged: {answer}"
+            raise LedgerCorrupt(msg, ledger=str(target))
 
 
 def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
-    """Copy a backup; through SQLite, so that a log beside it is not lost.
+    """Copy a ledger file through SQLite, so that its log is not lost.
 
-    Opened for writing, its log is folded in where nobody else has it open.
+    A file that is opened for writing has its log folded in, if no process has it open.
     """
     if not source.is_file():
         msg = f"there is no backup at {source}"
@@ -212,21 +197,12 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
 
 def _verified(path: Path, ledger_id: str) -> Verification:
     """Verify a copy and fold its log in."""
-    try:
-        with closing(sqlite3.connect(path)) as copy:
-            (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
-    except sqlite3.Error as error:
-        answer = str(error)
-    if answer != "ok":
-        msg = f"the copy is damaged: {answer}"
-        raise LedgerCorrupt(msg, ledger=str(path))
-    with closing(_opened(path, None)) as ledger:
-        if ledger.id != ledger_id:
-            msg = f"{path} holds ledger {ledger.id}, not {ledger_id}"
-            raise LedgerCorrupt(msg, ledger=str(path))
+    with closing(_opened(path)) as ledger:
         report = verify(ledger)
+    if ledger.id != ledger_id:
+        report.add(f"it is ledger {ledger.id}, not {ledger_id}")
     if report.bad:
-        msg = f"the copy does not verify. {report.bad[0]}"
+        msg = f"the copy {path} does not verify. {report.bad[0]}"
         raise LedgerCorrupt(msg, ledger=str(path))
     _fold(path)
     return report
@@ -244,7 +220,7 @@ def _fold(path: Path) -> None:
 
 @contextmanager
 def _removed(*copies: Path) -> Iterator[None]:
-    """Leave nothing of some copies, nor what an earlier process that died left."""
+    """Remove copies before and after a block: a process may have died before."""
 
     def remove() -> None:
         for copy in copies:
@@ -258,46 +234,45 @@ def _removed(*copies: Path) -> Iterator[None]:
         remove()
 
 
-def _replaced(path: Path, copy: Path, ledger_id: str) -> _Replaced | None:
-    """Return what the file that is to be replaced knows, read from a copy of it.
-
-    None if it is not there or damaged; then the witness alone is asked.
-    """
-    if not path.exists():
-        return None
+@contextmanager
+def _replaced(path: Path, copy: Path, ledger_id: str) -> Iterator[Ledger | None]:
+    """Open a copy of the file that is replaced; None if it is no whole ledger."""
+    opened = None
     with suppress(LedgerError):
-        check_left(path)
-        _copy_file(path, copy, mode="rw")
-        _verified(copy, ledger_id)
-        with closing(_opened(copy, None)) as ledger, ledger.storage.read() as reading:
-            return _Replaced(
-                lines=tuple(beginning(reading)),
-                releases=kept_releases(reading),
-                reservations=frozenset(
-                    key.removeprefix("charge/") for key in reading.names("charge/")
-                ),
-            )
-    return None
+        if path.exists():
+            check_left(path)
+            _copy_file(path, copy, mode="rw")
+            _verified(copy, ledger_id)
+            opened = _opened(copy)
+    try:
+        yield opened
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _accounts_of(replaced: Ledger) -> list[Line]:
+    with replaced.storage.read() as reading:
+        return beginning(reading)
 
 
 def _lost_releases(
-    path: Path, found: Comparison, replaced: _Replaced | None
+    ledger: Ledger, replaced: Ledger, found: Comparison
 ) -> tuple[LostRelease, ...]:
     """Return what the replaced file kept, or may have kept, and the ledger does not."""
-    if replaced is None:
-        return found.releases
-    with closing(_opened(path, None)) as ledger, ledger.storage.read() as reading:
+    with ledger.storage.read() as reading, replaced.storage.read() as before:
         kept = {(each.id, each.digest) for each in kept_releases(reading)}
-    lost = (e for e in replaced.releases if (e.id, e.digest) not in kept)
-    unknown = (e for e in found.releases if e.reservation not in replaced.reservations)
-    return (*lost, *unknown)
+        lost = (e for e in kept_releases(before) if (e.id, e.digest) not in kept)
+        charges = [f"charge/{each.reservation}" for each in found.releases]
+        made = before.load(lambda _: charges).made
+        return (*lost, *(e for e in found.releases if e.reservation not in made))
 
 
 def _opened(
-    path: Path, witness: WitnessAt | None, conditions: Conditions | None = None
+    path: Path, witness: WitnessAt | None = None, conditions: Conditions | None = None
 ) -> Ledger:
-    owners = Owners(path.with_name(f"{path.name}.owners"))
-    return Ledger(SqliteStorage(path), owners, witness, conditions=conditions)
+    storage = SqliteStorage(path)
+    return Ledger(storage, storage.owners(), witness, conditions=conditions)
 
 
 @contextmanager
@@ -313,10 +288,10 @@ def _held(path: Path) -> Iterator[None]:
 
 
 def _put_in_place(part: Path, path: Path) -> Path | None:
-    """Put a file in the ledger's place and keep the old one beside it.
+    """Put a file in the ledger's place; return the new path of the replaced one.
 
-    At every moment there is the old ledger, the new one or none, which refuses every
-    step. A log would be played into the new file, so none is there any more by then.
+    At every moment there is the old ledger, the new one, or none, which refuses every
+    step. SQLite would play an old log into the new file, so the log moves first.
     """
     number, aside = 0, path
     while any(Path(f"{aside}{end}").exists() for end in _PARTS):
@@ -328,8 +303,7 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
         path.rename(aside) if logs else os.link(path, aside)
     for end in logs:
         Path(f"{path}{end}").rename(f"{aside}{end}")
-    if logs:
-        sync_path(path.parent)
+    sync_path(path.parent)
     part.replace(path)
     sync_path(path.parent)
     return aside if was_there else None

@@ -10,41 +10,28 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, JournalError, draft_of, first_hash
+from dpflow.ledger.entry import Columns, draft_of
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.storage.base import VERSION
-
-#: Columns of an exported entry, as the ledger keeps them.
-COLUMNS = Columns._fields
-
-
-def export_head(ledger: Ledger) -> dict[str, Any]:
-    """Return the first line of an export in JSON."""
-    identity = ledger.storage.identity
-    return {
-        "dpflow_export": VERSION,
-        "ledger": ledger.id,
-        "environment": ledger.environment,
-        "created_at": identity.created_at,
-    }
+from dpflow.ledger.storage.base import VERSION, Identity
 
 
 def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """Yield every entry, in order, with raw texts.
+    """Yield the identity of a ledger, then every entry in order, with raw texts.
 
     Each page is read in a transaction of its own. Entries that are written meanwhile
     are left out.
     """
     with ledger.storage.read() as reading:
         last, number = reading.head()[0], 0
+    yield {"dpflow_export": VERSION, **ledger.storage.identity._asdict()}
     while number < last:
         with ledger.storage.read() as reading:
             page = reading.page(number)
         if not page:
             return
         for columns in page[: last - number]:
-            yield dict(zip(COLUMNS, columns, strict=True))
+            yield dict(zip(Columns._fields, columns, strict=True))
         number = page[-1][0]
 
 
@@ -61,26 +48,18 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
     Raises:
         ConfigurationError: If the file cannot be read or is no export.
     """
-    report, points = Verification(signed=key is not None), []
+    report, points = Verification(), []
     try:
         with path.open(encoding="utf-8") as file:
             head = json.loads(next(file, "null"))
-            if head["dpflow_export"] != VERSION:
+            if head.pop("dpflow_export") != VERSION:
                 raise ValueError
-            ledger, facts = (
-                str(head["ledger"]),
-                (head["created_at"], head["environment"]),
-            )
-            hashes = [first_hash(ledger, VERSION, *facts)]
+            identity = Identity(**head)
+            hashes = [identity.first]
+            report.head = 0, identity.first
             for row in map(json.loads, file):
-                columns = tuple(row[name] for name in COLUMNS)
-                try:
-                    if columns[0] != len(hashes):
-                        what = "an entry is missing or out of order"
-                        raise JournalError(what)
-                    entry = draft_of((*columns, hashes[-1]))
-                except JournalError as error:
-                    report.add(str(error), len(hashes))
+                entry = report.read(Columns(**row), draft_of)
+                if entry is None:
                     break
                 hashes.append(entry.hash)
                 if entry.kind == "checkpoint":
@@ -91,6 +70,5 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
             "one with `dpflow ledger export --out FILE`."
         )
         raise ConfigurationError(msg) from error
-    report.check_points(ledger, points, key)
-    report.entries, report.head = len(hashes) - 1, (len(hashes) - 1, hashes[-1])
-    return ledger, report
+    report.check_points(identity.ledger, points, key)
+    return identity.ledger, report

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpflow.exceptions import LedgerError
 from dpflow.ledger.checkpoint import first_wrong
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.entry import Entry, JournalError
 from dpflow.ledger.keys import LedgerKey
 
 
@@ -27,9 +28,9 @@ class Finding:
 
     def __str__(self) -> str:
         """Say where it is, and what."""
-        where = [] if self.account is None else [f"account {self.account!r}"]
-        where += [] if self.entry is None else [f"entry {self.entry}"]
-        return f"{', '.join(where)}: {self.problem}" if where else self.problem
+        account = "" if self.account is None else f"account {self.account!r}: "
+        entry = "" if self.entry is None else f"entry {self.entry}: "
+        return f"{account}{entry}{self.problem}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,6 +70,30 @@ class Verification:
         if finding not in self.bad:
             self.bad.append(finding)
 
+    def read(
+        self, columns: Sequence[Any], reader: Callable[[tuple[Any, ...]], Entry]
+    ) -> Entry | None:
+        """Read the entry after the newest; None if it is bad, which is noted.
+
+        Args:
+            columns: Of the entry, as a database keeps it.
+            reader: Checks them, with the hash of the entry before.
+        """
+        number, previous = self.head
+        try:
+            if columns[0] != number + 1:
+                what = f"entry {number + 1} is missing or out of order"
+                raise JournalError(what)
+            entry = reader((*columns, previous))
+        except (*UNREADABLE, RecursionError) as error:
+            what = str(error)
+            if not isinstance(error, JournalError | LedgerError):
+                what = f"it is no entry of its kind ({type(error).__name__})"
+            self.add(what, number + 1)
+            return None
+        self.head, self.entries = (entry.number, entry.hash), entry.number
+        return entry
+
     def checkpoint(
         self, entry: Entry, hash_of: Callable[[int], str]
     ) -> Mapping[str, Any]:
@@ -89,8 +114,7 @@ class Verification:
         self, ledger: str, points: Sequence[Mapping[str, Any]], key: LedgerKey | None
     ) -> None:
         """Check who signed the checkpoints, and that all are there."""
-        self.signed = key is not None
-        self.checkpoints = len(points)
+        self.signed, self.checkpoints = key is not None, len(points)
         if not points and key is not None:
             self.add(
                 "the journal has no signed checkpoint: it was never signed, or its "

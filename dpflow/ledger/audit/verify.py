@@ -15,7 +15,7 @@ from functools import partial
 from operator import add
 from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt, LedgerError
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.checkpoint import signed
 from dpflow.ledger.damage import UNREADABLE
@@ -26,7 +26,7 @@ from dpflow.ledger.decision.checks import (
     term_of_account,
 )
 from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.entry import ACCOUNT, Entry, JournalError, draft_of, entry_of
+from dpflow.ledger.entry import ACCOUNT, Entry, draft_of, entry_of
 from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
@@ -116,36 +116,27 @@ class _Verification:
                     self._check_end(reading)
 
     def _next_page(self, reading: Reading) -> bool:
+        """Follow some entries; return whether there were any."""
         report, start = self.report, self.report.head[0]
         page = reading.page(start, self._limit)
         for columns in page:
-            number, previous = report.head
-            try:
-                if columns[0] != number + 1:
-                    what = f"entry {number + 1} is missing or out of order"
-                    raise JournalError(what)
-                read = draft_of if columns[1] in _STEPS else entry_of
-                entry = self._followed(reading, read((*columns, previous)))
-            except (*UNREADABLE, RecursionError) as error:
-                what = str(error)
-                if not isinstance(error, JournalError | LedgerError):
-                    what = f"it is no entry of its kind ({type(error).__name__})"
-                report.add(what, number + 1)
+            entry = report.read(columns, partial(self._followed, reading))
+            if entry is None:
                 return False
-            report.head = entry.number, entry.hash
             self._tags += len(entry.rows)
         if page:
-            report.entries = report.head[0]
             self._limit = smaller(self._limit, page)
-            for number, key in reading.ask("untagged", after=start, until=entry.number):
+            span = {"after": start, "until": report.entries}
+            for number, key in reading.ask("untagged", **span):
                 report.add(f"its tag {key!r} was taken away", number)
             if self._progress is not None:
                 total = max(reading.head()[0], report.entries)
                 self._progress(len(page), total)
         return bool(page)
 
-    def _followed(self, reading: Reading, draft: Entry) -> Entry:
+    def _followed(self, reading: Reading, columns: tuple[Any, ...]) -> Entry:
         """Check an entry and add it to the state."""
+        draft = (draft_of if columns[1] in _STEPS else entry_of)(columns)
         state, made = self._state, self._state.made.get(draft.charge or "")
         if draft.kind == "reserve":
             like = (draft.body.get("flow"), *draft.amounts)
