@@ -215,8 +215,7 @@ class _Verification:
             self.report.add(what, number)
         if reading.ask("tags") != [(self._tags,)] and self.report.fine:
             self.report.add("there are tags that no entry of the journal names")
-        keys = self._state.rows
-        self.report.accounts = sum(key.startswith(ACCOUNT) for key in keys)
+        self.report.accounts = sum(k.startswith(ACCOUNT) for k in self._state.rows)
 
     def values(self) -> None:
         """Compare the kept values with their digests."""
@@ -252,12 +251,12 @@ class _Verification:
             if report.fine:
                 report.add(error.message)
             return
-        if not lost:
+        if lost:
+            what = (
+                f"the witness {witness.place} saw {len(lost)} charges or signed "
+                "checkpoints that are not here, this one first; `dpflow ledger "
+                "reconcile` charges them again"
+            )
+            report.add(what, lost[0].number)
+        else:
             report.witness = "agrees"
-            return
-        what = (
-            f"the witness {witness.place} saw {len(lost)} charges or signed "
-            "checkpoints that are not here, this one first; `dpflow ledger "
-            "reconcile` charges them again"
-        )
-        report.add(what, lost[0].number)
