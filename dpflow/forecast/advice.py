@@ -11,7 +11,7 @@ from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
-from dpflow.ledger.decision.lifetime import Budgets
+from dpflow.ledger.decision.lifetime import total_of
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
 from dpflow.policy.pinned import budget_text, declared_budget, readable_text
@@ -207,7 +207,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
             )
     charged = [view for view in terms if view.charged]
     if len(charged) > 1 and not charged[-1].divided:
-        total = budget_text(Budgets.of(charged).total())
+        total = budget_text(total_of(charged))
         yield Advice(
             "renewed",
             f"{len(charged)} terms have charged the same rows: together they "

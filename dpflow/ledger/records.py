@@ -54,8 +54,8 @@ class Request:
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
-        ConfigurationError: If no dataset would be charged, or one twice, or if a name
-            is one that a database would keep differently from how it is hashed.
+        ConfigurationError: If a dataset or partition is named twice, or if a database
+            would keep a name differently from how it is hashed.
     """
 
     reservation: str
@@ -79,31 +79,24 @@ class Request:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        datasets = self.datasets
-        if not datasets or len(set(datasets)) != len(datasets):
-            msg = f"a step reads one or more different datasets, got {datasets!r}"
-            raise ConfigurationError(msg)
-        _check("reservation", self.reservation, _ID)
-        _check("owner", self.owner, _ID)
-        _check("step", self.step, _NAME)
-        _check("key_text", self.key_text, TEXT)
-        for run in (*self.enclosing_runs, *self.preflights):
-            _check("enclosing_runs", run, _NAME)
-        if (self.covers is None) == bool(self.planned):
-            msg = "a run reservation names the run that it covers and at least one step"
-            raise ConfigurationError(msg)
-        for partition in self.partitions:
-            _check("partitions", partition, _ID)
-        if len(set(self.partitions)) != len(self.partitions):
-            msg = f"a step names each partition once, got {self.partitions!r:.80}"
-            raise ConfigurationError(msg)
-        named = {"covers": self.covers, "flow": self.flow, "flow_run": self.flow_run}
-        for name, text in named.items():
-            if text is not None:
-                _check(name, text, _NAME)
-        if self.release_key is not None:
-            _check("release_key", self.release_key, _KEY)
+        for names in (self.datasets, self.partitions):
+            if len({*names}) != len(names):
+                msg = f"a step names each dataset and partition once, got {names!r:.80}"
+                raise ConfigurationError(msg)
+        runs = (*self.enclosing_runs, *self.preflights, self.covers, self.flow_run)
+        for pattern, texts in (
+            (_ID, (self.reservation, self.owner, *self.partitions)),
+            (_NAME, (self.step, self.flow, *runs)),
+            (TEXT, (self.key_text,)),
+            (_KEY, (self.release_key,)),
+        ):
+            for text in texts:
+                if text is not None and not pattern.fullmatch(text):
+                    msg = (
+                        f"step {self.step!r:.60} has the name {text!r:.60}, which must "
+                        f"be text that matches {pattern.pattern}. It did not run."
+                    )
+                    raise ConfigurationError(msg)
 
     @property
     def datasets(self) -> list[str]:
@@ -149,42 +142,6 @@ def described(cost: Cost) -> Mapping[str, Any]:
 def cost_text(cost: Cost) -> str:
     """Return a cost's description in canonical form."""
     return canonical(described(cost))
-
-
-def _check_types(request: Request) -> None:
-    """Refuse what a decision or the journal would stumble over later."""
-    policies, body = request.policies, request.body
-    if not (
-        isinstance(policies, tuple)
-        and all(isinstance(policy, Policy) for policy in policies)
-    ):
-        msg = f"policies must be a tuple of policies, got {policies!r:.60}"
-        raise ConfigurationError(msg)
-    if not isinstance(request.cost, Cost):
-        msg = f"cost must be a cost such as Gaussian(...), got {request.cost!r:.60}"
-        raise ConfigurationError(msg)
-    try:
-        canonical({**body})
-    except (TypeError, ValueError) as error:
-        msg = f"body must be a mapping of JSON's types, got {body!r:.60}: {error}"
-        raise ConfigurationError(msg) from None
-    if meant := _MEANT & body.keys():
-        msg = f"body may not say {min(meant)!r}, which the journal itself says"
-        raise ConfigurationError(msg)
-
-
-#: Names in an entry that the journal itself says.
-_MEANT = frozenset(
-    {"accounts", "arguments", "book", "books", "claims", "covers", "evidence"}
-    | {"frozen", "halts", "key", "lost", "owner", "overdrawn", "preflight"}
-    | {"release", "repairs", "runs", "term", "told"}
-)
-
-
-def _check(name: str, text: object, pattern: re.Pattern[str]) -> None:
-    if not (isinstance(text, str) and pattern.fullmatch(text)):
-        msg = f"{name} must be text that matches {pattern.pattern}, got {text!r:.60}"
-        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

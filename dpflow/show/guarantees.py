@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
-from dpflow.ledger.decision.lifetime import Budgets
+from dpflow.ledger.decision.lifetime import is_within, total_of
 from dpflow.ledger.records import TermView, UnusualSteps
 from dpflow.ledger.views.words import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
@@ -58,7 +58,7 @@ def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
     return (
         protected <= {(copy["unit"], copy["relation"])}
         and not any(view.overdrawn for view in charged)
-        and (lifetime is None or Budgets.of(charged).fit(lifetime))
+        and (lifetime is None or is_within(total_of(charged), lifetime))
     )
 
 
@@ -97,7 +97,7 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
     charged = [view for view in terms if view.charged]
     if charged:
-        total, lifetime = budget_text(Budgets.of(charged).total()), terms[-1].lifetime
+        total, lifetime = budget_text(total_of(charged)), terms[-1].lifetime
         cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
         parts.append(
             f"Charged terms add up to {total} {cap or 'and no lifetime is set'}."

@@ -1,15 +1,18 @@
-"""What the terms of a dataset add up to, and the lifetime that caps them."""
+"""What the terms of a dataset add up to, and the lifetime that caps them.
+
+Terms add up by basic composition, each with the budget that it was opened with. A
+tightening frees nothing: its author may have seen outputs, and then only the budget
+that was fixed in advance bounds the term.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.records import TermView
 from dpflow.policy import Policy
-from dpflow.policy.fields import Budget
 from dpflow.policy.pinned import budget_text, declared_budget
 from dpflow.rounding import number_from_text, number_text
 
@@ -22,89 +25,86 @@ _NO_TERM = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Budgets:
-    """Budgets of terms, which add up by basic composition.
-
-    Each counts as it was opened. A tightening frees nothing: who decided it may have
-    seen outputs, and then only the budget that was fixed in advance bounds the term.
-    """
-
-    parts: tuple[Mapping[str, str], ...]
-
-    @classmethod
-    def of(cls, terms: Sequence[TermView], further: Budget | None = None) -> Budgets:
-        """Take the charged terms, and perhaps one that is to be opened."""
-        parts = [view.opened for view in terms if view.charged]
-        return cls((*parts, *([declared_budget(further)] if further else ())))
-
-    def total(self) -> dict[str, str]:
-        """Return the sum as exact text."""
-        sums = {
-            name: sum((number_from_text(p[name]) for p in self.parts), Fraction(0))
-            for name in _NAMES
-        }
-        return {name: number_text(value) for name, value in sums.items()}
-
-    def fit(self, lifetime: Mapping[str, str]) -> bool:
-        """Say whether the sum is within a lifetime; equality fits."""
-        total = self.total()
-        return all(
-            number_from_text(total[name]) <= number_from_text(lifetime[name])
-            for name in _NAMES
-        )
+def added_budgets(budgets: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the sum of budgets as exact text."""
+    sums = dict.fromkeys(_NAMES, Fraction(0))
+    for budget in budgets:
+        for name in _NAMES:
+            sums[name] += number_from_text(budget[name])
+    return {name: number_text(value) for name, value in sums.items()}
 
 
-def check_lifetime(policy: Policy, budgets: Budgets, *, opens: bool) -> None:
-    """Refuse terms that add up to more than the policy's lifetime.
+def total_of(terms: Iterable[TermView]) -> dict[str, str]:
+    """Return what the charged ones of some terms add up to."""
+    return added_budgets(view.opened for view in terms if view.charged)
+
+
+def is_within(budget: Mapping[str, str], lifetime: Mapping[str, str]) -> bool:
+    """Say whether a budget is at most a lifetime."""
+    pairs = [
+        (number_from_text(budget[n]), number_from_text(lifetime[n])) for n in _NAMES
+    ]
+    return all(value <= limit for value, limit in pairs)
+
+
+def check_lifetime(
+    policy: Policy, terms: Sequence[TermView], *, opens: bool, raises: bool = False
+) -> None:
+    """Refuse what would bring all charged terms above the policy's lifetime.
 
     Args:
         policy: The file.
-        budgets: Of the terms.
-        opens: Whether the last of them is to be opened.
+        terms: The terms so far.
+        opens: Whether the file opens a further term.
+        raises: Whether the lifetime may be raised, or dropped by an overdrawn term.
 
     Raises:
-        PolicyNotApplied: If they do, or if there are several and there is no lifetime.
+        PolicyNotApplied: If the lifetime is exceeded or raised, if a further term has
+            no lifetime, or if a term was overdrawn.
     """
-    total = budgets.total()
-    parts = " + ".join(budget_text(part) for part in budgets.parts)
+    budgets = [view.opened for view in terms if view.charged]
+    if not budgets or (policy.lifetime is None and not opens):
+        return
+    if opens:
+        budgets.append(declared_budget(policy.promised))
+    dataset, total = policy.dataset, added_budgets(budgets)
+    sums = f"{' + '.join(map(budget_text, budgets))} = {budget_text(total)}"
+    by_time = policy.partition is not None and policy.partition.by_time
     if policy.lifetime is None:
         epsilon, delta = total["epsilon"], total["delta"]
         msg = (
-            f"dataset {policy.dataset!r} cannot have a further term without a cap on "
-            f"all of them: {parts} adds up to {budget_text(total)}. "
+            f"dataset {dataset!r} cannot have a further term without a cap on all of "
+            f"them: {sums}. "
         )
         msg += (
             _NO_TERM
-            if _divided_by_time(policy)
+            if by_time
             else f"Write `lifetime: {{epsilon: {epsilon}, delta: {delta}}}` or more "
             "into its policy."
         )
-        raise PolicyNotApplied(msg, dataset=policy.dataset, total=total)
+        raise PolicyNotApplied(msg, dataset=dataset, total=total)
     lifetime = declared_budget(policy.lifetime)
-    if not budgets.fit(lifetime):
+    if not is_within(total, lifetime):
+        if not opens:
+            advice = f"Keep the lifetime at {budget_text(total)} or more."
+        elif by_time:
+            advice = _NO_TERM
+        else:
+            advice = _remaining(total_of(terms), lifetime)
         msg = (
-            f"the terms of dataset {policy.dataset!r} would add up to {parts} = "
-            f"{budget_text(total)}, above its lifetime {budget_text(lifetime)}. A term "
-            "counts with the budget that it was opened with. "
-            f"{_advice(policy, budgets, lifetime, opens=opens)}"
+            f"the terms of dataset {dataset!r} would add up to {sums}, above its "
+            f"lifetime {budget_text(lifetime)}. A term counts with the budget that it "
+            f"was opened with. {advice}"
         )
-        raise PolicyNotApplied(
-            msg, dataset=policy.dataset, total=total, lifetime=lifetime
-        )
+        raise PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
+    if opens and not raises:
+        _check_promise(dataset, terms, lifetime)
 
 
-def _advice(
-    policy: Policy, budgets: Budgets, lifetime: Mapping[str, str], *, opens: bool
-) -> str:
-    """Say what would fit within a lifetime that the terms exceed."""
-    if not opens:
-        return f"Keep the lifetime at {budget_text(budgets.total())} or more."
-    if _divided_by_time(policy):
-        return _NO_TERM
-    before = Budgets(budgets.parts[:-1]).total()
+def _remaining(used: Mapping[str, str], lifetime: Mapping[str, str]) -> str:
+    """Say what budget a further term may have within a lifetime."""
     rest = {
-        n: number_from_text(lifetime[n]) - number_from_text(before[n]) for n in _NAMES
+        n: number_from_text(lifetime[n]) - number_from_text(used[n]) for n in _NAMES
     }
     if rest["epsilon"] <= 0 or rest["delta"] < 0:
         return (
@@ -115,35 +115,24 @@ def _advice(
     return f"Lower the budget to at most {text}, or keep the terms that there are."
 
 
-def _divided_by_time(policy: Policy) -> bool:
-    return policy.partition is not None and policy.partition.by_time
-
-
-def check_raise(policy: Policy, terms: Sequence[TermView], *, allowed: bool) -> None:
-    """Refuse to break a lifetime that was promised before, unless that is meant.
-
-    Raises:
-        PolicyNotApplied: If it is raised, or a term was overdrawn, and nobody said so.
-    """
+def _check_promise(
+    dataset: str, terms: Sequence[TermView], lifetime: Mapping[str, str]
+) -> None:
+    """Refuse to break what was promised of all terms together."""
     over = [str(view.number) for view in terms if view.overdrawn]
-    if over and not allowed:
-        msg = (
-            f"more was charged in term {' and '.join(over)} of dataset "
-            f"{policy.dataset!r} than its budget, so that no sum of budgets bounds "
-            "what all terms lose. If a further term is meant nevertheless, add "
-            "--raise-lifetime."
-        )
-        raise PolicyNotApplied(msg, dataset=policy.dataset)
     before = terms[-1].lifetime
-    if before is None or policy.lifetime is None or allowed:
+    if over:
+        broken = (
+            f"more was charged in term {' and '.join(over)} of dataset {dataset!r} "
+            "than its budget, so that no sum of budgets bounds what all terms lose."
+        )
+    elif before is not None and not is_within(lifetime, before):
+        broken = (
+            f"the lifetime of dataset {dataset!r} was {budget_text(before)}, and the "
+            f"file raises it to {budget_text(lifetime)}. That breaks what was promised "
+            "of all terms together."
+        )
+    else:
         return
-    after = declared_budget(policy.lifetime)
-    if any(number_from_text(after[n]) > number_from_text(before[n]) for n in _NAMES):
-        msg = (
-            f"the lifetime of dataset {policy.dataset!r} was {budget_text(before)}, "
-            f"and the file raises it to {budget_text(after)}. That breaks what was "
-            "promised of all terms together; if it is meant, add --raise-lifetime."
-        )
-        raise PolicyNotApplied(
-            msg, dataset=policy.dataset, total=after, lifetime=before
-        )
+    msg = f"{broken} To open a further term nevertheless, add --raise-lifetime."
+    raise PolicyNotApplied(msg, dataset=dataset)

@@ -19,20 +19,14 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.checks import is_tighter
-from dpflow.ledger.decision.gates import Gate, announced_gate, gate_at
-from dpflow.ledger.decision.lifetime import Budgets, check_lifetime, check_raise
-from dpflow.ledger.decision.terms import (
-    agrees,
-    check_alone,
-    copy_of,
-    is_charged,
-    opened,
-    source_claim,
-)
+from dpflow.ledger.decision.checks import check
+from dpflow.ledger.decision.gates import announced_gate, gate_at
+from dpflow.ledger.decision.lifetime import check_lifetime
+from dpflow.ledger.decision.terms import agrees, check_alone, is_charged, opened, pin
+from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Account, Term, split
+from dpflow.ledger.rows import Term, is_within, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
@@ -67,6 +61,11 @@ class Proposal:
         """What all changes together do to the guarantee."""
         return overall(self.changes)
 
+    @property
+    def charged(self) -> bool:
+        """Whether the newest term was charged."""
+        return bool(self.terms) and self.terms[-1].charged
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
@@ -74,8 +73,8 @@ class Applied:
 
     Attributes:
         term: Number of the term that governs now.
-        accounts: Accounts whose gate was tightened.
-        closed: Those of them that admit nothing more, for their usage was above.
+        closed: Accounts that admit nothing more, for their usage is above the new
+            limit.
         terms: The terms, this one included.
     """
 
@@ -83,7 +82,6 @@ class Applied:
     action: str
     term: int
     changes: tuple[Change, ...]
-    accounts: tuple[str, ...]
     closed: tuple[str, ...]
     terms: tuple[TermView, ...]
 
@@ -93,9 +91,9 @@ class Apply(Command):
     """Make a policy the ledger's own copy, which governs from then on.
 
     Attributes:
-        reason: Why; a new term has to say.
+        reason: Why; a new term needs one.
         new_term: Open a term with tallies of its own.
-        raise_lifetime: Raise or drop the lifetime; the promise it made is void then.
+        raise_lifetime: Raise the lifetime; the promise it made is void then.
         forgotten: Accounts that the witness knows to have been charged.
     """
 
@@ -109,18 +107,31 @@ class Apply(Command):
         """Make a policy the ledger's own copy, which governs from then on.
 
         Raises:
-            PolicyChanged: If only a new term can hold it, and none was asked for.
+            PolicyChanged: If only a new term can hold it, and the command opens none.
             PolicyNotApplied: If the lifetime or a freeze forbids it.
             ConfigurationError: If another dataset has its source.
         """
-        pen, found = Decision(state, self), propose(state, self.policy, self.forgotten)
-        if found.action == "nothing" and not self.new_term:
-            return pen.answered(_applied(state, found))
-        check_alone(state, self.policy)
-        if found.action == "tighten" and not self.new_term:
-            lowered = _tighten(pen, self, found)
-            return pen.answered(_applied(pen.state, found, lowered))
-        return pen.answered(_open(pen, self, found))
+        pen, book = Decision(state, self), self.policy.dataset
+        proposal, closed = propose(state, self.policy, self.forgotten), []
+        action = proposal.action
+        if self.new_term and proposal.charged:
+            action = "new term"
+        if action != "nothing":
+            check_alone(state, self.policy)
+        if action == "tighten":
+            closed = _tighten(pen, self, proposal)
+        elif action != "nothing":
+            _open(pen, self, proposal)
+        term = pen.state.newest(book)
+        applied = Applied(
+            dataset=book,
+            action=action,
+            term=0 if term is None else term.number,
+            changes=proposal.changes,
+            closed=tuple(closed),
+            terms=term_views(pen.state, book),
+        )
+        return pen.answered(applied)
 
 
 def term_views(
@@ -164,16 +175,16 @@ def term_views(
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
     """Say what applying a policy would do."""
-    term = state.newest(policy.dataset)
+    term, book = state.newest(policy.dataset), state.book(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
-    changes: tuple[Any, ...] = ()
-    action, pins, why = "open", None, ""
+    changes: tuple[Change, ...] = ()
+    action, pins, why, obstacle = "open", None, "", ""
     if term is not None and agrees(term, policy):
         action = "nothing"
     elif term is not None:
-        flows = {*state.book(term.book).flows}
-        changes = judge(term.facts["declared"], policy.declared(), charged_flows=flows)
         action = "new term" if terms[-1].charged else "replace"
+        declared = term.facts["declared"]
+        changes = judge(declared, policy.declared(), charged_flows={*book.flows})
         if action == "new term" and overall(changes) in ("tighter", "neutral"):
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
@@ -181,11 +192,11 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
                 action = "tighten"
             except InvalidCost as error:
                 pins, why = None, error.message
-    obstacle = ""
-    try:
-        _check_sum(policy, action, terms, raised=False)
-    except PolicyNotApplied as error:
-        obstacle = error.message
+    if action != "nothing":
+        try:
+            check_lifetime(policy, terms, opens=action != "tighten")
+        except PolicyNotApplied as error:
+            obstacle = error.message
     return Proposal(
         dataset=policy.dataset,
         term=term,
@@ -211,158 +222,106 @@ def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
         gate = announced_gate(pins, kind, name)
         place = f"{kind}/{name}" if name else kind
         row = state.account(f"{term.book}#{term.number}/{place}")
-        if gate is None or row is None or gate.admits(_used(row)):
+        if (
+            gate is None
+            or row is None
+            or gate.admits(Tally(row.settled) + Tally(row.held))
+        ):
             continue
         whose = f"flow {name!r}" if name else "the flows without a reserved share"
         msg = f"{whose} used more in this term than the file leaves to them."
         raise InvalidCost(msg, name="reserved", value=name)
 
 
-def _used(row: Account) -> Tally:
-    return Tally(row.settled) + Tally(row.held)
+def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
+    """Lower the gates of a term; return the accounts that admit nothing more.
 
-
-def _check_sum(
-    policy: Policy, action: str, terms: Sequence[TermView], *, raised: bool
-) -> None:
-    """Refuse what would bring all terms above the lifetime, or raise it unasked."""
-    if not any(view.charged for view in terms) or action == "nothing":
-        return
-    if action != "tighten":
-        check_lifetime(policy, Budgets.of(terms, policy.promised), opens=True)
-        check_raise(policy, terms, allowed=raised)
-    elif policy.lifetime is not None:
-        check_lifetime(policy, Budgets.of(terms), opens=False)
-
-
-def _tighten(pen: Decision, command: Apply, found: Proposal) -> list[Gate]:
-    """Lower the gates of a term; return those accounts whose gate is lower now."""
-    before, pins, policy = found.term, found.pins, command.policy
-    if before is None or pins is None:
-        msg = f"nothing of dataset {policy.dataset!r} can be tightened"
-        raise ValueError(msg)
-    _check_sum(policy, "tighten", found.terms, raised=False)
-    was, copied = pen.state.copy(), copy_of(policy, pins)
-    old = before.facts["gates"]
-    # A flow that may not use the dataset any more keeps its gates, under which what it
-    # charged is settled; no step asks them.
-    new = {**old, **copied["gates"]}
-    term = {**before.facts, **copied, "gates": new}
+    Raises:
+        LedgerCorrupt: If a gate would be loosened: the file was judged wrongly.
+    """
+    before, pins, policy = proposal.term, proposal.pins, command.policy
+    assert before is not None
+    assert pins is not None
+    check_lifetime(policy, proposal.terms, opens=False)
+    was = pen.state.copy()
     body = {
         "reason": command.reason or "a tighter policy was applied",
-        "policy": term["policy_hash"],
-        "changes": [change.line for change in found.changes],
-        "before": {
-            place: old.get(place) for place in new if new[place] != old.get(place)
-        },
-        "book": policy.dataset,
-        "term": term,
-        "claims": source_claim(policy),
+        "changes": [change.line for change in proposal.changes],
     }
-    pen.write("tighten", {}, body)
-    return [
-        gate
-        for old, gate in _gates_of_term(was, pen.state, before)
-        if (old.rule, old.halt) != (gate.rule, gate.halt)
-    ]
+    entry = pin(pen, "tighten", policy, {**before.facts, "pinned": pins}, body)
+    try:
+        check(was, entry)
+    except JournalError as error:
+        msg = (
+            f"the policy of dataset {policy.dataset!r} cannot be applied in place, "
+            f"which never loosens a gate: {error}. Undo the edit, or open a new term."
+        )
+        raise LedgerCorrupt(msg) from error
+    names = [row.id for row in was.accounts(before.book)]
+    mine = [name for name in names if is_within(name, f"{before.book}#{before.number}")]
+    admitting = [name for name in mine if _admits_more(was, name)]
+    return [name for name in admitting if not _admits_more(pen.state, name)]
 
 
-def _gates_of_term(was: State, now: State, before: Term) -> list[tuple[Gate, Gate]]:
-    """Return each account of a term under the gate before and the one after."""
-    base, found = f"{before.book}#{before.number}", []
-    for name in [each.id for each in was.accounts(before.book)]:
-        if not f"{name}/".startswith(f"{base}/"):
-            continue
-        old, new = gate_at(was, name), gate_at(now, name)
-        if old is None or new is None:
-            continue
-        # A reserved share that shrinks leaves more to `others`.
-        if old.kind != "others" and not is_tighter(
-            (old.rule, old.halt), (new.rule, new.halt)
-        ):
-            msg = (
-                f"the policy would loosen account {old.id!r} in place, which is never "
-                "done. Undo the edit, or open a new term."
-            )
-            raise LedgerCorrupt(msg)
-        found.append((old, new))
-    return found
+def _admits_more(state: State, account: str) -> bool:
+    gate = gate_at(state, account)
+    return gate is None or gate.admits(gate.rule.zero())
 
 
-def _open(pen: Decision, command: Apply, found: Proposal) -> Applied:
-    policy = command.policy
-    uncharged = not found.terms or not found.terms[-1].charged
-    if uncharged and found.action == "nothing":
-        return _applied(pen.state, found)
-    claims = _released_sources(pen.state, policy)
-    if not uncharged:
-        _check_asked_for(found, command)
+def _open(pen: Decision, command: Apply, proposal: Proposal) -> None:
+    """Open the next term.
+
+    Raises:
+        PolicyChanged: If one was charged, and the command opens none.
+        PolicyNotApplied: If the lifetime or a freeze forbids it.
+    """
+    policy, terms = command.policy, proposal.terms
+    if proposal.charged:
+        _check_wanted(proposal, command)
     if pen.state.book(policy.dataset).frozen is not None:
         msg = (
             f"dataset {policy.dataset!r} is frozen, and a new term would not be. Run "
             f"`dpflow unfreeze {policy.dataset}` first."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
-    _check_sum(policy, "new term", found.terms, raised=command.raise_lifetime)
-    told = {
-        "changes": [change.line for change in found.changes],
-        "total": Budgets.of(found.terms, policy.promised).total(),
-        "lifetime": policy.declared().get("lifetime"),
-    }
-    reason = command.reason or "the policy was applied"
-    opened(pen, policy, reason=reason, facts=told, claims=claims)
-    return _applied(pen.state, found, new=True)
+    check_lifetime(policy, terms, opens=True, raises=command.raise_lifetime)
+    opened(
+        pen,
+        policy,
+        reason=command.reason or "the policy was applied",
+        changes=[change.line for change in proposal.changes],
+        claims=_released_sources(pen.state, policy),
+    )
 
 
-def _released_sources(state: State, policy: Policy) -> dict[str, str | None]:
+def _released_sources(state: State, policy: Policy) -> dict[str, None]:
     """Return the sources that a book lets go: no term on them was ever charged."""
-    found: dict[str, str | None] = {}
-    spent = {policy.source}
+    used, spent = set[str](), {policy.source}
     for term in state.terms(policy.dataset):
-        name = term.facts["pinned"].get("source")
-        if is_charged(state, term):
-            spent.add(name)
-        elif name is not None and policy.dataset in state.claimed(name):
-            found[name] = None
-    return {name: None for name in found if name not in spent}
+        source = term.facts["pinned"].get("source")
+        if source is not None:
+            (spent if is_charged(state, term) else used).add(source)
+    return dict.fromkeys(sorted(used - spent))
 
 
-def _check_asked_for(found: Proposal, command: Apply) -> None:
-    """Refuse to open a further term that nobody asked for, or without a reason."""
-    how = f"`dpflow policy apply {found.dataset} --new-term --reason TEXT`"
+def _check_wanted(proposal: Proposal, command: Apply) -> None:
+    """Refuse to open a further term that the command does not want, or a silent one."""
+    how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
     if not command.new_term:
-        lines = [change.line for change in found.changes]
-        told = "; ".join(f"{c.line} ({c.verdict})" for c in found.changes)
+        lines = [change.line for change in proposal.changes]
+        judged = "; ".join(f"{c.line} ({c.verdict})" for c in proposal.changes)
         rest = (
-            f". A new term, with {how}, would be refused as well: {found.obstacle}"
-            if found.obstacle
+            f". A new term, with {how}, would be refused as well: {proposal.obstacle}"
+            if proposal.obstacle
             else f", or open a new term with {how}; the terms so far stay charged "
             "in full."
         )
-        why = f"{found.why} " if found.why else ""
+        why = f"{proposal.why} " if proposal.why else ""
         msg = (
-            f"the policy of dataset {found.dataset!r} cannot be applied in place: "
-            f"{told}. {why}Undo what is not tighter{rest}"
+            f"the policy of dataset {proposal.dataset!r} cannot be applied in place: "
+            f"{judged}. {why}Undo what is not tighter{rest}"
         )
-        raise PolicyChanged(msg, dataset=found.dataset, differences=lines)
+        raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
     if not command.reason.strip():
         msg = f"a new term needs a reason that its journal keeps: {how}"
-        raise PolicyNotApplied(msg, dataset=found.dataset)
-
-
-def _applied(
-    state: State, found: Proposal, gates: Sequence[Gate] = (), *, new: bool = False
-) -> Applied:
-    term, action = state.newest(found.dataset), found.action
-    if new and action in ("nothing", "tighten"):
-        action = "new term"
-    zero = [gate for gate in gates if not gate.admits(gate.rule.zero())]
-    return Applied(
-        dataset=found.dataset,
-        action=action,
-        term=0 if term is None else term.number,
-        changes=found.changes,
-        accounts=tuple(gate.id for gate in gates),
-        closed=tuple(gate.id for gate in zero),
-        terms=term_views(state, found.dataset),
-    )
+        raise PolicyNotApplied(msg, dataset=proposal.dataset)

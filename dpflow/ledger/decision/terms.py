@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +13,14 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import gates_text, population_of
-from dpflow.ledger.entry import canonical
+from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import Decision
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import Request, digest
 from dpflow.ledger.rows import Term
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
-from dpflow.policy.pinned import difference_lines
-from dpflow.policy.population import PREFIX
+from dpflow.policy.pinned import declared_budget, difference_lines
 from dpflow.solving import before_solving
 
 FIRST = "first decision"
@@ -42,7 +40,7 @@ def is_charged(state: State, term: Term) -> bool:
 
 def agrees(term: Term, policy: Policy) -> bool:
     """Say whether a file asks for what the ledger has pinned."""
-    if term.facts["declared_hash"] == declared_hash(policy):
+    if term.facts["declared"] == declared(policy):
         return True
     return canonical(term.facts["pinned"]) == canonical(pinned(policy))
 
@@ -55,9 +53,9 @@ def pinned(policy: Policy) -> dict[str, Any]:
 
 
 @by_identity
-def declared_hash(policy: Policy) -> str:
-    """Return the digest of what a file declares."""
-    return digest(canonical(policy.declared()))
+def declared(policy: Policy) -> dict[str, Any]:
+    """Return what a file declares."""
+    return policy.declared()
 
 
 def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
@@ -80,7 +78,7 @@ def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
     check_alone(pen.state, policy)
-    return opened(pen, policy, reason=FIRST if term is None else UNCHARGED, facts={})
+    return opened(pen, policy, reason=FIRST if term is None else UNCHARGED)
 
 
 def terms_of(pen: Decision, request: Request) -> list[Term]:
@@ -129,54 +127,56 @@ def check_holds(cost: Cost, dataset: str, relation: str) -> None:
         raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
-def opened(
-    pen: Decision,
-    policy: Policy,
-    *,
-    reason: str,
-    facts: Mapping[str, Any],
-    claims: Mapping[str, str | None] | None = None,
-) -> Term:
+def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:
     """Open the next term of a book.
 
     Args:
         pen: Writes its entry.
         policy: The file.
         reason: Why.
-        facts: Who opens it, and what else the journal keeps.
-        claims: The names that it uses, besides its source.
+        **body: As of `pin`.
     """
-    before = pen.state.newest(policy.dataset)
-    number = 1 if before is None else before.number + 1
-    copied = copy_of(policy, pinned(policy))
-    kind = "population" if policy.dataset.startswith(PREFIX) else "dataset"
-    rule = json.loads(copied["gates"][kind]["rule"])
     term = {
-        **copied,
-        "number": number,
-        "opened": {name: rule[name] for name in ("epsilon", "delta")},
+        "number": pen.state.book(policy.dataset).terms + 1,
+        "pinned": pinned(policy),
+        "opened": declared_budget(policy.promised),
         "reason": reason,
         "at": pen.command.at,
         "by": pen.command.writer,
     }
-    said = {"reason": reason, "policy": copied["policy_hash"]}
-    named = {**source_claim(policy), **(claims or {})}
-    told = {**facts, **said, "book": policy.dataset, "term": term, "claims": named}
-    pen.write("open", {}, told)
+    pin(pen, "open", policy, term, {**body, "reason": reason})
     newest = pen.state.newest(policy.dataset)
     assert newest is not None
     return newest
 
 
-def copy_of(policy: Policy, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a term holds of its policy's file."""
-    return {
-        "pinned": pinned,
-        "declared": policy.declared(),
-        "declared_hash": declared_hash(policy),
-        "policy_hash": digest(canonical(pinned)),
-        "gates": gates_text(pinned),
+def pin(
+    pen: Decision,
+    kind: str,
+    policy: Policy,
+    term: Mapping[str, Any],
+    body: Mapping[str, Any],
+) -> Entry:
+    """Write an entry that pins a copy of a policy's file.
+
+    Args:
+        pen: Writes it.
+        kind: "open" or "tighten".
+        policy: The file.
+        term: What the term holds beside what its file declares: the copy with solved
+            numbers as `pinned`, and gates, which stay where the copy has none.
+        body: What else the journal keeps; `claims` of further sources.
+    """
+    pins = term["pinned"]
+    facts = {
+        **term,
+        "declared": declared(policy),
+        "policy_hash": digest(canonical(pins)),
+        "gates": {**term.get("gates", {}), **gates_text(pins)},
     }
+    said = {"policy": facts["policy_hash"], "book": policy.dataset, "term": facts}
+    claims = {**source_claim(policy), **body.get("claims", {})}
+    return pen.write(kind, {}, {**body, **said, "claims": claims})
 
 
 def source_claim(policy: Policy) -> dict[str, str]:

@@ -12,7 +12,6 @@ from dpflow import PureDP
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
-    ConfigurationError,
     ReservationConflict,
 )
 from dpflow.ledger.decision.by_hand import Amend
@@ -222,12 +221,3 @@ def test_no_step_runs_under_a_run_reservation_itself(ledger: Any) -> None:
     other = held_run(ledger, ["0.1"], run="run/2")
     ledger.void(other, reason="not witnessed")
     assert sums(ledger) == (0, TENTH)
-
-
-def test_a_request_says_nothing_that_moves_rows(ledger: Any) -> None:
-    """What the journal means by a name is decided, and not sent along."""
-    before = kinds(ledger)
-    for name in ("preflight", "overdrawn", "told", "claims", "repairs"):
-        with pytest.raises(ConfigurationError, match=f"may not say '{name}'"):
-            granted(ledger, "0.1", body={name: {"id": "0" * 32}})
-    assert kinds(ledger) == before
