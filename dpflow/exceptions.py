@@ -182,7 +182,7 @@ class LedgerCorrupt(LedgerError):
 class LedgerRolledBack(LedgerCorrupt):
     """The ledger lacks charges that its witness has seen: a backup, a copy, a loss."""
 
-    detail_names = ("ledger", "witness", "account", "seq")
+    detail_names = ("ledger", "witness")
 
 
 class LedgerUnwitnessed(LedgerError):

@@ -100,15 +100,15 @@ def create_ledger(
     witness_of = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = Identity(uuid.uuid4().hex, environment, at)
-    if witness_of is not None:
+    made = None if witness_of is None else witness_of(identity.ledger)
+    if made is not None:
         # Before anything is made that would lack a witness.
-        witness_of(identity.ledger).exists()
+        made.exists()
     kind, place = _kind(url)
     storage = kind.create(place, identity, secrets.token_bytes(32))
-    ledger = Ledger(storage, storage.owners(), witness_of)
-    if ledger.watch.witness is not None:
-        ledger.watch.witness.enrol(0, [])
-    return ledger
+    if made is not None:
+        made.enrol(0, [])
+    return Ledger(storage, storage.owners(), None if made is None else lambda _: made)
 
 
 def storage_at(url: str, *, read_only: bool = False) -> Storage:

@@ -32,7 +32,7 @@ from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import HEAD, KEPT, Line
-from dpflow.ledger.witness.rollback_check import begin_anew, beginning, missing
+from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
 _LISTED = 100
@@ -164,9 +164,7 @@ def reconcile(
             )
         )
     if witness is not None and not found.agrees:
-        with ledger.storage.read() as reading:
-            begun, now = beginning(reading), _repairs(reading)
-        begin_anew(ledger.storage, witness, now, begun)
+        begin(ledger.storage, witness, anew=True)
     return found
 
 
@@ -185,15 +183,8 @@ def trust(ledger: Ledger) -> list[Line]:
     Raises:
         ConfigurationError: If there is a witness already, or it is waived.
     """
-    witness = _witness(ledger)
-    with ledger.storage.read() as reading:
-        begun, repairs = beginning(reading), _repairs(reading)
-    witness.enrol(repairs, begun)
-    return [line for line in begun if line.kind == HEAD]
-
-
-def _repairs(reading: Reading) -> int:
-    return reading.load(lambda _: ("repairs",)).repairs
+    lines = begin(ledger.storage, _witness(ledger))
+    return [line for line in lines if line.kind == HEAD]
 
 
 def _witness(ledger: Ledger) -> Witness:

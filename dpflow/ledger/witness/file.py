@@ -1,8 +1,4 @@
-"""The witness in a file, which remembers each charge outside the ledger.
-
-Lines are only ever appended:
-
-    NUMBER HASH [kind, charge, used, amounts, run, books, flow] CHECKSUM
+"""A witness in a file. Lines are only ever appended.
 
 A crash may leave part of a line at the end; the step behind it never started, so it is
 ignored. Any other line that does not fit its checksum is damage, and fails closed.
@@ -10,90 +6,78 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dpflow.durable import sync, sync_path, write
-from dpflow.ledger.witness.lines import (
-    Found,
-    Header,
-    Line,
-    LogDamaged,
-    NotBegun,
-    compacted,
-)
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.witness.base import Stored, Witness
+from dpflow.ledger.witness.lines import compacted
 from dpflow.locks import FileLock
-
-T = TypeVar("T")
 
 #: Device, inode, size and time of change of a file.
 Signature = tuple[int, int, int, int]
 
 #: How long another process may write.
 _LOCK_SECONDS = 30.0
-#: Beyond this the file is rewritten with fewer lines.
+#: Bytes beyond which the file is rewritten with fewer lines.
 _LARGE = 2**20
-_BLOCK = 4096
 
 
 class _End(NamedTuple):
     """Which file was read, and up to where.
 
     Attributes:
-        signature: Of a file that was read whole; none if part of a line was left.
+        signature: Of a file that was read whole; None where part of a line was left.
     """
 
     signature: Signature | None
     offset: int
 
 
-class FileLog:
-    """The log of one ledger in a file.
+class FileWitness(Witness):
+    """The witness of one ledger in a file.
 
     Args:
         path: The file; `begin` makes it.
+        ledger: Id of the ledger.
     """
 
     advice = "Restore that file"
 
-    def __init__(self, path: Path) -> None:
-        self.place = str(path)
+    def __init__(self, path: Path, ledger: str) -> None:
+        super().__init__(str(path), ledger)
         self.path = path
         self._large = _LARGE
-        #: Open for appending, each for one thread at a time.
-        self._files: list[FileLock] = []
+        self._file = FileLock(path, os.O_RDWR | os.O_APPEND)
 
-    def read(self, _: str, header: str, end: _End | None) -> Found:
-        """Return what is new; all of it if it is not the file that was read before."""
-        try:
-            now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
-            if end is not None and end.signature == now:
-                return Found(header, (), end)
-            file = self.path.open("rb")
-        except FileNotFoundError:
-            raise NotBegun from None
-        with file:
+    def read(self, header: str | None, end: _End | None) -> Stored:
+        """Return new lines; all of them if it is not the file that was read before."""
+        now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
+        if header is not None and end is not None and end.signature == now:
+            return header, (), end
+        with self.path.open("rb") as file:
             first = file.readline()
             text = first.decode("ascii", "replace").rstrip("\n")
-            again = end is not None and text == header and end.offset <= now[2]
-            start = end.offset if end is not None and again else len(first)
+            start = len(first)
+            if end is not None and text == header and end.offset <= now[2]:
+                start = end.offset
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
-        stop = start + data.rfind(b"\n") + 1
-        lines = data[: stop - start].decode("ascii", "replace").split("\n")[:-1]
-        return Found(text, lines, _End(now if now[2] == stop else None, stop))
+        whole = data[: data.rfind(b"\n") + 1]
+        stop = start + len(whole)
+        lines = whole.decode("ascii", "replace").splitlines()
+        return text, lines, _End(now if now[2] == stop else None, stop)
 
-    def append(
-        self, ledger: str, lines: Sequence[str], end: _End | None
-    ) -> _End | None:
+    def write(self, texts: Sequence[str], end: _End | None) -> _End | None:
         """Append lines; a file that grew large is rewritten with fewer."""
-        data = "".join([f"{text}\n" for text in lines]).encode()
+        data = _joined(texts)
 
         def add(descriptor: int) -> _End | None:
             before = signature(os.fstat(descriptor))
@@ -106,71 +90,49 @@ class FileLog:
                 return None
             after = signature(os.fstat(descriptor))
             if after[2] >= self._large:
-                # All was compared with the ledger. Should this fail, it is as before.
-                with suppress(OSError):
-                    self._compact(ledger)
+                # All was compared with the ledger. After an error it is as before, and
+                # damage is for the next reader.
+                with suppress(OSError, ValueError):
+                    self._compact()
             return _End(after, after[2])
 
-        try:
-            return self._locked(add)
-        except FileNotFoundError:
-            raise NotBegun from None
+        return self._file.run(add, _LOCK_SECONDS)
 
-    def begin(self, _: str, __: int, header: str, lines: Sequence[str]) -> bool:
-        """Begin the file; an old one is kept beside it."""
-        texts = [header, *lines]
-
-        def replace(_: int) -> None:
-            number = 1
-            while (kept := self.path.with_name(f"{self.path.name}.{number}")).exists():
-                number += 1
-            os.link(self.path, kept)
-            self._rewrite(texts)
-
+    def begin(self, texts: Sequence[str]) -> bool:
+        """Begin the file; an old one stays next to it."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path.exists():
-            self._locked(replace)
-        else:
-            self._rewrite(texts)
+        asides = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
+        with suppress(FileNotFoundError):
+            os.link(self.path, next(path for path in asides if not path.exists()))
+        self._rewrite(texts)
         return True
 
-    def claim(self, source: str, ledger: str) -> str:
-        """Return the first ledger that claimed a source, by a file made once."""
-        named = hashlib.sha256(source.encode()).hexdigest()
-        path = self.path.parent / "sources" / named
-        fresh = path.with_name(f"{named}.{uuid.uuid4().hex}.new")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            fresh.write_text(f"{ledger}\n{source}\n", "utf-8")
-            sync_path(fresh)
-            # A name for a whole file, or none: the first to ask has it.
-            with suppress(FileExistsError):
-                os.link(fresh, path)
+    def first_claim(self, source: str) -> str:
+        """Return the first ledger that claimed a source, by a line of a shared file."""
+        path = self.path.with_name("sources")
+        mine = f"{canonical([source, self.ledger])}\n".encode()
+
+        def claim(descriptor: int) -> str:
+            cut_torn(descriptor)
+            size = os.fstat(descriptor).st_size
+            for line in os.pread(descriptor, size, 0).splitlines():
+                name, ledger = json.loads(line)
+                if name == source:
+                    return str(ledger)
+            write(descriptor, mine)
+            sync(descriptor)
             sync_path(path.parent)
-        finally:
-            fresh.unlink(missing_ok=True)
-        text = path.read_text("utf-8", "replace")
-        first, _, told = text.partition("\n")
-        if told != f"{source}\n":
-            what = f"{path} does not say which ledger governs {source!r}"
-            raise LogDamaged(what)
-        return first
+            return self.ledger
 
-    def _compact(self, ledger: str) -> None:
-        """Rewrite the file with fewer lines.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT).run(
+            claim, _LOCK_SECONDS
+        )
 
-        Who reads it next compares what was kept once more.
-        """
-        text, *texts = self.path.read_text("ascii", "replace").split("\n")[:-1]
-        header = Header.from_text(text)
-        every = [Line.from_text(each, ledger) for each in texts]
-        if header is None or None in every:
-            # Whoever reads it next says so.
-            return
-        lines = compacted([line for line in every if line is not None])
-        fresh = Header(ledger=ledger, epoch=header.epoch, whole=False)
-        kept = [line.to_text(ledger)[:-1] for line in lines]
-        self._large = max(_LARGE, 2 * self._rewrite([fresh.to_text()[:-1], *kept]))
+    def _compact(self) -> None:
+        """Rewrite the file with fewer lines, which the next reader compares again."""
+        texts = self.path.read_text("ascii").splitlines()
+        self._large = max(_LARGE, 2 * self._rewrite(compacted(texts, self.ledger)))
 
     def _rewrite(self, texts: Iterable[str]) -> int:
         """Put a new file in the place of the old one, or the old one stays.
@@ -178,7 +140,7 @@ class FileLog:
         Returns:
             Its size.
         """
-        data = "".join(f"{text}\n" for text in texts).encode()
+        data = _joined(texts)
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
         try:
@@ -190,18 +152,9 @@ class FileLog:
         sync_path(self.path.parent)
         return len(data)
 
-    def _locked(self, work: Callable[[int], T]) -> T:
-        """Do some work with the file open for appending, and other writers away.
 
-        Threads keep each other away as processes do: each has the file open for itself.
-        """
-        try:
-            lock = self._files.pop()
-        except IndexError:
-            lock = FileLock(self.path, os.O_RDWR | os.O_APPEND)
-        found = lock.run(work, _LOCK_SECONDS)
-        self._files.append(lock)
-        return found
+def _joined(texts: Iterable[str]) -> bytes:
+    return "".join(f"{text}\n" for text in texts).encode()
 
 
 def signature(status: os.stat_result) -> Signature:
@@ -209,16 +162,8 @@ def signature(status: os.stat_result) -> Signature:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def cut_torn(descriptor: int) -> int:
-    """Cut part of a line off the end; return where the file ends then."""
-    end = size = os.fstat(descriptor).st_size
-    while end:
-        start = max(end - _BLOCK, 0)
-        at = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if at >= 0:
-            end = start + at + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(descriptor, end)
-    return end
+def cut_torn(descriptor: int) -> None:
+    """Cut part of a line off the end."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)

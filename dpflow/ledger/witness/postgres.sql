@@ -2,19 +2,16 @@
 
 -- name: schema
 CREATE SCHEMA IF NOT EXISTS dpflow_witness;
--- Number 0 of an epoch is its header; each repair of the ledger begins an epoch.
+-- A row with an epoch begins anew: a header and lines, which stand for all before it.
+-- Each repair of the ledger begins an epoch; compaction repeats the newest one.
 CREATE TABLE IF NOT EXISTS dpflow_witness.line (
     ledger text NOT NULL,
-    epoch bigint NOT NULL CHECK (epoch >= 0),
     number bigint NOT NULL CHECK (number >= 0),
+    epoch bigint CHECK (epoch >= 0),
     content text NOT NULL,
-    PRIMARY KEY (ledger, epoch, number)
+    PRIMARY KEY (ledger, number)
 );
--- A header and fewer lines in place of an epoch's lines up to a number.
-CREATE TABLE IF NOT EXISTS dpflow_witness.summary (
-    LIKE dpflow_witness.line INCLUDING ALL
-);
--- The ledger that governs a data source: the first that asked.
+-- The ledger that governs a data source: the first that claimed it.
 CREATE TABLE IF NOT EXISTS dpflow_witness.source (
     name text PRIMARY KEY,
     ledger text NOT NULL
@@ -23,8 +20,6 @@ CREATE OR REPLACE FUNCTION dpflow_witness.refuse() RETURNS trigger
 LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a witness is append-only'; END $$;
 CREATE OR REPLACE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE
     ON dpflow_witness.line EXECUTE FUNCTION dpflow_witness.refuse();
-CREATE OR REPLACE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE
-    ON dpflow_witness.summary EXECUTE FUNCTION dpflow_witness.refuse();
 CREATE OR REPLACE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE
     ON dpflow_witness.source EXECUTE FUNCTION dpflow_witness.refuse()
 
@@ -35,38 +30,34 @@ SELECT to_regclass('dpflow_witness.source') IS NOT NULL
 SELECT pg_advisory_xact_lock(hashtextextended(concat('dpflow_witness ', %s::text), 0))
 
 -- name: begin
-INSERT INTO dpflow_witness.line (ledger, epoch, number, content)
-SELECT %(ledger)s, %(epoch)s, told.position - 1, told.content
-FROM unnest(CAST(%(texts)s AS text[])) WITH ORDINALITY AS told (content, position)
-WHERE NOT EXISTS (
-    SELECT FROM dpflow_witness.line WHERE ledger = %(ledger)s AND epoch >= %(epoch)s
-)
+INSERT INTO dpflow_witness.line (ledger, number, epoch, content)
+SELECT %(ledger)s, coalesce(newest, -1) + 1, %(epoch)s, %(content)s
+FROM (SELECT
+    (SELECT max(number) FROM dpflow_witness.line WHERE ledger = %(ledger)s) AS newest,
+    (SELECT epoch FROM dpflow_witness.line
+        WHERE ledger = %(ledger)s AND epoch IS NOT NULL ORDER BY number DESC LIMIT 1
+    ) AS last
+) AS before
+WHERE coalesce(last, -1) < %(epoch)s OR newest = %(number)s
 RETURNING number
 
 -- name: append
-INSERT INTO dpflow_witness.line (ledger, epoch, number, content)
-SELECT ledger, epoch, number + told.position, told.content
+INSERT INTO dpflow_witness.line (ledger, number, content)
+SELECT %(ledger)s, newest + position, content
 FROM (
-    SELECT ledger, epoch, number FROM dpflow_witness.line WHERE ledger = %(ledger)s
-    ORDER BY epoch DESC, number DESC LIMIT 1
-) AS newest,
-unnest(CAST(%(texts)s AS text[])) WITH ORDINALITY AS told (content, position)
-RETURNING epoch, number
+    SELECT max(number) AS newest FROM dpflow_witness.line WHERE ledger = %(ledger)s
+) AS before,
+unnest(CAST(%(texts)s AS text[])) WITH ORDINALITY AS added (content, position)
+WHERE newest IS NOT NULL
+RETURNING number
 
 -- name: lines
-SELECT epoch, number, content FROM dpflow_witness.line
-WHERE ledger = %(ledger)s AND number >= %(number)s AND epoch = (
-    SELECT max(epoch) FROM dpflow_witness.line WHERE ledger = %(ledger)s
-)
+SELECT number, epoch, content FROM dpflow_witness.line
+WHERE ledger = %(ledger)s AND number >= coalesce(%(number)s, (
+    SELECT number FROM dpflow_witness.line
+    WHERE ledger = %(ledger)s AND epoch IS NOT NULL ORDER BY number DESC LIMIT 1
+))
 ORDER BY number
-
--- name: summary
-SELECT epoch, number, content FROM dpflow_witness.summary WHERE ledger = %(ledger)s
-ORDER BY epoch DESC, number DESC LIMIT 1
-
--- name: summarise
-INSERT INTO dpflow_witness.summary (ledger, epoch, number, content)
-VALUES (%(ledger)s, %(epoch)s, %(number)s, %(content)s) ON CONFLICT DO NOTHING
 
 -- name: claim
 WITH made AS (

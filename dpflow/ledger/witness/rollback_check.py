@@ -1,11 +1,11 @@
-"""The ledger against its witness: before each decision, and after each grant."""
+"""The ledger and its witness: compared before each decision, written after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import TypeVar
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -20,26 +20,11 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.witness.base import Unseen, Witness
+from dpflow.ledger.witness.base import AT_ONCE, Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, Line, line_of
 from dpflow.policy import Policy
 
-#: More lines than these are compared by questions of their own, so many at once.
-_AT_ONCE = 500
-
-
-class Look(NamedTuple):
-    """What the witness says that the ledger has to hold.
-
-    Attributes:
-        unseen: What was not compared with the ledger yet.
-        lines: This, and the newest line.
-        numbers: The entries to load with what is needed anyway; none if they are many.
-    """
-
-    unseen: Unseen
-    lines: Sequence[Line]
-    numbers: Sequence[int]
+T = TypeVar("T")
 
 
 class Watch:
@@ -47,7 +32,7 @@ class Watch:
 
     Args:
         place: The ledger, for messages.
-        witness: What remembers its charges; None if that was waived.
+        witness: Its witness; None if that was waived.
     """
 
     def __init__(self, place: str, witness: Witness | None) -> None:
@@ -56,79 +41,70 @@ class Watch:
         #: By source, the ledger that governs it, which never changes.
         self._governors: dict[str | None, str] = {}
 
-    def look(self) -> Look | None:
-        """Read what the ledger has to hold, before it is asked; None if it is waived.
+    @property
+    def epoch(self) -> int:
+        """How many repairs the ledger had when its witness was begun."""
+        return 0 if self.witness is None else self.witness.epoch
 
-        Also the newest line again, for a ledger's file can be overwritten while it is
-        open.
+    def look(self) -> Unseen | None:
+        """Read the witness, before the ledger is read; None if it is waived.
 
         Raises:
             LedgerUnwitnessed: If there is no witness.
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
-        if self.witness is None:
-            return None
-        unseen = self.witness.unseen()
-        lines = [*unseen.lines, *filter(None, [unseen.seen.latest])]
-        numbers = [] if len(lines) > _AT_ONCE else [line.number for line in lines]
-        return Look(unseen, lines, numbers)
-
-    @property
-    def epoch(self) -> int:
-        """How many repairs the ledger had when its witness was begun."""
-        return 0 if self.witness is None else self.witness.epoch
+        return None if self.witness is None else self.witness.unseen()
 
     def newest(self, head: int) -> int:
         """Return the number of the witness's newest line; the head without one."""
         with suppress(LedgerError):
             look = self.look()
-            if look is not None and look.lines:
-                return max(line.number for line in look.lines)
+            if look is not None and look.expected:
+                return max(line.number for line in look.expected)
         return head
 
-    def check(self, look: Look | None, reading: Reading, state: State) -> None:
-        """Check that the ledger holds what the witness was told.
+    def check(self, look: Unseen | None, reading: Reading, state: State) -> None:
+        """Check that the ledger holds what the witness has.
 
         Args:
-            look: What that is.
+            look: At the witness.
             reading: Of the ledger, begun after the look.
             state: Loaded from it, with the entries of the look.
 
         Raises:
-            LedgerRolledBack: If something is not there.
+            LedgerRolledBack: If an entry is not there.
             LedgerCorrupt: If an account does not stand where it was moved last: the
                 newest entry that names it is hidden.
         """
-        witness = self.witness
-        if witness is None or look is None:
+        if self.witness is None or look is None:
             return
-        unseen, held = look.unseen, state.entries
-        header = unseen.seen.header
-        if header is not None and state.repairs < header.epoch:
-            raise self._older(state.repairs, witness)
-        unsure = [
-            line
-            for line in look.lines
-            if (entry := held.get(line.number)) is None or entry.hash != line.hash
-        ]
-        gone = unsure and missing(reading, unsure)
-        if gone:
-            raise self._rolled_back(reading, gone, witness)
-        if unseen.end != unseen.seen.end:
-            witness.accept(unseen)
-        told = unseen.seen.accounts
-        for key in state.asked:
-            line, number = (
-                told.get(key.removeprefix("account/")),
-                state.numbers.get(key, 0),
+        place, epoch, held = self.witness.place, self.witness.epoch, state.entries
+        what = ""
+        if state.repairs < epoch:
+            what = f"had {state.repairs} repairs, its witness {place} says {epoch}"
+        elif gone := missing(
+            reading, [line for line in look.expected if not _is_held(held, line)]
+        ):
+            kinds = ", ".join(sorted({line.kind for line in gone}))
+            what = f"lacks {len(gone)} lines of its witness {place} ({kinds}); the "
+            what += f"first is of entry {gone[0].number}"
+        if what:
+            msg = (
+                f"the ledger {self.place} {what}. A backup was restored, its -wal was "
+                "lost, it is a copy, or a copy of it is in use. Stop that, and bring "
+                "the right ledger back; if none has all entries, `dpflow ledger "
+                "reconcile` shows the missing ones and charges them. No step runs "
+                "until then."
             )
-            # A term's line names its account and posts nothing.
-            if line is not None and number < line.number and line.used.get(key[8:]):
-                what = (
-                    f"account {key[8:]!r} is as entry {number} left it, and entry "
-                    f"{line.number} moved it since"
-                )
+            raise LedgerRolledBack(msg, ledger=self.place, witness=place)
+        seen = look.seen
+        if look.end != seen.end:
+            self.witness.accept(look)
+        for key in state.asked & seen.newest.keys():
+            number, newest = state.numbers.get(key, 0), seen.newest[key]
+            if number < newest:
+                what = f"{key} is as entry {number} left it, {newest} moved it since"
                 raise damaged(what, self.place)
 
     def claim_sources(self, policies: Iterable[Policy]) -> None:
@@ -167,7 +143,7 @@ class Watch:
                 raise ConfigurationError(msg)
 
     def problem(self, storage: Storage) -> str | None:
-        """Say why no step would run, for those who only look at the ledger."""
+        """Return the reason that no step would run, for commands that only show."""
         try:
             look = self.look()
             numbers = () if look is None else look.numbers
@@ -189,29 +165,26 @@ class Watch:
         if self.witness is not None:
             with suppress(LedgerUnwitnessed):
                 lines = self.witness.all_lines()
-        gone = missing(reading, [line for line in lines if book in line.books])
-        found = {
+        accounts = {
             account: None
-            for line in gone
+            for line in missing(reading, [e for e in lines if book in e.books])
             for account, used in line.used.items()
             if (line.charge is not None or any(used)) and account.startswith(f"{book}#")
         }
-        return tuple(found)
+        return tuple(accounts)
 
     def tell(self, entries: Iterable[Entry]) -> None:
-        """Tell the witness, durably, of entries that are committed.
+        """Write entries that are committed to the witness, durably.
 
-        Decisions that charge nothing are told where there is a witness. Where it is
-        missing no step runs anyway, and who enrols it anew tells it of them.
+        A decision that charges nothing needs no witness: without one no step runs, and
+        a witness that is enrolled anew has the decision.
 
         Raises:
             LedgerUnwitnessed: If there is no witness.
             LedgerUnavailable: If it cannot be written.
         """
-        if self.witness is None:
-            return
         lines = [line_of(entry) for entry in entries if is_told(entry)]
-        if not lines:
+        if self.witness is None or not lines:
             return
         try:
             self.witness.append(lines)
@@ -219,52 +192,12 @@ class Watch:
             if not all(line.decides for line in lines):
                 raise
 
-    def _rolled_back(
-        self, reading: Reading, gone: Sequence[Line], witness: Witness
-    ) -> LedgerRolledBack:
-        first, entries = gone[0], {line.number for line in gone}
-        newest = reading.head()[0]
-        held = f"ends at entry {newest}" if newest else "has no entry"
-        if newest >= first.number:
-            held = "has another entry there"
-        many = "" if len(entries) == 1 else "s"
-        what = f"charge{many}"
-        if all(line.decides for line in gone):
-            what = f"freeze{many} or applied polic{'ies' if many else 'y'}"
-        elif all(line.kind == "checkpoint" for line in gone):
-            what = f"signed checkpoint{many}"
-        msg = (
-            f"the ledger {self.place} lacks {len(entries)} {what} that its witness "
-            f"{witness.place} has seen: the first is entry {first.number}, and the "
-            f"ledger {held}. A "
-            "backup was restored, its -wal was lost, it is a copy, or a copy of it is "
-            "in use. Stop that, and bring the right ledger back; if none has it all, "
-            "`dpflow ledger reconcile` shows what is missing and makes it good. "
-            "No step runs until then."
-        )
-        return LedgerRolledBack(
-            msg,
-            ledger=self.place,
-            witness=witness.place,
-            account=next(iter(first.used), ""),
-            seq=first.number,
-        )
-
-    def _older(self, repairs: int, witness: Witness) -> LedgerRolledBack:
-        msg = (
-            f"the ledger {self.place} was repaired {repairs} times, but its witness "
-            f"{witness.place} knows of {witness.epoch} repairs: this is a copy from "
-            "before one. Bring the repaired ledger back, or run `dpflow ledger "
-            "reconcile`. No step runs until then."
-        )
-        return LedgerRolledBack(msg, ledger=self.place, witness=witness.place)
-
 
 def is_told(entry: Entry) -> bool:
-    """Say whether the witness hears of an entry.
+    """Return whether the witness has a line for an entry.
 
-    Not of a term that a step opened by itself: nobody decided it, and the line of the
-    first charge under it covers it.
+    It has none for a term that a step opened automatically: the line of the first
+    charge under the term covers it.
     """
     if entry.kind == "open":
         return entry.body["term"]["reason"] not in BY_ITSELF
@@ -272,40 +205,73 @@ def is_told(entry: Entry) -> bool:
 
 
 def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines whose entry the ledger does not hold with the same hash.
-
-    Args:
-        reading: Of the ledger.
-        lines: What was told, oldest first.
-    """
-    rest = iter(lines)
+    """Return the lines whose entry the ledger does not hold with the same hash."""
     gone: list[Line] = []
-    while some := list(islice(rest, _AT_ONCE)):
-        found = reading.entries({line.number for line in some})
-        for line in some:
-            entry = found.get(line.number)
-            if entry is None or entry.hash != line.hash:
-                gone.append(line)
+    for some in _pages(lines):
+        entries = reading.entries({line.number for line in some})
+        gone += [line for line in some if not _is_held(entries, line)]
     return gone
 
 
+def _is_held(entries: Mapping[int, Entry], line: Line) -> bool:
+    entry = entries.get(line.number)
+    return entry is not None and entry.hash == line.hash
+
+
+def _pages(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while some := list(islice(rest, AT_ONCE)):
+        yield some
+
+
 # The lines that begin a witness
+
+
+def begin(storage: Storage, witness: Witness, *, anew: bool = False) -> list[Line]:
+    """Begin a witness with what the ledger holds now.
+
+    Args:
+        storage: Of the ledger.
+        witness: Its witness.
+        anew: Begin after an older one, which stays.
+
+    Returns:
+        The lines.
+
+    Raises:
+        ConfigurationError: If there is one, without `anew`.
+    """
+    with storage.read() as reading:
+        lines = beginning(reading)
+        repairs = reading.load(lambda _: ("repairs",)).repairs
+    witness.enrol(repairs, lines, anew=anew)
+    begun = {(line.number, line.kind) for line in lines}
+    # Entries since then may be in the older witness alone.
+    with storage.read() as reading:
+        since = [e for e in beginning(reading) if (e.number, e.kind) not in begun]
+    if since:
+        witness.append(since)
+    return lines
 
 
 def beginning(reading: Reading) -> list[Line]:
     """Return all the lines that begin a witness, oldest first.
 
     The newest entry of each account says what it has used; the newest entry of all,
-    where the journal ends; and no account tells of a decision.
+    where the journal ends; and no account shows a decision.
     """
     head = reading.head()[0]
-    used: dict[int, list[str]] = {head: []} if head else {}
-    names, decided = iter(reading.names("account/")), [*_decisions(reading)]
-    while some := list(islice(names, _AT_ONCE)):
+    accounts: dict[int, list[str]] = {head: []} if head else {}
+    for some in _pages(reading.names("account/")):
         for key, number in _numbers(reading, some).items():
-            used.setdefault(number, []).append(key.removeprefix("account/"))
-    heads = (_head(reading, used, some) for some in _chunks(sorted(used)))
-    lines = [*(line for some in heads for line in some), *map(line_of, decided)]
+            accounts.setdefault(number, []).append(key.removeprefix("account/"))
+    lines = [line_of(entry) for entry in _decisions(reading)]
+    for numbers in _pages(sorted(accounts)):
+        for number, entry in reading.entries(numbers).items():
+            every = line_of(entry).used
+            used = {name: every[name] for name in accounts[number]}
+            books = tuple(dict.fromkeys(name.partition("#")[0] for name in used))
+            lines.append(Line(number, entry.hash, HEAD, None, used, {}, None, books))
     return sorted(lines, key=lambda line: line.number)
 
 
@@ -313,61 +279,14 @@ def _numbers(reading: Reading, keys: Sequence[str]) -> Mapping[str, int]:
     return reading.load(lambda _: keys).numbers
 
 
-def _chunks(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(numbers), _AT_ONCE):
-        yield numbers[start : start + _AT_ONCE]
-
-
-def _head(
-    reading: Reading, used: Mapping[int, Sequence[str]], numbers: Sequence[int]
-) -> Iterator[Line]:
-    """Yield lines for what accounts had used after their newest entries."""
-    for number, entry in sorted(reading.entries(numbers).items()):
-        told = line_of(entry).used
-        mine = {name: told[name] for name in used[number]}
-        books = tuple(dict.fromkeys(name.partition("#")[0] for name in mine))
-        yield Line(number, entry.hash, HEAD, None, mine, {}, None, books)
-
-
 def _decisions(reading: Reading) -> Iterator[Entry]:
     """Yield the newest tightening, freeze and checkpoint that still hold."""
-    tightened: set[str] = set()
-    books = reading.books()
-    state = reading.load(lambda _: [f"book/{book}" for book in books])
-    frozen = {book for book in books if state.book(book).frozen is not None}
-    signed = False
+    state = reading.load(lambda _: [f"book/{book}" for book in reading.books()])
+    frozen = {key for key, row in state.rows.items() if row["frozen"] is not None}
+    held = set[tuple[str, str]]()
     for entry in reading.rare("tighten", "freeze", "checkpoint"):
-        book = str(entry.body.get("book"))
-        if entry.kind == "checkpoint":
-            if not signed:
-                yield entry
-            signed = True
-        elif entry.kind == "freeze":
-            if book in frozen:
-                yield entry
-            frozen.discard(book)
-        elif book not in tightened:
-            tightened.add(book)
+        book = f"book/{entry.body.get('book')}"
+        holds = entry.kind != "freeze" or book in frozen
+        if holds and (entry.kind, book) not in held:
             yield entry
-
-
-def begin_anew(
-    storage: Storage, witness: Witness, repairs: int, begun: Sequence[Line]
-) -> None:
-    """Begin a witness after an older one.
-
-    Args:
-        storage: Of the ledger.
-        witness: Its witness.
-        repairs: The ledger's count of repairs.
-        begun: The `beginning`, as it was when the repair was committed.
-    """
-    witness.enrol(repairs, begun, anew=True)
-    known = {(line.number, line.kind) for line in begun}
-    # What was charged since that commit may have been told to the old one.
-    with storage.read() as reading:
-        since = [
-            line for line in beginning(reading) if (line.number, line.kind) not in known
-        ]
-    if since:
-        witness.append(since)
+        held.add((entry.kind, book))

@@ -19,8 +19,7 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.places import witness_at
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
@@ -179,7 +178,7 @@ def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     host.path.unlink()
     assert Path(f"{host.path}-wal").exists()
     (file,) = Path(host.witness).iterdir()
-    lines = Witness(FileLog(file), file.stem).all_lines()
+    lines = FileWitness(file, file.stem).all_lines()
     told = [line.used["a#1"] for line in lines if "a#1" in line.used]
     most = Fraction(told[-1][0], UNITS)
     put_back(host, copy)

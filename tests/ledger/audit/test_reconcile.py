@@ -24,7 +24,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.witness import lines as module
-from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import HEAD, Line
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
@@ -218,7 +218,7 @@ def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
     host.work(ledger)
     for _ in range(60):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
-    witness.log._large, kept = 1, Path(witness.place).read_text().count("\n")
+    witness._large, kept = 1, Path(witness.place).read_text().count("\n")
     before, module.KEPT = module.KEPT, 3
     try:
         granted(ledger, "0.25", policies=[POLICIES["a"]])
@@ -249,12 +249,12 @@ def test_a_compacted_witness_of_another_way_counts_both(
     for _ in range(10):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
     witness = ledger.watch.witness
-    assert isinstance(witness.log, FileLog)
+    assert isinstance(witness, FileWitness)
     monkeypatch.setattr(module, "KEPT", 3)
     monkeypatch.setattr("dpflow.ledger.audit.reconcile.KEPT", 3)
     for _ in range(5):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
-    witness.log._large = 1
+    witness._large = 1
     ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
     lines = [line for line in witness.all_lines() if "a" in line.books]
     assert [line.decides for line in lines] == [True] * decided + [False]

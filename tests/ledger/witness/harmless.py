@@ -90,7 +90,7 @@ def compacted(host: Host) -> None:
     ledger = host.open()
     host.work(ledger)
     assert ledger.watch.witness is not None
-    ledger.watch.witness.log._large = 1
+    ledger.watch.witness._large = 1
     host.work(ledger)
     host.work(ledger)
     ledger.close()

@@ -9,8 +9,7 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import granted, url
 from tests.ledger.witness.witness_contract import line
@@ -52,7 +51,7 @@ def test_a_database_for_many_machines_has_no_default():
 
 def test_a_missing_file_is_told_with_its_place(tmp_path):
     """By whoever asks."""
-    absent = Witness(FileLog(tmp_path / "absent"), ID)
+    absent = FileWitness(tmp_path / "absent", ID)
     for call in (absent.unseen, lambda: absent.append([line(1)])):
         with pytest.raises(LedgerUnwitnessed, match="absent"):
             call()

@@ -20,14 +20,14 @@ from tests.ledger.support import edit, granted, kinds, make_policy, read, url
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
     fresh_witness,
-    log_of,
     loses_no_line_of_many_writers,
     made_at,
+    witness_of,
 )
 from tests.postgres import server
 
 PASSWORD = "s3cret-word"
-TOLD = "SELECT count(*) FROM dpflow_witness.line WHERE number > 0"
+TOLD = "SELECT count(*) FROM dpflow_witness.line WHERE epoch IS NULL"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_ledgers_own_database_is_refused(database: str) -> None:
 def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
     """Rows are only added, whoever asks."""
     granted(made_at(database, tmp_path))
-    columns = {"line": "content", "summary": "content", "source": "name"}
+    columns = {"line": "content", "source": "name"}
     for table, column in columns.items():
         for statement in (
             f"UPDATE dpflow_witness.{table} SET {column} = ''",
@@ -102,7 +102,7 @@ def test_lines_that_are_gone_fail_closed(
         granted(opened)
 
 
-def test_a_new_process_reads_a_summary(
+def test_a_new_process_reads_the_compacted_lines(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many lines after many charges as after some; one that runs reads them all."""
@@ -142,11 +142,11 @@ def test_a_server_that_may_lose_commits_is_refused(
         lambda: watch.claim("shop"),
         lambda: watch.enrol(1, [], anew=True),
     ):
-        connection = log_of(ledger)._session._connection  # type: ignore[attr-defined]
+        connection = witness_of(ledger)._session._connection  # type: ignore[attr-defined]
         connection.execute("SET synchronous_commit = off")
         with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
             call()
-        log_of(ledger).read(ledger.id, "", None)
+        witness_of(ledger).read(None, None)
     assert read(database, TOLD) == [(1,)]
     server().run(f"ALTER DATABASE {name_of(database)} SET synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
@@ -176,7 +176,7 @@ def test_a_session_that_the_server_ended_is_made_anew(
     """At the next step; a restart of the server is no accident of the ledger's."""
     ledger = made_at(database, tmp_path)
     granted(ledger)
-    connection = log_of(ledger)._session._connection  # type: ignore[attr-defined]
+    connection = witness_of(ledger)._session._connection  # type: ignore[attr-defined]
     server().run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
     granted(ledger)
 

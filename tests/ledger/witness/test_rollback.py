@@ -23,8 +23,8 @@ from dpflow.exceptions import (
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Granted
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.file import FileLog
+from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.lines import WHOLE, header_text
 from dpflow.rounding import UNITS
 from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (
@@ -201,7 +201,7 @@ def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
     damaged = {
         "flip": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
         "empty": b"",
-        "foreign": data.replace(file.stem.encode(), b"f" * 32),
+        "foreign": header_text("f" * 32, 0, WHOLE).encode() + b"\n",
         "half": b"".join([lines[0], lines[1][:50], b"\n", *lines[2:]]),
     }[damage]
     file.write_bytes(damaged)
@@ -216,6 +216,6 @@ def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
     ledger = host.open()
     granted(ledger, "0.25", policies=[POLICY])
     file = witness_file(host)
-    lines = Witness(FileLog(file), ledger.id).all_lines()
+    lines = FileWitness(file, ledger.id).all_lines()
     newest = [line for line in lines if "a" in line.books][-1]
     assert Fraction(newest.used["a#1"][0], UNITS) == sum(sums(host.path))

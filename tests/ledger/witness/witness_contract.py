@@ -18,7 +18,7 @@ from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import Found, Line, Log, LogError
+from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
@@ -32,10 +32,10 @@ def fresh_witness(setting: str, ledger: str) -> Witness:
     return made(ledger)
 
 
-def log_of(ledger: Ledger) -> Log:
-    """Return the log of a ledger's witness."""
+def witness_of(ledger: Ledger) -> Witness:
+    """Return the witness of a ledger."""
     assert ledger.watch.witness is not None
-    return ledger.watch.witness.log
+    return ledger.watch.witness
 
 
 def made_at(setting: str, folder: Path) -> Ledger:
@@ -71,17 +71,10 @@ def refuses_a_ledger_that_was_never_enrolled(setting: str, folder: Path) -> None
 def gives_back_what_it_could_not_be_told(setting: str, folder: Path) -> None:
     """No body started; the step after it runs."""
     ledger = made_at(setting, folder)
-    log = log_of(ledger)
-    real = log.append
-
-    def fails(*_: object) -> None:
-        msg = "gone"
-        raise LogError(msg)
-
-    log.append = fails  # type: ignore[method-assign]
-    with pytest.raises(LedgerUnavailable, match=r"cannot write the witness .* gone"):
-        granted(ledger)
-    log.append = real  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness_of(ledger), "write", _fail)
+        with pytest.raises(LedgerUnavailable, match=r"does not answer: lost"):
+            granted(ledger)
     granted(ledger)
     assert kinds(folder / "ledger.db") == ["open", "reserve", "void", "reserve"]
 
@@ -89,16 +82,16 @@ def gives_back_what_it_could_not_be_told(setting: str, folder: Path) -> None:
 def refuses_when_it_cannot_be_read(setting: str, folder: Path) -> None:
     """The step does not run and nothing is charged."""
     ledger = made_at(setting, folder)
-    log = log_of(ledger)
-
-    def fails(*_: object) -> Found:
-        msg = "gone"
-        raise LogError(msg)
-
-    log.read = fails  # type: ignore[method-assign]
-    with pytest.raises(LedgerUnavailable, match=r"cannot read the witness .* gone"):
-        granted(ledger)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness_of(ledger), "read", _fail)
+        with pytest.raises(LedgerUnavailable, match=r"does not answer: lost"):
+            granted(ledger)
     assert kinds(folder / "ledger.db") == []
+
+
+def _fail(*_: object) -> None:
+    msg = "lost"
+    raise OSError(msg)
 
 
 def goes_on_after_a_repair(setting: str, folder: Path) -> None:
@@ -121,7 +114,7 @@ def goes_on_after_a_repair(setting: str, folder: Path) -> None:
     granted(other, policies=[policy])
     granted(ledger, policies=[policy])
     copy_database(folder / "copy", path)
-    with pytest.raises(LedgerRolledBack, match=r"repaired 0 times, .* of 1 repair"):
+    with pytest.raises(LedgerRolledBack, match=r"had 0 repairs, .* says 1"):
         granted(other, policies=[policy])
 
 
@@ -165,8 +158,8 @@ def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
 def notices_damage(setting: str, folder: Path) -> None:
     """A line that does not fit its checksum is no line."""
     ledger = made_at(setting, folder)
-    log_of(ledger).append(ledger.id, ["no line at all"], None)
-    with pytest.raises(Exception, match="does not fit its checksum"):
+    witness_of(ledger).write(["no line at all"], None)
+    with pytest.raises(Exception, match="does not fit the ledger and its checksum"):
         granted(ledger)
 
 
