@@ -1,21 +1,20 @@
 """The entries that others appended, followed before anything is decided on them.
 
-Whoever may write to the database can append an entry that lowers an account. So a
+A login that may write to the database can append an entry that lowers an account. So a
 process follows each new entry: its hash, what its kind does, the gates of a grant and
 the price of a settlement. It begins at its witness's newest line, or some entries
-before the newest one, whichever is older; whoever wrote that line had followed all
+before the newest one, whichever is older; the writer of that line had followed all
 before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpflow.exceptions import LedgerError
 from dpflow.ledger.damage import UNREADABLE, damaged
 from dpflow.ledger.decision.checks import check
-from dpflow.ledger.entry import Entry, JournalError
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow
 from dpflow.ledger.model import keys_followed
 from dpflow.ledger.state import State
@@ -40,7 +39,7 @@ class Trail:
 
     Args:
         storage: Of the ledger.
-        watch: Tells where the witness's newest line is.
+        watch: Says where the witness's newest line is.
     """
 
     def __init__(self, storage: Storage, watch: Watch) -> None:
@@ -58,17 +57,7 @@ class Trail:
         Raises:
             LedgerCorrupt: If a tag is gone.
         """
-        for key in state.asked & self._newest.keys():
-            found, known = state.numbers.get(key, 0), self._newest[key]
-            if found < known:
-                what = f"{key} is as entry {found} left it, and {known} moved it since"
-                raise damaged(what, reading.place)
-
-    def _note(self, entries: Iterable[Entry]) -> None:
-        if len(self._newest) > _REMEMBERED:
-            self._newest.clear()
-        for entry in entries:
-            self._newest.update(dict.fromkeys(entry.rows, entry.number))
+        self._compare(reading, {key: state.numbers.get(key) for key in state.asked})
 
     def follow(self, reading: Reading, *, replaced: bool = False) -> None:
         """Follow what was appended since, within a transaction.
@@ -91,11 +80,10 @@ class Trail:
                 self._at = None
         if self._is_far(head[0]):
             raise TooFar
-        self._follow(reading, MOST)
+        self._follow(reading)
 
     def catch_up(self) -> None:
-        """Follow, page by page, in transactions that keep nobody waiting."""
-        left = True
+        """Follow, page by page, in transactions that hold up no step."""
         with self._storage.read() as reading:
             head = reading.head()[0]
             if self._is_far(head):
@@ -103,14 +91,10 @@ class Trail:
                 self._at = start, reading.hash_of(start)
                 self._epoch = self._watch.epoch
                 self._newest.clear()
-        while left:
+        more = True
+        while more:
             with self._storage.read() as reading:
-                left = self._follow(reading, MOST)
-
-    def _is_far(self, head: int) -> bool:
-        """Say whether to begin anew: after many entries, and after a repair."""
-        at = self._at
-        return at is None or head > at[0] + MOST or self._epoch != self._watch.epoch
+                more = self._follow(reading)
 
     def went_on(self, before: tuple[int, str], entries: Sequence[Entry]) -> None:
         """Note what this process appended itself."""
@@ -118,52 +102,53 @@ class Trail:
             self._at = entries[-1].number, entries[-1].hash
         self._note(entries)
 
-    def _follow(self, reading: Reading, most: int) -> bool:
+    def _is_far(self, head: int) -> bool:
+        """Say whether to begin anew: after many entries, and after a repair."""
+        at = self._at
+        return at is None or head > at[0] + MOST or self._epoch != self._watch.epoch
+
+    def _follow(self, reading: Reading) -> bool:
         """Follow some entries; return whether there are more."""
         assert self._at is not None
-        number, told = self._at
+        number, last_hash = self._at
         # Hashed onto the last one that was followed, which so is the same.
-        entries = [*reading.after(number, number + most, told)]
-        if not entries and reading.head() != self._at:
+        entries = [*reading.after(number, number + MOST, last_hash)]
+        if not entries:
+            if reading.head() == self._at:
+                return False
             what = f"entry {number} is another one than before, or is not there"
             raise damaged(what, reading.place)
-        if not entries:
-            return False
+
+        def needs(state: State) -> Iterator[str]:
+            for entry in entries:
+                yield from keys_followed(state, entry)
+
+        entry = entries[0]
         try:
-            follow_all(reading, entries)
-        except JournalError as error:
-            raise damaged(str(error), reading.place) from error
-        self._at = entries[-1].number, entries[-1].hash
-        self._note(entries)
-        return reading.head()[0] > self._at[0]
-
-
-def follow_all(reading: Reading, entries: Sequence[Entry]) -> None:
-    """Follow entries that come one after another.
-
-    Raises:
-        JournalError: If one does not follow from those before it.
-    """
-
-    def needs(state: State) -> Iterator[str]:
-        for entry in entries:
-            yield from keys_followed(state, entry)
-
-    state = reading.load(needs, before=entries[0].number)
-    for entry in entries:
-        try:
-            check(state, entry)
-            follow(state, entry)
-        except (JournalError, *UNREADABLE) as error:
-            if isinstance(error, LedgerError):
-                raise
+            state = reading.load(needs, before=entry.number)
+            for entry in entries:
+                check(state, entry)
+                follow(state, entry)
+        except UNREADABLE as error:
             what = f"entry {entry.number}: {error}"
-            raise JournalError(what) from error
-    named = {key: entry.number for entry in entries for key in entry.rows}
-    newest = reading.ask("newest", names=[*named], before=entries[-1].number + 1)
-    for key, number in newest:
-        if number != named[key]:
-            what = (
-                f"{key} is as entry {number} left it, and {named[key]} moved it since"
-            )
-            raise JournalError(what)
+            raise damaged(what, reading.place) from error
+        self._note(entries)
+        keys = [*{key for entry in entries for key in entry.rows}]
+        newest = reading.ask("newest", names=keys, before=entry.number + 1)
+        self._compare(reading, dict(newest))
+        self._at = entry.number, entry.hash
+        return reading.head()[0] > entry.number
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        if len(self._newest) > _REMEMBERED:
+            self._newest.clear()
+        for entry in entries:
+            self._newest.update(dict.fromkeys(entry.rows, entry.number))
+
+    def _compare(self, reading: Reading, numbers: Mapping[str, int | None]) -> None:
+        """Compare the newest tags of keys with the entries that were followed."""
+        for key in numbers.keys() & self._newest.keys():
+            tagged, followed = numbers[key] or 0, self._newest[key]
+            if tagged < followed:
+                what = f"{key} is as entry {tagged} left it, and {followed} came since"
+                raise damaged(what, reading.place)
