@@ -274,4 +274,4 @@ def test_what_may_not_be_read_is_told_with_what_to_do(place: Path, end: str) -> 
     status, _, stderr = json.loads(lines[0])
     assert status == 1
     assert "Permission denied" in stderr
-    assert "Ask who owns it" in stderr
+    assert "ask its owner" in stderr

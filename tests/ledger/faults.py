@@ -66,8 +66,8 @@ class FaultyPostgres(PostgresStorage):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        opened, session = self._session.open, vars(self._session)
-        session["open"] = lambda: _FaultySession(opened(), self)
+        opened, server = self.server.open, vars(self.server)
+        server["open"] = lambda: _FaultySession(opened(), self)
         self.quiet()
 
     def quiet(self) -> None:

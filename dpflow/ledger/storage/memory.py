@@ -79,22 +79,19 @@ class Memory(Storage):
         """Return a new owner of charges."""
         return Liveness()
 
-    def _writing(self) -> AbstractContextManager[SqliteTables]:
-        return self._transaction("COMMIT")
-
     def read(self) -> AbstractContextManager[SqliteTables]:
-        """Run a block that reads one consistent state; what it wrote would go."""
-        return self._transaction("ROLLBACK")
+        """Run a block that reads one consistent state."""
+        return self._writing()
 
     @contextmanager
-    def _transaction(self, end: str) -> Iterator[SqliteTables]:
+    def _writing(self) -> Iterator[SqliteTables]:
         connection = self.connection
         with self._alone():
             connection.rollback()  # an interrupt kept the turn before from its end
             try:
                 connection.execute("BEGIN")
                 yield SqliteTables(connection, self.place, self.opened)
-                connection.execute(end)
+                connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise damaged(str(error), self.place) from error
             finally:

@@ -20,12 +20,7 @@ from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, JournalError, entry_of
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import VERSION, Identity, unusable
-from dpflow.ledger.storage.postgres_connection import (
-    Connection,
-    Server,
-    Session,
-    sql_of,
-)
+from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
@@ -59,7 +54,7 @@ class PostgresStorage(Storage):
     ) -> None:
         self.server = Server(url, lock_seconds=lock_seconds)
         super().__init__(self.server.place, lock_seconds, read_only=read_only)
-        self._session = Session(self.server)
+        self._url = url
         #: What this process saw and wrote, which says what to load in the first trip.
         self.newest = State(whole=True)
 
@@ -99,7 +94,7 @@ class PostgresStorage(Storage):
 
     def owners(self) -> SessionOwners:
         """Return an owner of charges, which is seen by its lock in the database."""
-        return SessionOwners(self.server)
+        return SessionOwners(Server(self._url, lock_seconds=self._lock_seconds))
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.
@@ -108,12 +103,12 @@ class PostgresStorage(Storage):
             LedgerUnavailable: If another thread was in a transaction for too long.
         """
         with self._alone():
-            self._session.drop()
+            self.server.drop()
 
     @contextmanager
     def _transaction(self, begin: tuple[str, str]) -> Iterator[PostgresTables]:
         with self._alone():
-            connection = self._session.open()
+            connection = self.server.open()
             try:
                 with connection.pipeline() as pipeline:
                     tables = PostgresTables(self, connection, pipeline, begin)

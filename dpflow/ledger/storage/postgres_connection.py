@@ -102,7 +102,9 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 class Server:
-    """Where the ledger's server is, and how to reach it.
+    """A session of the ledger's server.
+
+    One thread at a time uses its connection, and never across a fork.
 
     Args:
         url: `postgresql://user:password@host:port/database?options`.
@@ -137,6 +139,32 @@ class Server:
         self.lock_seconds = lock_seconds
         self.place = _shown(options)
         self.login: str | None = None
+        self._connection: Connection | None = None
+        self._pid = os.getpid()
+        _servers.add(self)
+
+    def open(self) -> Connection:
+        """Return the connection; a new one if it was not left idle, or has ended."""
+        self.leave_to_parent()
+        if self._connection is None or _is_stale(self._connection):
+            self.drop()
+            self._connection = self.connect()
+        return self._connection
+
+    def drop(self) -> None:
+        """Close the connection, if there is one."""
+        self.leave_to_parent()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, give up the parent's connection."""
+        if self._pid != os.getpid():
+            connection, self._connection = self._connection, None
+            self._pid = os.getpid()
+            if connection is not None:
+                _abandon(connection)
 
     def connect(self) -> Connection:
         """Open a connection and check that the server keeps what it acknowledges.
@@ -242,50 +270,13 @@ def _shown(options: Mapping[str, Any]) -> str:
     return f"postgresql://{user}{host}{f':{port}' if port else ''}/{database}"
 
 
-class Session:
-    """A connection that one thread at a time uses, and never across a fork.
-
-    Args:
-        server: Where it leads.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._connection: Connection | None = None
-        self._pid = os.getpid()
-        _sessions.add(self)
-
-    def open(self) -> Connection:
-        """Return the connection; a new one if it was not left idle, or has ended."""
-        self.leave_to_parent()
-        if self._connection is None or _is_stale(self._connection):
-            self.drop()
-            self._connection = self._server.connect()
-        return self._connection
-
-    def drop(self) -> None:
-        """Close the connection, if there is one."""
-        self.leave_to_parent()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child, give up the parent's connection."""
-        if self._pid != os.getpid():
-            connection, self._connection = self._connection, None
-            self._pid = os.getpid()
-            if connection is not None:
-                _abandon(connection)
-
-
-#: All that may be open when this process forks.
-_sessions: WeakSet[Session] = WeakSet()
+#: All that may have a connection when this process forks.
+_servers: WeakSet[Server] = WeakSet()
 
 
 def _leave_all_to_parent() -> None:
-    for session in list(_sessions):
-        session.leave_to_parent()
+    for server in list(_servers):
+        server.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -16,12 +16,7 @@ import psycopg
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.storage.owners import THREAD_SECONDS, Liveness, names_here
-from dpflow.ledger.storage.postgres_connection import (
-    Connection,
-    Server,
-    Session,
-    sql_of,
-)
+from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.locks import Lock
 
 
@@ -29,13 +24,12 @@ class SessionOwners(Liveness):
     """The owners of one ledger, as locks in its database.
 
     Args:
-        server: Where the ledger is.
+        server: Of the ledger, in a session of its own.
     """
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
-        self._session = Session(server)
         # A server that does not answer holds up no other ledger's owners.
         self._lock = Lock()
         #: The connection in which the lock of the name was taken.
@@ -52,12 +46,12 @@ class SessionOwners(Liveness):
 
     def _give_up(self) -> None:
         super()._give_up()
-        self._session.drop()
+        self._server.drop()
 
     def _ask(self, question: str | None = None, key: int = 0) -> list[Any]:
         """Ask in a session that has the lock of this process's name, if it has one."""
         try:
-            connection = self._session.open()
+            connection = self._server.open()
             if connection is not self._holder and self._name in names_here:
                 # Shared, so that a session that the server has not given up is no
                 # obstacle.
@@ -67,7 +61,7 @@ class SessionOwners(Liveness):
                 return []
             return connection.execute(sql_of()[question], {"key": key}).fetchall()
         except psycopg.Error as error:
-            self._session.drop()
+            self._server.drop()
             if isinstance(error, psycopg.errors.LockNotAvailable):
                 raise self._name_taken() from None
             raise self._server.translated(error) from None

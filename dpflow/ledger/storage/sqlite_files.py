@@ -18,7 +18,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.damage import damaged
-from dpflow.ledger.storage.base import unusable
+from dpflow.ledger.storage.base import busy, unusable
 from dpflow.ledger.storage.file_systems import check_place
 
 _SPACE_BYTES = 16 * 2**20
@@ -225,23 +225,16 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     """
     text, operational = str(error), isinstance(error, sqlite3.OperationalError)
     if isinstance(error, OSError):
-        advice = "See to its file system (space, rights, locks), and try again."
-        if isinstance(error, PermissionError):
-            advice = (
-                f"Ask who owns it for the right to read {path.name}*, or to write that "
-                "and its folder if steps are to be charged."
-            )
-        msg = f"the ledger {path} cannot be used: {error.strerror or text}. {advice}"
+        msg = (
+            f"the ledger {path} cannot be used: {error.strerror or text}. See to its "
+            "file system (space, locks) and try again; or ask its owner for the "
+            f"right to read {path.name}*, and to write that and its folder."
+        )
         return LedgerUnavailable(msg, ledger=str(path))
     if waited > _LOCK_SECONDS and operational and "lock" in text:
         # This process has dpflow's lock, and SQLite does not get its own.
-        msg = (
-            f"the ledger {path} cannot be used: {text}; waited {waited:.0f} s. "
-            "Another program has locked it, or the system gives no locks (ENOLCK). The "
-            f"step did not run; end that program (`fuser {path}` names it) or put the "
-            "ledger on a local file system, and try again."
-        )
-        return LedgerUnavailable(msg, ledger=str(path), waited=waited)
+        advice = f" (`fuser {path}` names it; or the system gives no locks: {text})"
+        return busy(str(path), "program", waited, advice)
     damages = ("no such table", "malformed JSON")
     if (operational or "readonly" in text) and not text.startswith(damages):
         return unusable(text, str(path))

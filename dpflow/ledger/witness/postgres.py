@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
-from dpflow.ledger.storage.postgres_connection import (
-    Connection,
-    Server,
-    Session,
-    sql_of,
-)
+from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.sql import named_statements
 from dpflow.ledger.witness.base import Stored, Witness
 from dpflow.ledger.witness.lines import KEPT, Line, compacted
@@ -61,7 +56,6 @@ class PostgresWitness(Witness):
         self._ledger: Server | None = None
         if ledger_url is not None:
             self._ledger = Server(ledger_url, lock_seconds=_LOCK_SECONDS)
-        self._session = Session(self._server)
         #: From which number on compaction is due.
         self._due = 0
 
@@ -168,11 +162,11 @@ class PostgresWitness(Witness):
     def _connected(self) -> Iterator[Connection]:
         """Give the connection to a block; after an error it is never used again."""
         try:
-            connection = self._session.open()
+            connection = self._server.open()
             self._check_place(connection)
             yield connection
         except BaseException as error:
-            self._session.drop()
+            self._server.drop()
             if isinstance(error, psycopg.errors.UndefinedTable):
                 raise FileNotFoundError from None
             if isinstance(error, psycopg.Error):

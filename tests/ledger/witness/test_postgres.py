@@ -142,7 +142,7 @@ def test_a_server_that_may_lose_commits_is_refused(
         lambda: watch.claim("shop"),
         lambda: watch.enrol(1, [], anew=True),
     ):
-        connection = witness_of(ledger)._session._connection  # type: ignore[attr-defined]
+        connection = witness_of(ledger)._server._connection  # type: ignore[attr-defined]
         connection.execute("SET synchronous_commit = off")
         with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
             call()
@@ -176,7 +176,7 @@ def test_a_session_that_the_server_ended_is_made_anew(
     """At the next step; a restart of the server is no accident of the ledger's."""
     ledger = made_at(database, tmp_path)
     granted(ledger)
-    connection = witness_of(ledger)._session._connection  # type: ignore[attr-defined]
+    connection = witness_of(ledger)._server._connection  # type: ignore[attr-defined]
     server().run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
     granted(ledger)
 

@@ -285,7 +285,7 @@ def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
 
     def fail(sql: str) -> None:
         if sql == "COMMIT":
-            storage._session._connection.pgconn.exec_(b"SELECT 1 / 0")
+            storage.server._connection.pgconn.exec_(b"SELECT 1 / 0")
 
     made = request(ledger, "0.1")
     storage.before = fail

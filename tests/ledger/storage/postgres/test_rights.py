@@ -296,7 +296,7 @@ def test_a_reader_that_takes_a_workers_name_is_told_of(roles: dict[str, str]) ->
     server = PostgresStorage(roles["worker"], lock_seconds=0.2).server
     owners = SessionOwners(server)
     key = int.from_bytes(bytes.fromhex(owners.mine())[:8], signed=True)
-    owners._session.drop()
+    owners._server.drop()
     with psycopg.connect(roles["reader"]) as session:
         session.execute(LOCK_OF_A_NAME.format(shared="").encode(), [key])
         with pytest.raises(LedgerUnavailable, match="the name of this process"):

@@ -107,7 +107,7 @@ def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(
     child = Child(hold)
     assert child.line() == "held"
     database.before = begun.append
-    with pytest.raises(LedgerUnavailable, match=r"fuser .*try again") as error:
+    with pytest.raises(LedgerUnavailable, match=r"try again .*fuser") as error:
         ledger.reserve(asked)
     assert begun.count("BEGIN IMMEDIATE") == 1
     assert error.value.details["waited"] >= 0.8
