@@ -23,7 +23,7 @@ from dpflow.exceptions import (
     ContributionsError,
     PublicContributionsError,
 )
-from dpflow.guard.charge import inherited_execution
+from dpflow.guard.bodies import current_body
 from dpflow.rounding import Number, exact, number_text
 
 Frame = TypeVar("Frame")
@@ -131,7 +131,7 @@ class Contributions:
 
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
-        object.__setattr__(self, "_declared", inherited_execution() is None)
+        object.__setattr__(self, "_declared", current_body() is None)
         for each in ("unit", "by", "order_by"):
             names = getattr(self, each)
             if not isinstance(names, tuple):
@@ -298,7 +298,7 @@ def _check_relation(given: Relation) -> None:
 
     A thread of a body counts as the body: its rows are of the step's data.
     """
-    execution = inherited_execution()
+    execution = current_body()
     if execution is None:
         return
     relations = {policy.relation for policy in execution.request.policies}

@@ -11,35 +11,26 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.exceptions import (
-    BudgetRefused,
     DpflowError,
     PublicError,
     ReleaseError,
     public_name,
     require,
 )
-from dpflow.guard.call_frames import suspends
+from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import is_public, shown
 from dpflow.guard.request import Place, ask
-from dpflow.guard.reserving import (
-    Home,
-    areserve,
-    home,
-    inherited,
-    owed,
-    reserve,
-    running,
-)
+from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
@@ -50,14 +41,16 @@ from dpflow.rounding import Number
 
 logger = logging.getLogger("dpflow")
 
+_IN_FULL = "was charged in full"
+
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
     """A granted execution of a step's body.
 
     Attributes:
-        cost: The worst case that is reserved.
-        error: What the outside may see of the error that ended the body, if one did.
+        value: Output of the body.
+        error: Public form of the error that ended the body, if one did.
         error_type: Name of that error's type.
         ended: Whether the body has ended.
         reported: The sub-steps that ran, or the cell of the output; None: all of it.
@@ -67,11 +60,12 @@ class Execution:
 
     project: Project
     request: Request
+    place: Place = field(default_factory=Place)
+    value: Any = field(default=None, repr=False)
     error: BaseException | None = None
     error_type: str = ""
     ended: bool = False
     reported: int | str | None = None
-    place: Place = field(default_factory=Place)
     home: Home | None = None
     _draw: OneDraw = field(default_factory=OneDraw, repr=False)
     _process: int = field(default_factory=os.getpid, repr=False)
@@ -81,15 +75,7 @@ class Execution:
         """The worst case that is reserved."""
         return self.request.cost
 
-    @property
-    def redact(self) -> bool:
-        """Whether the text of the body's errors is withheld."""
-        return any(policy.errors == "redact" for policy in self.request.policies)
-
-    @property
-    def noise(self) -> str:
-        """Who drew the noise, for the journal."""
-        return self._draw.by
+    # Noise
 
     def release(
         self,
@@ -108,7 +94,6 @@ class Execution:
         """
         if within is None and until is None:
             with self._draw.lock, self.drawing():
-                self.check_may_draw("release()")
                 self._check_undrawn("release()")
                 noisy = mechanism.draw(self.cost, value)
                 self._draw.take()
@@ -122,11 +107,11 @@ class Execution:
         self.report(draws)
         return noisy
 
-    def claim_draw(self, asked_by: str, by: str = "", *, draws: bool = True) -> None:
+    def claim_draw(self, caller: str, by: str = "", *, draws: bool = True) -> None:
         """Take the one draw, or the one loop, that the cost pays for.
 
         Args:
-            asked_by: The call that takes it, for the message.
+            caller: The call that takes it, for the message.
             by: Who draws, if not OpenDP.
             draws: Whether the call draws; the sub-steps of a loop do.
 
@@ -135,56 +120,55 @@ class Execution:
                 declared that its body draws it.
         """
         with self._draw.lock:
-            if draws:
-                self.check_may_draw(asked_by)
-            self._check_undrawn(asked_by)
+            self._check_undrawn(caller, draws=draws)
             self._draw.take(by)
 
     def drawing(self) -> contextlib.AbstractContextManager[None]:
         """Draw this step's noise within a block: by OpenDP, or as its test says."""
         return drawing(self._draw.stream)
 
-    def check_may_draw(self, asked_by: str) -> None:
-        """Refuse a draw in a step whose author said that its body draws.
+    def check_draws(self, caller: str) -> None:
+        """Refuse a draw in a forked child, or where the body draws by itself.
 
         Raises:
             ReleaseError: If so.
         """
+        self._check_process(caller)
         require(
-            self.noise != OWN,
-            f"{asked_by} draws the noise of step {self.request.step!r}, which says "
+            self._draw.by != OWN,
+            f"{caller} draws the noise of step {self.request.step!r}, which says "
             'noise="own": that its body draws it. Take one of the two away.',
             PublicError,
         )
 
-    def check_process(self, asked_by: str) -> None:
-        """Refuse what a forked child's copy of this would do a second time.
-
-        Raises:
-            ReleaseError: In another process than the one that reserved.
-        """
+    def _check_process(self, caller: str) -> None:
+        """Refuse what a forked child's copy of this would do a second time."""
         require(
             self._process == os.getpid(),
-            f"{asked_by} was called in a process that the body of step "
+            f"{caller} was called in a process that the body of step "
             f"{self.request.step!r} forked, and its charge pays once. Send the "
             "numbers back, and release them in the body.",
             PublicError,
         )
 
-    def _check_undrawn(self, asked_by: str) -> None:
-        self.check_process(asked_by)
+    def _check_undrawn(self, caller: str, *, draws: bool = True) -> None:
+        if draws:
+            self.check_draws(caller)
+        self._check_process(caller)
         require(
             not self.ended,
-            f"{asked_by} was called after step {self.request.step!r} had ended and its "
+            f"{caller} was called after step {self.request.step!r} had ended and its "
             "charge was posted. Call it inside the body or block.",
             PublicError,
         )
         require(
             not self._draw.taken,
-            f"step {self.request.step!r} drew noise twice (now by {asked_by}), but its "
+            f"step {self.request.step!r} drew noise twice (now by {caller}), but its "
             "cost covers one draw. Release one vector, or make two steps of it.",
             PublicError,
         )
+
+    # Outcome
 
     def report(self, outcome: int | str) -> None:
         """Say how the step came out, so that only this is charged.
@@ -198,7 +182,7 @@ class Execution:
                 that is the same whatever comes out.
             InvalidCost: If its cost knows no such outcome.
         """
-        self.check_process("report()")
+        self._check_process("report()")
         step, cost = self.request.step, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
         require(
@@ -215,31 +199,32 @@ class Execution:
         cost.realised(outcome)
         self.reported = outcome
 
-    def _report_cell(self, cell: CellLike, value: Any) -> str | None:
-        """Report the cell of what the body returned, or say why there is none.
+    def _report_cell(self, cell: CellLike) -> str | None:
+        """Report the cell of the output, or return why there is none.
 
         Without one, or if the body reported another one, the charge is in full.
         """
         reported, self.reported = self.reported, None
+        why = "contradicts its cost or what its body reported"
         try:
-            outcome = cell(value)
+            outcome = cell(self.value)
             is_known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
+            if is_known and reported in (None, outcome):
+                self.reported = outcome
+                return None
         # Its text may quote the output, which need not be released yet.
         except Exception as error:  # noqa: BLE001
             why = f"gave no cell of its cost ({public_name(type(error))})"
-            return f"its cell function {why}; it is charged in full"
-        if is_known and reported in (None, outcome):
-            self.reported = outcome
-            return None
-        why = "contradicts its cost or what its body reported"
         return f"its cell function {why}; it is charged in full"
+
+    # Body and end
 
     @contextmanager
     def charged(self, frame: FrameType | None) -> Iterator[None]:
-        """Run the body in this block; what ends it is kept in `error`, not raised.
+        """Run the body in this block; its error is kept in `error`, not raised.
 
         Raised here it would carry the original, private text along as its context.
-        Call `settle` after the block, or `fail` if there is an error.
+        Call `end` after the block.
 
         Args:
             frame: Whose calls may draw this step's noise by `release`.
@@ -247,23 +232,19 @@ class Execution:
         self.home = home()
         token = None
         try:
-            if not suspends(frame):
-                token = inherited.set((*inherited.get(), self))
-            try:
-                running.hold(frame, self)
-                yield
-            finally:
-                running.drop(frame, self)
+            token = begin_body(frame, self)
+            yield
+            check_output(self.request.step, self.value)
             self._check_drawn()
         # Timeouts, cancellation and termination are no Exceptions.
         except BaseException as error:  # noqa: BLE001 (an error is an output too)
+            # A traceback shows the values of a frame.
+            self.value = None
             self.error_type = public_name(type(error))
             self.error = self._shown(error)
         finally:
             self.ended = True
-            if token is not None:
-                with suppress(ValueError):
-                    inherited.reset(token)
+            end_body(frame, self, token)
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
@@ -271,7 +252,7 @@ class Execution:
         call = "person_sum(people)" if by_people else "release(value)"
         drawn_here = by_people or mechanism.has_sampler(self.cost)
         require(
-            self.noise != SELF_DECLARED or not drawn_here,
+            self._draw.by != SELF_DECLARED or not drawn_here,
             f"step {self.request.step!r} ended without {call}, so the noise of its "
             f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
             f'kept. Return {call}, or say noise="own" where the step is declared if '
@@ -279,56 +260,59 @@ class Execution:
             PublicError,
         )
 
-    def fail(self) -> NoReturn:
-        """Charge a body that raised in full and raise what the outside may see."""
-        self._post("failed", None, {"error_type": self.error_type})
-        error = self.error or RuntimeError("the body ended without value and error")
-        behind = error.__context__
-        try:
-            raise error
-        finally:
-            # In `spend`, Python has just put the original there.
-            if self.redact:
-                error.__context__ = behind
-
-    def settle(self, value: Any, cell: CellLike | None = None) -> Any:
-        """Post the charge, by the cell that a function of the value names, if any.
-
-        A value that cannot be stored is told and not replayed; a ledger that does not
-        answer is told, and the charge stays held in full.
-
-        Returns:
-            The value as a replay gives it.
-        """
-        text: str | None = None
-        refused, kept = None, value
-        if self.request.release_key is not None:
-            try:
-                text = encode(value)
-                kept = decode(text)
-            except ReleaseError as error:
-                text, refused = None, error
-        no_cell = None if cell is None else self._report_cell(cell, value)
-        self._post("completed", text, {"noise": self.noise})
-        if no_cell is not None:
-            self._warn(no_cell)
-        if refused is not None:
-            self._warn(f"its release cannot be replayed: {refused.message}")
-        return kept
-
     def _shown(self, error: BaseException) -> BaseException:
-        """Return what the outside may see of an error of the body."""
-        if self.redact:
-            datasets = ", ".join(policy.dataset for policy in self.request.policies)
+        """Return the public form of an error of the body."""
+        if self._redacts:
+            datasets = ", ".join(self.request.datasets)
             error = shown(error, step=self.request.step, dataset=datasets)
         if is_public(error) and _IN_FULL not in error.message:
             error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
             error.args = (error.message,)
         return error
 
+    @property
+    def _redacts(self) -> bool:
+        return any(policy.errors == "redact" for policy in self.request.policies)
+
+    def end(self, cell: CellLike | None = None) -> Any:
+        """Post the charge, in full where the body raised, and return the output.
+
+        A value that cannot be stored is not replayed, with a warning. If the ledger
+        does not answer, the charge stays held in full, with a warning.
+
+        Args:
+            cell: Names the cell of the output.
+
+        Returns:
+            The value as a replay gives it.
+        """
+        if (error := self.error) is not None:
+            self._post("failed", None, {"error_type": self.error_type})
+            behind = error.__context__
+            try:
+                raise error
+            finally:
+                # In `spend`, Python has just put the original there.
+                if self._redacts:
+                    error.__context__ = behind
+        text, refused, kept = None, None, self.value
+        if self.request.release_key is not None:
+            try:
+                text = encode(self.value)
+                kept = decode(text)
+            except ReleaseError as unstorable:
+                text, refused = None, unstorable
+        no_cell = None if cell is None else self._report_cell(cell)
+        self._post("completed", text, {"noise": self._draw.by})
+        if no_cell is not None:
+            self._warn(no_cell)
+        if refused is not None:
+            self._warn(f"its release cannot be replayed: {refused.message}")
+        return kept
+
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
-        self.check_process("the settlement")
-        project, reservation = self.project, self.request.reservation
+        self._check_process("the settlement")
+        unsettled, reservation = self.project.unsettled, self.request.reservation
         # An error is an output of its own: it may have come from any sub-step.
         settlement: dict[str, Any] = {
             "outcome": outcome,
@@ -337,15 +321,15 @@ class Execution:
             "value": text,
         }
         try:
-            digest = project.ledger.settle(reservation, **settlement)
+            digest = self.project.ledger.settle(reservation, **settlement)
         except BaseException as error:
-            # Nobody else can: who asks for its key would wait for this process to end.
-            project.unsettled.add(reservation, **settlement)
+            # Otherwise requests of its key would wait for the end of this process.
+            unsettled.add(reservation, **settlement)
             if not isinstance(error, DpflowError):
                 raise
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
-            project.unsettled.running.discard(reservation)
+            unsettled.running.discard(reservation)
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
     def _warn(self, text: str) -> None:
@@ -354,23 +338,20 @@ class Execution:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-_IN_FULL = "was charged in full"
-
-
-def current_execution(asked_by: str) -> Execution:
+def current_execution(caller: str) -> Execution:
     """Return the innermost execution whose body or block has made this call.
 
     Args:
-        asked_by: What needs it, for the message.
+        caller: The call that needs it, for the message.
 
     Raises:
         ReleaseError: Outside the body of a DP step.
     """
-    execution: Execution | None = running.nearest()
+    execution: Execution | None = next(calling_bodies(), None)
     if execution is not None:
         return execution
     msg = (
-        f"{asked_by} was called outside the body of a DP step, so nothing pays for "
+        f"{caller} was called outside the body of a DP step, so nothing pays for "
         "it. Call it in a function under @dp_task or @guarded, in the same thread and "
         "task, or inside spend(...). What a block hands on to threads, tasks or the "
         "caller of a generator is `charge.release`, of `with spend(...) as charge`."
@@ -412,11 +393,6 @@ def release(
     return execution.release(value, within=within, until=until, confidence=confidence)
 
 
-def inherited_execution() -> Execution | None:
-    """Return the execution that this context comes from, to check; not to draw."""
-    return running.nearest() or next(reversed(inherited.get()), None)
-
-
 def run(
     step: Step,
     body: Callable[..., Any],
@@ -427,20 +403,13 @@ def run(
     """Run a step's body under the guard, or replay its release."""
     project, request = ask(step, args, kwargs, place)
     with owed(project, request):
-        with telling_refusals(place, request):
-            answer = reserve(project, request, own=step.noise == OWN)
+        answer = reserve(project, request, place, noise=step.noise)
         if isinstance(answer, Replayed):
             return _replayed(request, answer, place)
         execution = granted(project, request, answer, place, noise=step.noise)
-        value: Any = None
         with execution.charged(inspect.currentframe()):
-            value = body(*args, **kwargs)
-            check_output(step.name, value)
-        if execution.error is not None:
-            # A traceback shows what a frame holds.
-            value = None
-            execution.fail()
-        return execution.settle(value, step.cell)
+            execution.value = body(*args, **kwargs)
+        return execution.end(step.cell)
 
 
 async def arun(
@@ -456,29 +425,13 @@ async def arun(
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
     project, request = ask(step, args, kwargs, place)
-    with telling_refusals(place, request):
-        answer = await areserve(project, request, own=step.noise == OWN)
+    answer = await areserve(project, request, place, noise=step.noise)
     if isinstance(answer, Replayed):
         return _replayed(request, answer, place)
     execution = granted(project, request, answer, place, noise=step.noise)
-    value: Any = None
     with execution.charged(inspect.currentframe()):
-        value = await body(*args, **kwargs)
-        check_output(step.name, value)
-    if execution.error is not None:
-        value = None
-        execution.fail()
-    return execution.settle(value, step.cell)
-
-
-@contextmanager
-def telling_refusals(place: Place, request: Request) -> Iterator[None]:
-    """Report a refusal of this block to the place's listener."""
-    try:
-        yield
-    except BudgetRefused as refusal:
-        place.tell_refusal(refusal, request)
-        raise
+        execution.value = await body(*args, **kwargs)
+    return execution.end(step.cell)
 
 
 def granted(

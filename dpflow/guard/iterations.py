@@ -106,8 +106,7 @@ class SubStep:
         Raises:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
-        self._execution.check_process(what)
-        self._execution.check_may_draw(what)
+        self._execution.check_draws(what)
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         over = f"{what} was called after {name} was over; call it inside the loop"
         require(not self._over and not self._execution.ended, over, PublicError)

@@ -15,11 +15,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import require
-from dpflow.guard.call_frames import entering_frame
-from dpflow.guard.charge import Execution, arun, granted, run, telling_refusals
+from dpflow.guard.bodies import check_outside, entering_frame
+from dpflow.guard.charge import Execution, arun, granted, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.request import ask, checked_flow, current_place
-from dpflow.guard.reserving import check_outside, reserve
+from dpflow.guard.reserving import reserve
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -29,8 +29,7 @@ from dpflow.guard.step import (
     checked_text,
     define_step,
 )
-from dpflow.ledger.records import Replayed
-from dpflow.noise.sources import OWN
+from dpflow.ledger.records import Granted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,14 +161,10 @@ def spend(
     )
     place = current_place(checked_flow(flow))
     project, request = ask(defined, (), {}, place)
-    with telling_refusals(place, request):
-        answer = reserve(project, request, own=noise == OWN)
-    if isinstance(answer, Replayed):
-        msg = "a block has no release key, so the ledger cannot have replayed it"
-        raise TypeError(msg)
-    execution = granted(project, request, answer, place, noise=noise)
+    answer = reserve(project, request, place, noise=noise)
+    # A block has no release key, so that nothing is replayed.
+    granting = cast("Granted", answer)
+    execution = granted(project, request, granting, place, noise=noise)
     with execution.charged(entering_frame()):
         yield execution
-    if execution.error is not None:
-        execution.fail()
-    execution.settle(None)
+    execution.end()

@@ -25,9 +25,9 @@ from dpflow.exceptions import (
     UnsupportedCost,
     require,
 )
+from dpflow.guard.bodies import refuse_inside
 from dpflow.guard.person_budgets import check_person_budgets
 from dpflow.guard.project import Project, project_of_step
-from dpflow.guard.reserving import refuse_inside
 from dpflow.guard.step import Step, StepCall, checked_text, returned_type
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode

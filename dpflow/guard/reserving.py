@@ -1,108 +1,34 @@
-"""Asking the ledger for a step until it answers, and whose bodies ask.
+"""Asking the ledger for a step until it answers.
 
-Another execution may be making the same release: it is waited for, and then replayed.
-A step that the body of another one asks for is made by code that has read private data:
-what it says of itself, and what it is told, may be that data.
+Another execution may be making the same release: its end is awaited, and the release
+replayed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
 
 from dpflow.exceptions import (
-    ConfigurationError,
+    BudgetRefused,
     DpflowError,
     LedgerUnavailable,
-    PublicError,
     public_name,
 )
-from dpflow.guard.call_frames import Held
 from dpflow.guard.project import Project
+from dpflow.guard.request import Place
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.sources import is_replaced
+from dpflow.noise.sources import OWN, is_replaced
 
 logger = logging.getLogger("dpflow")
 
-#: A thread, and the task of its event loop if there is one.
-Home = tuple[threading.Thread, object]
 _CLAIM_SECONDS = 3600.0
 _POLL_SECONDS = 0.1
-
-
-#: The executions whose bodies run, held by the frames that run them.
-running: Held[Any] = Held()
-#: Those that this context comes from, outermost first: threads and tasks that a body
-#: starts inherit it. In the body's own, its frame tells.
-inherited: ContextVar[tuple[Any, ...]] = ContextVar("dpflow_around", default=())
-
-
-def home() -> Home:
-    """Return the thread and the task that make this call."""
-    try:
-        task: object = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return threading.current_thread(), task
-
-
-def _bodies_around() -> Iterator[Any]:
-    """Yield the bodies that this call comes from, innermost first."""
-    yield from running.around()
-    if before := inherited.get():
-        here = home()
-        yield from (body for body in reversed(before) if body.home != here)
-
-
-def current_body() -> Request | None:
-    """Return the request of the nearest body that this call comes from, if any.
-
-    Threads and tasks that copied the body's context count; plain threads and other
-    processes do not.
-    """
-    return next((body.request for body in _bodies_around()), None)
-
-
-def refuse_inside() -> None:
-    """Refuse a step inside the body of another one.
-
-    Raises:
-        PublicError: In the body of a step. The error names the outer step only, for
-            the inner step's name could be made of private data.
-    """
-    if (outer := current_body()) is not None:
-        msg = (
-            f"the body of DP step {outer.step!r} called another DP step, which was "
-            "refused and not charged. A body has read private data, and a second step "
-            "would show it by its name, cost or error. Call the two steps one after "
-            "another, and pass the released value from one to the other."
-        )
-        raise PublicError(msg)
-
-
-def check_outside(what: str) -> None:
-    """Refuse what is to be declared where no private data has been read.
-
-    Args:
-        what: The declaration, for the message.
-
-    Raises:
-        ConfigurationError: Within the body of a step.
-    """
-    if (outer := current_body()) is not None:
-        msg = (
-            f"{what} was called inside the body of DP step {outer.step!r}, where names "
-            "could be made of private data, and the ledger and Prefect would show "
-            "them. Define it outside, such as at the top of a module, and call it there"
-        )
-        raise ConfigurationError(msg)
 
 
 @contextmanager
@@ -134,9 +60,9 @@ def _owe(project: Project, request: Request, error: BaseException) -> None:
 
 
 def _prepare(project: Project, request: Request) -> None:
-    """Have what `release` needs, so that no charged body fails for the lack of it.
+    """Load the library of `release`, so that no charged body fails without it.
 
-    A release that is kept is replayed without: to load it takes long.
+    A release that is kept is replayed without: loading takes long.
 
     Raises:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
@@ -151,46 +77,74 @@ def _prepare(project: Project, request: Request) -> None:
         mechanism.load()
 
 
-def reserve(project: Project, request: Request, *, own: bool) -> Granted | Replayed:
+def reserve(
+    project: Project, request: Request, place: Place, *, noise: str
+) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
     Args:
         project: The project that is charged.
         request: The question to the ledger.
-        own: Whether the step's body draws the declared noise.
+        place: Its listener hears of a refusal.
+        noise: Who draws the declared noise: the step's body, if "own".
 
     Raises:
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
-    if not own and mechanism.has_sampler(request.cost):
-        _prepare(project, request)
-    since = time.monotonic()
-    project.unsettled.soon()
-    while isinstance(answer := _answer(project, request), Busy):
-        if not project.unsettled.settle(answer.reservation):
-            _check_patience(request, since)
-            time.sleep(_POLL_SECONDS)
-    return _warned(request, answer)
+    with _reserving(project, request, place) as check_patience:
+        if noise != OWN and mechanism.has_sampler(request.cost):
+            _prepare(project, request)
+        while isinstance(answer := _answer(project, request), Busy):
+            if not project.unsettled.settle(answer.reservation):
+                check_patience()
+                time.sleep(_POLL_SECONDS)
+        return _warned(request, answer)
 
 
 async def areserve(
-    project: Project, request: Request, *, own: bool
+    project: Project, request: Request, place: Place, *, noise: str
 ) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on."""
-    if not own and mechanism.has_sampler(request.cost):
-        if mechanism.is_imported():
-            _prepare(project, request)
-        else:
-            await asyncio.to_thread(_prepare, project, request)
+    with _reserving(project, request, place) as check_patience:
+        if noise != OWN and mechanism.has_sampler(request.cost):
+            if mechanism.is_imported():
+                _prepare(project, request)
+            else:
+                await asyncio.to_thread(_prepare, project, request)
+        while isinstance(answer := await _answer_in_thread(project, request), Busy):
+            late = project.unsettled.settle
+            if not await asyncio.to_thread(late, answer.reservation):
+                check_patience()
+                await asyncio.sleep(_POLL_SECONDS)
+        return _warned(request, answer)
+
+
+@contextmanager
+def _reserving(
+    project: Project, request: Request, place: Place
+) -> Iterator[Callable[[], None]]:
+    """Tell a refusal of this block to the listener, and bound its wait for a release.
+
+    Yields:
+        A function that raises once another run has made the release for too long.
+    """
     since = time.monotonic()
+
+    def check_patience() -> None:
+        if time.monotonic() - since > _CLAIM_SECONDS:
+            msg = (
+                f"another run has been making the release of step {request.step!r} for "
+                f"{_CLAIM_SECONDS:g} s. Try again when it has ended."
+            )
+            raise LedgerUnavailable(msg)
+
     project.unsettled.soon()
-    while isinstance(answer := await _answer_in_thread(project, request), Busy):
-        late = project.unsettled.settle
-        if not await asyncio.to_thread(late, answer.reservation):
-            _check_patience(request, since)
-            await asyncio.sleep(_POLL_SECONDS)
-    return _warned(request, answer)
+    try:
+        yield check_patience
+    except BudgetRefused as refusal:
+        place.tell_refusal(refusal, request)
+        raise
 
 
 def _answer(project: Project, request: Request) -> Answer:
@@ -205,28 +159,24 @@ def _answer(project: Project, request: Request) -> Answer:
 
 
 async def _answer_in_thread(project: Project, request: Request) -> Answer:
-    """Ask in a thread, whose answer is given back if this task is cancelled."""
-    lock, answers, left = threading.Lock(), list[Answer](), threading.Event()
+    """Ask in a thread; a grant that comes after this task was cancelled is voided."""
+    answer: Future[Answer] = Future()
 
-    def put() -> Answer:
-        answer = _answer(project, request)
-        with lock:
-            answers.append(answer)
-            is_late = left.is_set()
-        if is_late:
-            _give_back(project, request, answer)
-        return answer
+    def put() -> None:
+        given = _answer(project, request)
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(given)
+        else:
+            _give_back(project, request, given)
 
     try:
-        return await asyncio.to_thread(put)
+        await asyncio.to_thread(put)
     except BaseException:
         # The thread goes on and may be granted the step.
-        with lock:
-            left.set()
-            early = list(answers)
-        for answer in early:
-            _give_back(project, request, answer)
+        if not answer.cancel():
+            _give_back(project, request, answer.result())
         raise
+    return answer.result()
 
 
 def _give_back(project: Project, request: Request, answer: Answer) -> None:
@@ -242,15 +192,12 @@ def _give_back(project: Project, request: Request, answer: Answer) -> None:
 
 
 def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
-    """Say that its run's reservation did not hold a step, or that its cost changed."""
+    """Log that the cost changed, or that the run's reservation did not hold it."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(
             "release %r of DP step %r was made at %s and is replayed as it is; the "
             "step declares %r now, for releases that are not kept yet",
-            request.key_text,
-            request.step,
-            answer.made_at,
-            request.cost,
+            *(request.key_text, request.step, answer.made_at, request.cost),
         )
     if isinstance(answer, Granted) and answer.beyond:
         logger.warning(
@@ -259,13 +206,3 @@ def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
             request.step,
         )
     return answer
-
-
-def _check_patience(request: Request, since: float) -> None:
-    """Refuse to wait for too long for the release of another run."""
-    if time.monotonic() - since > _CLAIM_SECONDS:
-        msg = (
-            f"another run has been making the release of step {request.step!r} for "
-            f"{_CLAIM_SECONDS:g} s. Try again when it has ended."
-        )
-        raise LedgerUnavailable(msg)

@@ -16,6 +16,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.exceptions import BudgetRefused, DpflowError, require
+from dpflow.guard.bodies import check_outside
 from dpflow.guard.project import Project, current_project, project_of_step
 from dpflow.guard.request import (
     Place,
@@ -26,10 +27,11 @@ from dpflow.guard.request import (
     owner_of,
     runs_around,
 )
-from dpflow.guard.reserving import check_outside, reserve
+from dpflow.guard.reserving import reserve
 from dpflow.guard.step import checked_text
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.views.runs import last_costs
+from dpflow.noise.sources import OWN
 
 logger = logging.getLogger("dpflow")
 
@@ -207,7 +209,7 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
         body=place.facts,
     )
     try:
-        answer = reserve(project, request, own=True)
+        answer = reserve(project, request, Place(), noise=OWN)
     except BudgetRefused as refusal:
         # What the run replays costs nothing, and which steps do, only they tell.
         logger.warning(

@@ -24,10 +24,10 @@ from typing_extensions import Unpack
 
 from dpflow.config import settings
 from dpflow.exceptions import require
+from dpflow.guard.bodies import check_outside, refuse_inside
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.project import bind_step
-from dpflow.guard.reserving import check_outside, refuse_inside
 from dpflow.guard.step import (
     CellLike,
     CostLike,

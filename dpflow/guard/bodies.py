@@ -1,0 +1,135 @@
+"""Running bodies of DP steps: from which of them a call comes.
+
+A body is known by the frame that runs it, which is on the stack of the calls that it
+made alone, awaited ones and resumed generators included. A context variable tells more:
+threads and tasks inherit it, and what a generator sets stays set for its caller while
+it waits at a `yield`. So frames say whose noise a call may draw, and both say whether a
+call comes from code that has read private data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar, Token
+from types import FrameType
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, PublicError
+
+#: A thread, and the task of its event loop if there is one.
+Home = tuple[threading.Thread, object]
+#: Executions by the frames that run their bodies, the innermost one last.
+_running: dict[FrameType, list[Any]] = {}
+#: Executions that this context comes from, outermost first.
+_inherited: ContextVar[tuple[Any, ...]] = ContextVar("dpflow_around", default=())
+_WAITING = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def home() -> Home:
+    """Return the thread and the task that make this call."""
+    try:
+        task: object = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.current_thread(), task
+
+
+def begin_body(frame: FrameType | None, execution: Any) -> Token[Any] | None:
+    """Let a frame run the body of an execution.
+
+    Returns:
+        A token for `end_body`. A generator has none: its context would stay set for
+        its caller, and for good if it is closed in another one.
+    """
+    token = None
+    if frame is None or not frame.f_code.co_flags & _WAITING:
+        token = _inherited.set((*_inherited.get(), execution))
+    if frame is not None:
+        _running.setdefault(frame, []).append(execution)
+    return token
+
+
+def end_body(frame: FrameType | None, execution: Any, token: Token[Any] | None) -> None:
+    """End the body of an execution, if its frame runs it."""
+    bodies = [] if frame is None else _running.pop(frame, [])
+    others = [body for body in bodies if body is not execution]
+    if others and frame is not None:
+        _running[frame] = others
+    if token is not None:
+        with contextlib.suppress(ValueError):
+            _inherited.reset(token)
+
+
+def calling_bodies() -> Iterator[Any]:
+    """Yield the executions whose frames made this call, innermost first."""
+    frame = inspect.currentframe() if _running else None
+    while frame is not None:
+        yield from reversed(_running.get(frame, ()))
+        frame = frame.f_back
+
+
+def current_body() -> Any:
+    """Return the nearest execution from whose body this call comes, if any.
+
+    Threads and tasks that copied the body's context count; plain threads and other
+    processes do not.
+    """
+    body = next(calling_bodies(), None)
+    if body is None and (inherited := _inherited.get()):
+        # In the body's own thread and task its frame tells.
+        here = home()
+        body = next((one for one in reversed(inherited) if one.home != here), None)
+    return body
+
+
+def refuse_inside() -> None:
+    """Refuse a step inside the body of another one.
+
+    Raises:
+        PublicError: In the body of a step. The error names the outer step only, for
+            the inner step's name could be made of private data.
+    """
+    if (outer := current_body()) is not None:
+        msg = (
+            f"the body of DP step {outer.request.step!r} called another DP step, which "
+            "was refused and not charged. A body has read private data, and a second "
+            "step would show it by its name, cost or error. Call the two steps one "
+            "after another, and pass the released value from one to the other."
+        )
+        raise PublicError(msg)
+
+
+def check_outside(what: str) -> None:
+    """Refuse a declaration where private data has been read.
+
+    Args:
+        what: The declaration, for the message.
+
+    Raises:
+        ConfigurationError: Within the body of a step.
+    """
+    if (outer := current_body()) is not None:
+        msg = (
+            f"{what} was called inside the body of DP step {outer.request.step!r}, "
+            "where names could be made of private data, and the ledger and Prefect "
+            "would show them. Define it outside, such as at the top of a module, and "
+            "call it there"
+        )
+        raise ConfigurationError(msg)
+
+
+def entering_frame() -> FrameType | None:
+    """Return the frame that enters the context manager that makes this call.
+
+    The frames of `contextlib` between the two are left out, `ExitStack` included.
+    """
+    frame = inspect.currentframe()
+    for _ in ("this function", "the context manager"):
+        frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_code.co_filename == contextlib.__file__:
+        frame = frame.f_back
+    return frame
