@@ -18,7 +18,7 @@ from contextvars import ContextVar, Token
 from types import FrameType
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, PublicError
+from dpflow.exceptions import PublicError
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -86,40 +86,25 @@ def current_body() -> Any:
     return body
 
 
-def refuse_inside() -> None:
-    """Refuse a step inside the body of another one.
-
-    Raises:
-        PublicError: In the body of a step. The error names the outer step only, for
-            the inner step's name could be made of private data.
-    """
-    if (outer := current_body()) is not None:
-        msg = (
-            f"the body of DP step {outer.request.step!r} called another DP step, which "
-            "was refused and not charged. A body has read private data, and a second "
-            "step would show it by its name, cost or error. Call the two steps one "
-            "after another, and pass the released value from one to the other."
-        )
-        raise PublicError(msg)
-
-
-def check_outside(what: str) -> None:
-    """Refuse a declaration where private data has been read.
+def check_outside(what: str = "a DP step") -> None:
+    """Refuse a call or a declaration inside the body of a step.
 
     Args:
-        what: The declaration, for the message.
+        what: The declaration, for the message; default: an inner step, whose name
+            could be made of private data.
 
     Raises:
-        ConfigurationError: Within the body of a step.
+        PublicError: In the body of a step. The error names the outer step only.
     """
     if (outer := current_body()) is not None:
         msg = (
-            f"{what} was called inside the body of DP step {outer.request.step!r}, "
-            "where names could be made of private data, and the ledger and Prefect "
-            "would show them. Define it outside, such as at the top of a module, and "
-            "call it there"
+            f"{what} was called inside the body of DP step {outer.request.step!r}, and "
+            "was refused without a charge. A body has read private data, and the "
+            "ledger and Prefect would show it by a name, cost or error. Define steps "
+            "at the top of a module, call them one after another, and pass the "
+            "released value from one to the next."
         )
-        raise ConfigurationError(msg)
+        raise PublicError(msg)
 
 
 def entering_frame() -> FrameType | None:

@@ -127,19 +127,25 @@ class Execution:
         """Draw this step's noise within a block: by OpenDP, or as its test says."""
         return drawing(self._draw.stream)
 
-    def check_draws(self, caller: str) -> None:
-        """Refuse a draw in a forked child, or where the body draws by itself.
+    def check_draws(self, caller: str, *, draws: bool = True) -> None:
+        """Refuse a draw in a forked child, after the end, or where the body draws.
 
         Raises:
             ReleaseError: If so.
         """
         self._check_process(caller)
-        require(
-            self._draw.by != OWN,
-            f"{caller} draws the noise of step {self.request.step!r}, which says "
-            'noise="own": that its body draws it. Take one of the two away.',
-            PublicError,
-        )
+        problem, step = "", self.request.step
+        if draws and self._draw.by == OWN:
+            problem = (
+                f"{caller} draws the noise of step {step!r}, which says "
+                'noise="own": that its body draws it. Take one of the two away.'
+            )
+        elif self.ended:
+            problem = (
+                f"{caller} was called after step {step!r} had ended and its charge "
+                "was posted. Call it inside the body or block."
+            )
+        require(not problem, problem, PublicError)
 
     def _check_process(self, caller: str) -> None:
         """Refuse what a forked child's copy of this would do a second time."""
@@ -152,15 +158,7 @@ class Execution:
         )
 
     def _check_undrawn(self, caller: str, *, draws: bool = True) -> None:
-        if draws:
-            self.check_draws(caller)
-        self._check_process(caller)
-        require(
-            not self.ended,
-            f"{caller} was called after step {self.request.step!r} had ended and its "
-            "charge was posted. Call it inside the body or block.",
-            PublicError,
-        )
+        self.check_draws(caller, draws=draws)
         require(
             not self._draw.taken,
             f"step {self.request.step!r} drew noise twice (now by {caller}), but its "
@@ -182,7 +180,6 @@ class Execution:
                 that is the same whatever comes out.
             InvalidCost: If its cost knows no such outcome.
         """
-        self._check_process("report()")
         step, cost = self.request.step, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
         require(
@@ -262,17 +259,13 @@ class Execution:
 
     def _shown(self, error: BaseException) -> BaseException:
         """Return the public form of an error of the body."""
-        if self._redacts:
+        if any(policy.errors == "redact" for policy in self.request.policies):
             datasets = ", ".join(self.request.datasets)
             error = shown(error, step=self.request.step, dataset=datasets)
         if is_public(error) and _IN_FULL not in error.message:
             error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
             error.args = (error.message,)
         return error
-
-    @property
-    def _redacts(self) -> bool:
-        return any(policy.errors == "redact" for policy in self.request.policies)
 
     def end(self, cell: CellLike | None = None) -> Any:
         """Post the charge, in full where the body raised, and return the output.
@@ -293,8 +286,7 @@ class Execution:
                 raise error
             finally:
                 # In `spend`, Python has just put the original there.
-                if self._redacts:
-                    error.__context__ = behind
+                error.__context__ = behind
         text, refused, kept = None, None, self.value
         if self.request.release_key is not None:
             try:

@@ -12,12 +12,7 @@ from collections.abc import Callable
 from types import CellType
 from typing import Any, TypeVar, cast
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    PublicError,
-    public_name,
-    require,
-)
+from dpflow.exceptions import PublicError, public_name, require
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,11 +22,8 @@ _CHARGES = "__dpflow_charges__"
 
 _LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 #: Outputs that are yet to be computed, too.
-_FUTURES = {
-    "concurrent.futures._base.Future",
-    "prefect.futures.PrefectFuture",
-    "prefect.futures.PrefectFutureList",
-}
+_FUTURES = {"concurrent.futures._base.Future", "prefect.futures.PrefectFuture"}
+_FUTURES |= {"prefect.futures.PrefectFutureList"}
 
 
 def charging(guard: F) -> F:
@@ -71,28 +63,26 @@ def check_body(function: Callable[..., Any]) -> None:
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
-    kinds = _kinds(inner)
+    kinds, problem = _kinds(inner), ""
     if getattr(inner, _CHARGES, False) is True:
-        why = "is a DP step already, and would be charged twice. Use one decorator."
+        problem = "is a DP step already, and would be charged twice. Use one decorator."
     elif "prefect.flows.Flow" in kinds:
-        why = (
+        problem = (
             "is a Prefect flow, whose arguments Prefect keeps in its database. Make "
             "the step of a function, and call it in the flow."
         )
     elif "prefect.tasks.Task" in kinds:
-        why = (
+        problem = (
             "is a Prefect task already: make it of the function by @dp_task, which "
             "takes the options of @task."
         )
-    else:
-        return
-    msg = f"the decorator of a DP step goes directly on the function; {name!r} {why}"
-    raise ConfigurationError(msg)
+    name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
+    place = "the decorator of a DP step goes directly on the function"
+    require(not problem, f"{place}; {name!r} {problem}")
 
 
 def _kinds(value: object) -> set[str]:
-    """Return the classes of a value by name: this room does without Prefect."""
+    """Return the classes of a value by name: this package does without Prefect."""
     return {f"{cls.__module__}.{cls.__name__}" for cls in type(value).__mro__}
 
 

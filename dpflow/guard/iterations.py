@@ -37,10 +37,11 @@ class SubStep:
         self.number = number
         self.stops = cost.stops
         self._execution = execution
-        self.parts = _parts(cost.step)
+        whole = cost.step
+        self.parts = whole.costs if isinstance(whole, Composed) else (whole,)
         self._unpaid = list(self.parts)
         self._claiming = threading.Lock()
-        self._over = False
+        self.is_over = False
 
     @property
     def may_stop(self) -> bool:
@@ -109,7 +110,7 @@ class SubStep:
         self._execution.check_draws(what)
         name = f"sub-step {self.number} of step {self._execution.request.step!r}"
         over = f"{what} was called after {name} was over; call it inside the loop"
-        require(not self._over and not self._execution.ended, over, PublicError)
+        require(not self.is_over, over, PublicError)
         if cost is None and len(self.parts) == 1:
             cost = self.parts[0]
         # Threads of the body may race for the part.
@@ -126,9 +127,6 @@ class SubStep:
             "...), Laplace(...)), ...), and say cost= which one this is."
         )
         raise PublicError(msg)
-
-    def _end(self) -> None:
-        self._over = True
 
 
 def iterations() -> Iterator[SubStep]:
@@ -164,12 +162,8 @@ def iterations() -> Iterator[SubStep]:
         )
         raise PublicError(msg)
     # One loop is paid for, also where threads of the body race for it.
-    execution.claim_draw("iterations()", _NOISE, draws=False)
+    execution.claim_draw("iterations()", "by sub-step", draws=False)
     return _counted(execution, cost)
-
-
-#: What the journal says of the noise of such a step.
-_NOISE = "by sub-step"
 
 
 def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
@@ -186,7 +180,7 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
             try:
                 yield step
             finally:
-                step._end()  # noqa: SLF001
+                step.is_over = True
             advance(number)
 
 
@@ -198,23 +192,25 @@ def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]
     runs then: a loop that is kept and thrown away later has nothing more to tell.
     """
     began, said = time.monotonic(), 0
+
+    def tell(number: int) -> None:
+        nonlocal began, said
+        began, said = time.monotonic(), number
+        execution.place.tell("progress", execution.request, done=number, most=last)
+
     with _bar(execution.request.step, last) as show:
 
         def advance(number: int) -> None:
-            nonlocal began, said
             show(number)
             if number == last or time.monotonic() - began > _TOLD_SECONDS:
-                began, said = time.monotonic(), number
-                execution.place.tell(
-                    "progress", execution.request, done=number, most=last
-                )
+                tell(number)
 
         try:
             yield advance
         finally:
             ran = execution.reported
             if isinstance(ran, int) and ran > said and not execution.ended:
-                execution.place.tell("progress", execution.request, done=ran, most=last)
+                tell(ran)
 
 
 @contextmanager
@@ -228,7 +224,3 @@ def _bar(name: str, last: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=last)
         yield lambda number: progress.update(task, completed=number)
-
-
-def _parts(cost: Cost) -> tuple[Cost, ...]:
-    return cost.costs if isinstance(cost, Composed) else (cost,)

@@ -37,34 +37,31 @@ class Unsettled:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._in_child()
+        self.begin_in_child()
         _all.add(self)
 
-    def _in_child(self) -> None:
-        """Begin with nothing: what a child inherits is its parent's to settle."""
+    def begin_in_child(self) -> None:
+        """Begin empty: what a forked child inherits is its parent's to settle."""
         self._owed: dict[str, Mapping[str, Any]] = {}
         #: Reservations of steps that began and whose charges are not settled.
         self.running: set[str] = set()
         self._thread: threading.Thread | None = None
-        self._now, self._tried = threading.Event(), threading.Event()
+        self._now = threading.Event()
         self._is_last = False
-        self._pid = os.getpid()
 
     def add(self, reservation: str, **settlement: Any) -> None:
         """Owe a settlement with the arguments of the ledger's, and try it again."""
-        if self._pid != os.getpid():
-            self._in_child()
         self._owed.setdefault(reservation, settlement)
         self._start()
 
     def settle(self, reservation: str) -> bool:
-        """Try one that is owed now; say whether it was.
+        """Try one that is owed; return whether it was.
 
         Raises:
             DpflowError: If the ledger does not take it.
         """
         settlement = self._owed.get(reservation)
-        if settlement is None or self._pid != os.getpid():
+        if settlement is None:
             return False
         self._ledger.settle(reservation, **settlement)
         self._owed.pop(reservation, None)
@@ -72,7 +69,7 @@ class Unsettled:
 
     def soon(self) -> None:
         """Let the thread try without a further pause, if anything is owed."""
-        if self._owed and self._pid == os.getpid():
+        if self._owed:
             self._start()
             self._now.set()
 
@@ -82,12 +79,11 @@ class Unsettled:
         self._now.set()
 
     def try_last(self) -> None:
-        """Try once more before the process ends, and not for long."""
-        if self._owed and self._pid == os.getpid():
-            self._tried.clear()
-            self._is_last = True
-            self._now.set()
-            self._tried.wait(_LAST_SECONDS)
+        """Try once more before the process ends, for a few seconds."""
+        self._is_last = True
+        self.soon()
+        if self._owed and self._thread is not None:
+            self._thread.join(_LAST_SECONDS)
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -98,18 +94,16 @@ class Unsettled:
 
     def _keep_trying(self) -> None:
         pause, longest = _PAUSE_SECONDS
-        while self._owed:
+        is_last = False
+        while self._owed and not is_last:
             self._now.wait(pause)
             self._now.clear()
             pause = min(2 * pause, longest)
-            # A try that was under way when it was asked for may have come too early.
+            # The last try begins after the end of the process began.
             is_last = self._is_last
             self._try_all()
-            if is_last:
-                self._tried.set()
-        self._tried.set()
         self._thread = None
-        if self._owed:
+        if self._owed and not is_last:
             # It came between the last look and the line above.
             self._start()
 
@@ -128,7 +122,7 @@ class Unsettled:
                 return
 
 
-#: What may be owed when the process ends.
+#: Charges of all ledgers of this process.
 _all: WeakSet[Unsettled] = WeakSet()
 
 
@@ -136,3 +130,11 @@ _all: WeakSet[Unsettled] = WeakSet()
 def _try_last() -> None:
     for unsettled in list(_all):
         unsettled.try_last()
+
+
+def _begin_in_child() -> None:
+    for unsettled in list(_all):
+        unsettled.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,74 +34,41 @@ from dpflow.ledger.records import Conditions
 from dpflow.locks import Lock
 from dpflow.policy import PolicySet, load_policies
 from dpflow.policy.files import is_policy_file
-from dpflow.policy.population import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What the guard needs of a project.
+    """A project whose ledger stays open, and its policies.
 
     Attributes:
-        settings: Where things are.
+        settings: Places of the project.
         ledger: Opened, and checked against the pinned id.
-        policies: As the files say now.
         unsettled: Charges of this process whose settlement failed.
+        policies: As the files say now.
+        files: The stamp of each policy file, by its path.
     """
 
     settings: Settings
     ledger: Ledger
-    policies: PolicySet
     unsettled: Unsettled
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A project whose ledger stays open, and the files that it was read from.
-
-    Attributes:
-        project: The project.
-        folder: Stamp of the policies' folder: another one when names come or go.
-        files: The stamp of each policy file, by its path.
-    """
-
-    project: Project
-    folder: Stamp
+    policies: PolicySet
     files: Mapping[str, Stamp]
-
-    def is_current(self, datasets: Sequence[str]) -> bool:
-        """Say whether the files that govern some datasets are as they were read.
-
-        Which other files there are matters, not what they say: a dataset's own file
-        names the population that is charged with it.
-        """
-        policies = self.project.policies
-        if file_stamp(str(self.project.settings.policies)) != self.folder:
-            return False
-        if not policies.policies.keys() >= {*datasets}:
-            return False
-        populations = (policies[dataset].population for dataset in datasets)
-        names = [*datasets, *(f"{PREFIX}{name}" for name in populations if name)]
-        paths = (str(policies.sources[name]) for name in names)
-        return all(file_stamp(path) == self.files.get(path) for path in paths)
 
 
 _lock = Lock()
 #: How long a thread waits for another that opens the ledger.
 _THREAD_SECONDS = 120.0
-_known: dict[Settings, _Known] = {}
+_projects: dict[Settings, Project] = {}
 #: The settings under which the body of each step ran first.
 _of_steps: WeakKeyDictionary[Callable[..., Any], Settings] = WeakKeyDictionary()
 
 
-def project_of_step(
-    name: str, body: Callable[..., Any] | None, datasets: Sequence[str]
-) -> Project:
+def project_of_step(name: str, body: Callable[..., Any] | None) -> Project:
     """Return the project that a step is charged in, and keep it for the process.
 
     Args:
         name: Name of the step, for the message.
         body: Its function, which belongs to the project of its first run.
-        datasets: As `current_project`.
 
     Raises:
         ConfigurationError: If the step ran in another project before.
@@ -116,7 +83,7 @@ def project_of_step(
         "the wrong ledger, and the step did not run. Run the two projects in two "
         "processes.",
     )
-    project = _open_project(found, datasets)
+    project = current_project()
     keep_settings(found)
     if body is not None:
         _of_steps[body] = found
@@ -130,48 +97,46 @@ def bind_step(body: Callable[..., Any], root: Path) -> None:
         keep_settings(_of_steps[body])
 
 
-def current_project(datasets: Sequence[str] = ()) -> Project:
+def current_project() -> Project:
     """Return the project of the flow run, the process or the working directory.
 
     The ledger stays open; policy files are read again only when one has changed.
-
-    Args:
-        datasets: Whose policies are needed: only files that govern these are looked
-            at. Default: all.
 
     Raises:
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
         PolicyError: If a policy file cannot be used.
         ConfigurationError: If the settings cannot be read.
     """
-    return _open_project(settings(), datasets)
-
-
-def _open_project(found: Settings, datasets: Sequence[str]) -> Project:
-    if datasets and (known := _known.get(found)) and known.is_current(datasets):
-        return known.project
+    found = settings()
+    project = _projects.get(found)
+    if project is not None and project.files == _stamps(found.policies):
+        return project
     try:
-        return _lock.run(lambda: _looked_at(found), _THREAD_SECONDS)
+        return _lock.run(lambda: _read_project(found), _THREAD_SECONDS)
     except TimeoutError as error:
         msg = f"the ledger is not open yet: {error.strerror}. Try again."
         raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
 
 
-def _looked_at(found: Settings) -> Project:
-    """Return a project after a look at all of its policy files."""
-    known = _known.get(found)
+def _read_project(found: Settings) -> Project:
     # Before the files: whatever changes from here on is seen at the next look.
-    folder = file_stamp(str(found.policies))
-    files = _stamps(found.policies)
-    if known is None:
-        policies, ledger = load_policies(found.policies), project_ledger(found)
-        project = Project(found, ledger, policies, Unsettled(ledger))
-    elif known.files != files:
-        project = replace(known.project, policies=load_policies(found.policies))
-    else:
-        project = known.project
-    _known[found] = _Known(project, folder, files)
+    project, files = _projects.get(found), _stamps(found.policies)
+    if project is None or project.files != files:
+        policies = load_policies(found.policies)
+        ledger = project_ledger(found) if project is None else project.ledger
+        unsettled = Unsettled(ledger) if project is None else project.unsettled
+        project = Project(found, ledger, unsettled, policies, files)
+        _projects[found] = project
     return project
+
+
+def _stamps(policies: Path) -> Mapping[str, Stamp]:
+    names: list[str] = []
+    # `load_policies` says in dpflow's words why a folder cannot be read.
+    with suppress(OSError):
+        names = os.listdir(policies)  # noqa: PTH208 (texts are quicker)
+    paths = [f"{policies}/{name}" for name in names if is_policy_file(name)]
+    return {path: file_stamp(path) for path in paths}
 
 
 def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
@@ -232,6 +197,23 @@ def make_project_ledger(found: Settings) -> Ledger:
     return ledger
 
 
+def people_folder(found: Settings) -> Path:
+    """Return the folder of the stores: private data, beside the ledger by default.
+
+    Raises:
+        ConfigurationError: If the ledger is no file and nobody said where.
+    """
+    if found.people is not None:
+        return found.people
+    require(
+        not is_postgres(found.ledger_url),
+        "nobody said where the store of what people have left is. Set `people` in "
+        "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
+        "data that all workers share; it is private data like the data.",
+    )
+    return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"
+
+
 def forget_projects() -> None:
     """Close what is open; tests use it, and programs that delete a ledger.
 
@@ -241,20 +223,9 @@ def forget_projects() -> None:
     def forget() -> None:
         forget_settings()
         _of_steps.clear()
-        for known in _known.values():
-            known.project.unsettled.forget()
-            known.project.ledger.close()
-        _known.clear()
+        for project in _projects.values():
+            project.unsettled.forget()
+            project.ledger.close()
+        _projects.clear()
 
     _lock.run(forget, _THREAD_SECONDS)
-
-
-def _stamps(directory: Path) -> Mapping[str, Stamp]:
-    folder = str(directory)
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 (texts are quicker)
-    except OSError:
-        # `load_policies` says what is wrong, in dpflow's words.
-        return {}
-    paths = [f"{folder}/{name}" for name in names if is_policy_file(name)]
-    return {path: file_stamp(path) for path in paths}

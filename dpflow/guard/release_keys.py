@@ -141,18 +141,24 @@ def identify(
 
 
 def _value(field: str, values: Mapping[str, Any]) -> Any:
-    """Return what a field speaks of, as something that its text tells whole."""
+    """Return the argument of a field, as something that its text tells whole."""
     if field in values:
         return _whole(field, values[field])
-    return _formatter.get_field(field, (), values)[0]
+    return _whole(field, _formatter.get_field(field, (), values)[0])
 
 
 def _text(field: str, value: Any, form: str) -> str:
     """Write a field; equal numbers and equal characters have one text."""
     if not form or type(value) is str:
         value = _folded(value)
-    text = _formatter.format_field(value, form)
-    return normalize("NFC", _without_address(field, text))
+    text = normalize("NFC", _formatter.format_field(value, form))
+    if has_address(text):
+        msg = (
+            f"its argument {field!r} is {text[:80]!r}, which describes an object by "
+            "its address, and another one gets that later. Name what tells it"
+        )
+        raise Untold(msg)
+    return text
 
 
 def _folded(value: Any) -> Any:
@@ -170,18 +176,7 @@ def has_address(text: str) -> bool:
     return _ADDRESS.search(text) is not None
 
 
-class _Formatter(string.Formatter):
-    """Formats as `str.format` does, but for values that it would shorten."""
-
-    def get_field(
-        self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Return what a field speaks of, as something that its text tells whole."""
-        value, first = super().get_field(field_name, args, kwargs)
-        return _whole(field_name, value), first
-
-
-_formatter = _Formatter()
+_formatter = string.Formatter()
 
 
 @lru_cache(maxsize=1024)
@@ -198,19 +193,17 @@ def _whole(field: str, value: Any) -> Any:
     value = as_plain_date(value)
     if _tells_itself(type(value)):
         return value
-    why = ""
     try:
         text = encode(value)
     except ReleaseError as error:
         why = str(error.details.get("type", type(value).__name__))
-    if why:
         msg = (
             f"no text tells its argument {field!r} from every other one: it holds a "
             f"value of type {why}. Name what tells it, such as a number, a date or a "
             f"text, or list it in ignore=({field!r},) if the output does not depend "
             "on it"
         )
-        raise Untold(msg)
+        raise Untold(msg) from None
     tree = json.loads(text)
     if isinstance(tree, dict) and tree.get(TYPE_KEY) in _SCALARS:
         return value
@@ -235,13 +228,3 @@ def _is_literal(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_literal, value))
     return type(value) in _LEAVES
-
-
-def _without_address(field: str, text: str) -> str:
-    if not has_address(text):
-        return text
-    msg = (
-        f"its argument {field!r} is {text[:80]!r}, which describes an object by its "
-        "address, and another one gets that later. Name what tells it"
-    )
-    raise Untold(msg)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import load_prefect
 from dpflow.exceptions import (
@@ -25,13 +24,11 @@ from dpflow.exceptions import (
     UnsupportedCost,
     require,
 )
-from dpflow.guard.bodies import refuse_inside
-from dpflow.guard.person_budgets import check_person_budgets
-from dpflow.guard.project import Project, project_of_step
-from dpflow.guard.step import Step, StepCall, checked_text, returned_type
+from dpflow.guard.bodies import check_outside
+from dpflow.guard.project import Project, people_folder, project_of_step
+from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
-from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.accounts import newest_term
@@ -180,46 +177,41 @@ def ask(
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
     """
-    refuse_inside()
-    project = project_of_step(step.name, step.body, step.datasets)
-    policies = tuple(_policy(project, step, name) for name in step.datasets)
+    check_outside()
+    project = project_of_step(step.name, step.body)
+    for name in step.datasets:
+        require(
+            not name.startswith(PREFIX),
+            f"step {step.name!r} names {name!r}, which is a population: name the "
+            "dataset that it reads, whose policy charges the population as well.",
+        )
+    policies = tuple(map(project.policies.policy_for, step.datasets))
     flow = charged_flow(policies, place)
     charged = None if flow is None else flow.name
     call = step.ask(args, kwargs)
-    cost = call.cost
-    if not isinstance(cost, Cost):
-        cost = _with_planned_noise(cost, step.name, charged, policies, project.ledger)
-    for policy in policies:
-        _warn_beyond_plan(step.name, cost, policy, charged)
-    own = step.noise == OWN
-    check_person_budgets(project.settings, cost, policies, charged, own=own)
+    cost = _cost(step, project, policies, charged, call)
+    _check_person_budgets(step, project, cost, policies, charged)
     versions = [_version(step, call, policy) for policy in policies]
-    _check_replayed(step)
-    run = place.flows[0].run if place.flows else None
-    parts: list[object] = [list(step.datasets), versions, step.name]
-    parts += [call.partitions] if call.partitions else []
+    step.check_storable()
     digests, release_key = project.ledger.digests, None
+    parts = [list(step.datasets), versions, step.name]
+    parts += [call.partitions] if call.partitions else []
+    run = place.flows[0].run if place.flows else None
     if call.key is not None:
         release_key = digests.of("named", *parts, call.key)
     elif run is not None and step.replays:
         what = [step.source, described(cost), _encoded(step, call.public)]
         release_key = digests.of("run", *parts, run, *what)
     arguments = {
-        argument: None
-        if text is None
-        else digests.of("argument", release_key, argument, text)
-        for argument, text in call.texts.items()
+        name: None if text is None else digests.of("argument", release_key, name, text)
+        for name, text in call.texts.items()
     }
-    request = Request(
-        reservation=os.urandom(16).hex(),
-        owner=owner_of(project),
-        policies=policies,
-        populations=project.policies.populations_of(policies),
-        cost=cost,
+    request = request_of(
+        project,
+        place,
+        policies,
+        cost,
         step=step.name,
-        flow=charged,
-        flow_run=None if flow is None else flow.run,
-        enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
         preflights=runs_around(place),
         partitions=call.partitions,
         release_key=release_key,
@@ -232,33 +224,64 @@ def ask(
     return project, request
 
 
-def _check_replayed(step: Step) -> None:
-    """Refuse a keyed step whose annotation says that its release cannot be kept.
+def request_of(
+    project: Project,
+    place: Place,
+    policies: tuple[Policy, ...],
+    cost: Cost,
+    **fields: Any,
+) -> Request:
+    """Make a request that charges the flow of a place.
 
     Raises:
-        ConfigurationError: If so.
+        DpflowError: If the request cannot be made; nothing was charged.
     """
-    if step.release_key is None or step.body is None:
+    flow = charged_flow(policies, place)
+    values: dict[str, Any] = {
+        "reservation": os.urandom(16).hex(),
+        "owner": owner_of(project),
+        "populations": project.policies.populations_of(policies),
+        "flow": None if flow is None else flow.name,
+        "flow_run": None if flow is None else flow.run,
+        "enclosing_runs": tuple(f.run for f in place.flows if f.run is not None),
+    }
+    return Request(policies=policies, cost=cost, **{**values, **fields})
+
+
+def _check_person_budgets(
+    step: Step,
+    project: Project,
+    cost: Cost,
+    policies: Sequence[Policy],
+    flow: str | None,
+) -> None:
+    """Refuse a step that people would pay for where one filter is not all that counts.
+
+    Raises:
+        ConfigurationError: If so; nothing was charged.
+    """
+    if not cost.paid_by_people:
         return
-    bad = unstorable_type(returned_type(step.body))
-    if bad is not None:
-        msg = (
-            f"step {step.name!r} returns {bad.__module__}.{bad.__qualname__}, which "
-            "cannot be stored, so that its release could not be replayed. The step did "
-            "not run, and nothing was charged. A release holds numbers, text, dates, "
-            "lists, dicts, numpy arrays, pandas or polars frames, and what is under "
-            "@releasable."
-        )
-        raise ConfigurationError(msg)
-
-
-def _policy(project: Project, step: Step, dataset: str) -> Policy:
-    require(
-        not dataset.startswith(PREFIX),
-        f"step {step.name!r} names {dataset!r}, which is a population: name the "
-        "dataset that it reads, whose policy charges the population as well.",
-    )
-    return project.policies.policy_for(dataset)
+    policy = policies[0]
+    name, rule = repr(policy.dataset), policy.dataset_filter()
+    has_share = flow is not None and policy.flow_filter(flow) is not None
+    is_divided = policy.partition is not None or policy.population is not None
+    problems = {
+        'the step says noise="own", and only person_sum draws its noise': (
+            step.noise == OWN
+        ),
+        "the step reads more than one dataset; make a step for each": policies[1:],
+        f"the policy of {name} says filter: {rule.theorem}; a budget for every person "
+        "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
+        f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
+        "one budget; take the share out": has_share,
+        f"dataset {name} is divided or part of a population, whose accounts do not "
+        "know what each person has left": is_divided,
+    }
+    for problem, is_there in problems.items():
+        message = f"PersonBudgets() cannot be charged: {problem}. The step did not run."
+        require(not is_there, message)
+    people_folder(project.settings)
 
 
 def runs_around(place: Place) -> tuple[str, ...]:
@@ -286,14 +309,14 @@ def owner_of(project: Project) -> str:
 
 def _version(step: Step, call: StepCall, policy: Policy) -> str:
     """Return the data's version; with private arguments it must be declared."""
-    keyed = call.version is not None or call.key is not None
+    keyed = step.data_version is not None or call.key is not None
     require(
         not step.private or keyed or "data_version" in policy.model_fields_set,
         f"step {step.name!r} takes private data as an argument, so a replay could "
         "serve one version's answer for another. Say data_version= on the task or "
         f"data_version: in the policy of {policy.dataset!r}, or give a release_key.",
     )
-    return call.version or policy.data_version
+    return step.data_version or policy.data_version
 
 
 def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
@@ -338,27 +361,30 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
     return around[-1] if around else None
 
 
-def _with_planned_noise(
-    cost: PlannedNoise,
-    step: str,
-    flow: str | None,
+def _cost(
+    step: Step,
+    project: Project,
     policies: Sequence[Policy],
-    ledger: Ledger,
+    flow: str | None,
+    call: StepCall,
 ) -> Cost:
-    """Return a step's cost with the most noise that one of its datasets plans for it.
+    """Return a call's cost, with the most noise that one of its datasets plans for it.
 
     Raises:
         ConfigurationError: If the policy of a dataset plans none for it.
     """
-    try:
-        most = max(
-            planned_multiplier(_governing(policy, ledger), flow, step, cost)
-            for policy in policies
-        )
-    except InvalidCost as error:
-        msg = f"{error.message} The step did not run."
-        raise ConfigurationError(msg) from error
-    return cost.at(most)
+    cost = call.cost
+    if not isinstance(cost, Cost):
+        try:
+            pins = [_governing(policy, project.ledger) for policy in policies]
+            most = (planned_multiplier(pin, flow, step.name, cost) for pin in pins)
+            cost = cost.at(max(most))
+        except InvalidCost as error:
+            msg = f"{error.message} The step did not run."
+            raise ConfigurationError(msg) from error
+    for policy in policies:
+        _warn_beyond_plan(step.name, cost, policy, flow)
+    return cost
 
 
 def _warn_beyond_plan(step: str, cost: Cost, policy: Policy, flow: str | None) -> None:

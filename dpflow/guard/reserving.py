@@ -59,7 +59,7 @@ def _owe(project: Project, request: Request, error: BaseException) -> None:
     project.unsettled.add(request.reservation, outcome="failed", body=facts)
 
 
-def _prepare(project: Project, request: Request) -> None:
+def _prepare(project: Project, request: Request, noise: str) -> None:
     """Load the library of `release`, so that no charged body fails without it.
 
     A release that is kept is replayed without: loading takes long.
@@ -68,6 +68,8 @@ def _prepare(project: Project, request: Request) -> None:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
     """
     ledger = project.ledger
+    if noise == OWN or not mechanism.has_sampler(request.cost):
+        return
     mechanism.sampler_for(request.cost)
     if is_replaced(ledger.id, ledger.environment):
         return
@@ -93,8 +95,7 @@ def reserve(
         DpflowError: If the request cannot be decided; the step may not run.
     """
     with _reserving(project, request, place) as check_patience:
-        if noise != OWN and mechanism.has_sampler(request.cost):
-            _prepare(project, request)
+        _prepare(project, request, noise)
         while isinstance(answer := _answer(project, request), Busy):
             if not project.unsettled.settle(answer.reservation):
                 check_patience()
@@ -107,11 +108,7 @@ async def areserve(
 ) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on."""
     with _reserving(project, request, place) as check_patience:
-        if noise != OWN and mechanism.has_sampler(request.cost):
-            if mechanism.is_imported():
-                _prepare(project, request)
-            else:
-                await asyncio.to_thread(_prepare, project, request)
+        await asyncio.to_thread(_prepare, project, request, noise)
         while isinstance(answer := await _answer_in_thread(project, request), Busy):
             late = project.unsettled.settle
             if not await asyncio.to_thread(late, answer.reservation):

@@ -17,19 +17,19 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.exceptions import BudgetRefused, DpflowError, require
 from dpflow.guard.bodies import check_outside
-from dpflow.guard.project import Project, current_project, project_of_step
+from dpflow.guard.project import current_project, project_of_step
 from dpflow.guard.request import (
     Place,
     charged_flow,
     checked_flow,
     current_place,
     current_runs,
-    owner_of,
+    request_of,
     runs_around,
 )
 from dpflow.guard.reserving import reserve
 from dpflow.guard.step import checked_text
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.records import Granted
 from dpflow.ledger.views.runs import last_costs
 from dpflow.noise.sources import OWN
 
@@ -59,25 +59,22 @@ class RunCosts:
     partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        lists = [*self.costs.values()] if isinstance(self.costs, Mapping) else []
         require(
-            isinstance(self.costs, Mapping) and self.costs,
+            lists and all(map(_are_costs, lists)),
             "reserve_run maps each dataset to the costs of the steps that read it, "
             f'such as {{"cdnow": [Gaussian(sensitivity=1, sigma=20)]}}, got '
             f"{self.costs!r:.80}",
         )
-        for name, costs in self.costs.items():
-            listed = costs if isinstance(costs, list | tuple) else ()
-            require(
-                listed and all(isinstance(cost, Cost) for cost in listed),
-                f"reserve_run of dataset {name!r} must be a list of costs such as "
-                f"Gaussian(sensitivity=1, sigma=20), got {costs!r:.80}",
-            )
-        names = {each for key in self.costs for each in _datasets(key)}
+        names = {name for key in self.costs for name in _datasets(key)}
         unknown = sorted(set(self.partitions) - names)
-        require(
-            not unknown,
-            f"reserve_run names partitions of {unknown}, but no cost on them",
-        )
+        message = f"reserve_run names partitions of {unknown}, but no cost on them"
+        require(not unknown, message)
+
+
+def _are_costs(costs: object) -> bool:
+    listed = costs if isinstance(costs, list | tuple) else ()
+    return len(listed) > 0 and all(isinstance(cost, Cost) for cost in listed)
 
 
 #: One step of a run: its datasets and their parts, and its worst case.
@@ -118,9 +115,15 @@ def reserve_run(
     check_outside("reserve_run()")
     declared = RunCosts(costs=costs, partitions=partitions or {})
     run = f"block/{uuid.uuid4().hex}"
-    with sealed_at_end(run):
+    token = current_runs.set((run, *current_runs.get()))
+    outcome = "failed"
+    try:
         begin(declared, current_place(checked_flow(flow)), run)
         yield
+        outcome = "completed"
+    finally:
+        current_runs.reset(token)
+        seal_run(run, outcome)
 
 
 def begin(declared: RunCosts, place: Place, run: str) -> None:
@@ -150,26 +153,13 @@ def begin_like_last(place: Place, run: str) -> None:
     for name in names:
         if last := last_costs(project.ledger, name, but=run):
             steps = [(step.datasets, step.partitions, step.cost) for step in last]
-            return _hold(steps, place, run)
+            _hold(steps, place, run)
+            return
     logger.warning(
         "no completed run of flow %r tells what a run costs: this one holds nothing "
         "in advance",
         next(iter(names), None),
     )
-    return None
-
-
-@contextmanager
-def sealed_at_end(run: str) -> Iterator[None]:
-    """Let the steps of this block draw from a run's reservation, and seal it behind."""
-    token = current_runs.set((run, *current_runs.get()))
-    outcome = "failed"
-    try:
-        yield
-        outcome = "completed"
-    finally:
-        current_runs.reset(token)
-        seal_run(run, outcome)
 
 
 def seal_run(run: str, outcome: str) -> None:
@@ -185,25 +175,33 @@ def seal_run(run: str, outcome: str) -> None:
 
 
 def _hold(steps: list[_Step], place: Place, run: str) -> None:
-    project = project_of_step("preflight", None, ())
-    planned = tuple(_planned(project, *step, place) for step in steps)
+    project = project_of_step("preflight", None)
+    unique = {"reservation": "planned", "owner": "planned", "step": "planned"}
+    planned = tuple(
+        request_of(
+            project,
+            place,
+            tuple(map(project.policies.policy_for, datasets)),
+            cost,
+            partitions=partitions,
+            enclosing_runs=(),
+            **unique,
+        )
+        for datasets, partitions, cost in steps
+    )
     policies = {p.dataset: p for each in planned for p in each.policies}
-    populations = {p.dataset: p for each in planned for p in each.populations}
-    chosen = tuple(policies.values())
-    flow = charged_flow(chosen, place)
-    request = Request(
-        reservation=uuid.uuid4().hex,
-        owner=owner_of(project),
-        policies=chosen,
-        populations=tuple(populations.values()),
-        cost=_composed([cost for _, _, cost in steps]),
+    flow = charged_flow(tuple(policies.values()), place)
+    request = request_of(
+        project,
+        place,
+        tuple(policies.values()),
+        _composed([cost for _, _, cost in steps]),
         step="run reservation" if flow is None else f"run reservation of {flow.name}",
-        flow=None if flow is None else flow.name,
-        flow_run=None if flow is None else flow.run,
-        enclosing_runs=tuple(f.run for f in place.flows if f.run is not None),
         # A subflow's run reservation is drawn from the one of the flow around it.
         preflights=tuple(other for other in runs_around(place) if other != run),
-        partitions=tuple({name: None for _, names, _ in steps for name in names}),
+        partitions=tuple(
+            dict.fromkeys(name for _, names, _ in steps for name in names)
+        ),
         covers=run,
         planned=planned,
         body=place.facts,
@@ -211,7 +209,7 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
     try:
         answer = reserve(project, request, Place(), noise=OWN)
     except BudgetRefused as refusal:
-        # What the run replays costs nothing, and which steps do, only they tell.
+        # What the run replays costs nothing, and only its steps know which they are.
         logger.warning(
             "nothing is held for run %s: what is kept is replayed, no step draws. %s",
             run,
@@ -220,28 +218,6 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
         return
     if isinstance(answer, Granted):
         place.tell_granted(request, answer)
-
-
-def _planned(
-    project: Project,
-    datasets: tuple[str, ...],
-    partitions: tuple[str, ...],
-    cost: Cost,
-    place: Place,
-) -> Request:
-    policies = tuple(project.policies.policy_for(name) for name in datasets)
-    flow = charged_flow(policies, place)
-    return Request(
-        reservation="planned",
-        owner="planned",
-        policies=policies,
-        populations=project.policies.populations_of(policies),
-        cost=cost,
-        step="planned",
-        flow=None if flow is None else flow.name,
-        flow_run=None if flow is None else flow.run,
-        partitions=partitions,
-    )
 
 
 def _composed(costs: Sequence[Cost]) -> Cost:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -22,7 +21,10 @@ from dpflow.guard.release_keys import (
     identify,
     template_fields,
 )
+from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.noise.sources import OWN
+
+T = TypeVar("T")
 
 #: The instance of a method is no public argument.
 HIDDEN = frozenset({"self", "cls"})
@@ -93,21 +95,18 @@ class Step:
 
     def __post_init__(self) -> None:
         """Read and check what was declared."""
-        body = self.body
-        signature = inspect.signature(body)
+        body, signature = self.body, inspect.signature(self.body)
         # A worker that was spawned knows the main module by another name.
         module = str(getattr(body, "__module__", "")).replace("__mp_main__", "__main__")
         own = inspect.isfunction(body) and body.__name__ != "<lambda>"
         hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
-        declared = parts = self.partitions
-        if declared is not None and not callable(declared):
-            parts = _names(declared)
+        parts = self.partitions
         values = {
             "datasets": _names(self.dataset),
             "signature": signature,
             "private": frozenset(_names(self.private) or self.private),
             "ignore": frozenset(_names(self.ignore) or self.ignore),
-            "partitions": parts,
+            "partitions": parts if parts is None or callable(parts) else _names(parts),
             "source": f"{module}.{getattr(body, '__qualname__', '')}",
             "replays": own and not hidden,
         }
@@ -117,15 +116,16 @@ class Step:
             if (text := getattr(self, keyword)) is not None:
                 checked_text(text, keyword)
         checked_flag(self.fresh, "fresh")
-        require(
-            declared is None or parts,
-            f"step {self.name!r} takes partitions= as names, templates such as "
-            f"'{{week}}', or a function of its public arguments, got {declared!r}",
-        )
-        _check(self)
+        for problem, is_there in _problems(self, parts).items():
+            require(not is_there, f"step {self.name!r} {problem}")
+        for template in () if callable(self.partitions) else self.partitions or ():
+            check_template(self, "partitions", checked_text(template, "partitions"))
+        if self.release_key is not None:
+            check_template(self, "release_key", self.release_key)
+            _check_key(self, self.release_key)
 
     def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
-        """Return what a call asks for: cost, partitions, key and version.
+        """Return the cost, partitions and key of a call.
 
         Raises:
             ConfigurationError: If a function or a template of the step has no answer
@@ -143,8 +143,22 @@ class Step:
             partitions=self._touched(values, public),
             key=None if key is None else self._filled("release_key", key, values),
             texts={} if key is None else self._texts(key, values, public),
-            version=self.data_version,
             public=public,
+        )
+
+    def check_storable(self) -> None:
+        """Refuse a keyed step whose annotation says that its release cannot be kept.
+
+        Raises:
+            ConfigurationError: If so.
+        """
+        bad = None if self.release_key is None else _unstorable(self.body)
+        require(
+            bad is None,
+            f"step {self.name!r} returns {bad}, which cannot be stored, so that its "
+            "release could not be replayed. The step did not run, and nothing was "
+            "charged. A release holds numbers, text, dates, lists, dicts, numpy "
+            "arrays, pandas or polars frames, and what is under @releasable.",
         )
 
     def _cost(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
@@ -168,35 +182,28 @@ class Step:
             names = self._called("partitions", self.partitions, public)
         else:
             names = [self._filled("partitions", t, values) for t in self.partitions]
-        texts = names if isinstance(names, list | tuple) else ()
+        texts = _names(names) if isinstance(names, list | tuple) else ()
         require(
-            texts and all(isinstance(name, str) and name for name in texts),
-            f"the partitions of step {self.name!r} must be one or more names, got "
-            f"{names!r:.80}. The step did not run.",
+            _are_different_texts(texts),
+            f"the partitions of step {self.name!r} must be one or more different "
+            f"names, got {names!r:.80}. The step did not run.",
         )
-        require(
-            len(set(texts)) == len(texts),
-            f"step {self.name!r} names a partition twice: {names!r:.80}",
-        )
-        return tuple(texts)
+        return texts
 
     def _called(
         self, what: str, function: Callable[..., Any], public: Mapping[str, Any]
     ) -> Any:
         """Call a function of the public arguments."""
-        try:
+
+        def called() -> Any:
             parameters = inspect.signature(function).parameters.values()
-            if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-                names = [p.name for p in parameters if p.name in public]
-                public = {name: public[name] for name in names}
-            return function(**public)
-        except Exception as error:
-            msg = (
-                f"the {what} function of step {self.name!r} raised "
-                f"{type(error).__name__}: {error}. It must have an answer for every "
-                "public argument. The step did not run."
+            if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+                return function(**public)
+            return function(
+                **{p.name: public[p.name] for p in parameters if p.name in public}
             )
-            raise ConfigurationError(msg) from error
+
+        return self._answered(f"{what} function", called)
 
     def _texts(
         self, key: str, values: Mapping[str, Any], public: Mapping[str, Any]
@@ -205,41 +212,38 @@ class Step:
         names = [*public]
         names += [field for field in template_fields(key) if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
-        with self._fitting("release_key", key):
-            return {**dict.fromkeys(names), **identify(read, key, values)}
+        title = f"release_key {key!r}"
+        found = self._answered(title, lambda: identify(read, key, values))
+        return {**dict.fromkeys(names), **found}
 
     def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template with the arguments."""
-        with self._fitting(keyword, template):
-            return fill(template, values)
+        title = f"{keyword} {template!r}"
+        return self._answered(title, lambda: fill(template, values))
 
-    @contextmanager
-    def _fitting(self, keyword: str, template: str) -> Iterator[None]:
-        """Say in one error that a template does not fit the arguments."""
+    def _answered(self, what: str, work: Callable[[], T]) -> T:
+        """Raise one error where a function or template does not fit the arguments."""
         try:
-            yield
+            return work()
         except Exception as error:
-            why = f" does not fit its arguments ({type(error).__name__}: {error})"
-            if isinstance(error, Untold):
-                why = f": {error}"
+            why = "" if isinstance(error, Untold) else f"{type(error).__name__}: "
             msg = (
-                f"{keyword} {template!r} of step {self.name!r}{why}. The step did not "
-                "run."
+                f"{what} of step {self.name!r} does not fit its arguments: {why}"
+                f"{error}. The step did not run."
             )
             raise ConfigurationError(msg) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCall:
-    """What one call of a step asks for.
+    """Request of one call of a step.
 
     Attributes:
         cost: The worst case.
         partitions: Names of the partitions that the body reads.
         key: The release key, if the step has one.
-        texts: Under a release key, the text that tells each argument from others; None
-            of an argument that is ignored.
-        version: Version of the data, if the step names one.
+        texts: Under a release key, the text that identifies each argument; None of an
+            argument that is ignored.
         public: The public arguments by name.
     """
 
@@ -247,7 +251,6 @@ class StepCall:
     partitions: tuple[str, ...]
     key: str | None
     texts: Mapping[str, str | None]
-    version: str | None
     public: Mapping[str, Any]
 
 
@@ -270,91 +273,73 @@ def _names(names: object) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, list | tuple) else ()
 
 
-def _check(step: Step) -> None:
-    """Refuse declarations that cannot work.
+def _are_different_texts(names: Sequence[object]) -> bool:
+    texts = {name for name in names if isinstance(name, str) and name}
+    return len(texts) == len(names) > 0
 
-    Raises:
-        ConfigurationError: If there is one.
-    """
-    title, cost, cell = f"step {step.name!r}", step.cost, step.cell
-    require(
-        step.datasets and all(isinstance(each, str) and each for each in step.datasets),
-        f"{title} needs dataset=: the name of a dataset, got {step.dataset!r}",
-    )
-    require(
-        not has_address(step.name),
-        f"{title} describes an object by its address, and another one gets that later. "
-        "Name the step by what it does",
-    )
-    require(
-        not inspect.isgeneratorfunction(step.body)
-        and not inspect.isasyncgenfunction(step.body),
-        f"{title} is a generator: an abandoned one is recorded as completed. Return "
-        "the whole output, or make each part a step of its own.",
-    )
-    require(
-        len(set(step.datasets)) == len(step.datasets),
-        f"{title} names a dataset twice: {step.datasets!r}; name each once",
-    )
+
+def _problems(step: Step, parts: object) -> dict[str, bool]:
+    """Return for each declaration that cannot work whether the step has it."""
+    cost, cell, parameters = step.cost, step.cell, step.signature.parameters
     is_cost = isinstance(cost, Cost | PlannedNoise)
-    require(
-        is_cost or callable(cost),
-        f"{title} needs cost=: a cost such as Gaussian(sensitivity=1, sigma=20), or a "
-        f"function that returns one, got {cost!r}",
-    )
-    unknown = step.private.difference(step.signature.parameters)
-    require(
-        not unknown,
-        f"{title} has no parameter {next(iter(unknown), '')!r} to be private; its "
-        f"parameters: {', '.join(step.signature.parameters) or 'none'}",
-    )
-    require(
-        cell is None or (callable(cell) and not inspect.iscoroutinefunction(cell)),
-        f"{title} takes cell= as a function of its output that returns the name of a "
-        f"cell, got {cell!r}",
-    )
-    require(
-        cell is None or isinstance(cost, OutcomeCost) or not is_cost,
-        f"{title} declares cell=, but {cost!r} has no cells; declare "
-        'OutputDP({"none": ..., "answer": ...})',
-    )
-    require(
-        step.noise in ("release", OWN),
-        f'{title} takes noise="release" (the default), or noise="own" if its body '
-        f"draws the noise that its cost declares by itself, got {step.noise!r}",
-    )
-    for template in () if callable(step.partitions) else step.partitions or ():
-        check_template(step, "partitions", checked_text(template, "partitions"))
-    if step.release_key is not None:
-        check_template(step, "release_key", step.release_key)
-    _check_key(step)
+    names_cell = callable(cell) and not inspect.iscoroutinefunction(cell)
+    yields = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    unknown = sorted(step.private.difference(parameters))
+    unread = sorted(step.ignore) if step.release_key is None else []
+    return {
+        f"needs dataset=: the name of a dataset, or several different names, got "
+        f"{step.dataset!r}": not step.datasets
+        or not _are_different_texts(step.datasets),
+        "describes an object by its address, and another one gets that later. Name the "
+        "step by what it does": has_address(step.name),
+        "is a generator: an abandoned one is recorded as completed. Return the whole "
+        "output, or make each part a step of its own": any(
+            is_kind(step.body) for is_kind in yields
+        ),
+        "needs cost=: a cost such as Gaussian(sensitivity=1, sigma=20), or a function "
+        f"that returns one, got {cost!r}": not is_cost and not callable(cost),
+        f"has no parameters {unknown} to be private; its parameters: "
+        f"{', '.join(parameters) or 'none'}": bool(unknown),
+        "takes cell= as a function of its output that returns the name of a cell, and "
+        f"a cost with cells, such as OutputDP({{...}}), got {cell!r} and {cost!r}": (
+            cell is not None
+            and not (names_cell and (isinstance(cost, OutcomeCost) or not is_cost))
+        ),
+        'takes noise="release" (the default), or noise="own" if its body draws the '
+        "noise that its cost declares by itself, got "
+        f"{step.noise!r}": step.noise not in ("release", OWN),
+        "takes partitions= as names, templates such as '{week}', or a function of its "
+        f"public arguments, got {parts!r}": step.partitions == (),
+        'takes on_change="replay" (the default) or "refuse", got '
+        f"{step.on_change!r}": step.on_change not in ("replay", "refuse"),
+        f"has no release_key that could read the ignored {unread}": bool(unread),
+    }
 
 
 def _root(field: str) -> str:
     return field.split(".", maxsplit=1)[0].split("[", maxsplit=1)[0]
 
 
-def _check_key(step: Step) -> None:
-    """Check that a release key speaks of all that the output may depend on.
+def _check_key(step: Step, key: str) -> None:
+    """Check that a release key reads all that the output may depend on.
 
     Raises:
         ConfigurationError: If it does not, and `ignore` does not name the rest.
     """
     values = {**captured(step.body), **step.signature.parameters}
     names = [name for name in values if name not in step.private]
-    unknown = step.ignore.difference(names if step.release_key else ())
+    unknown = sorted(step.ignore.difference(names))
     require(
-        not unknown and step.on_change in {"replay", "refuse"},
-        f'step {step.name!r} takes on_change="replay" (the default) or "refuse", and '
-        "ignore= as names that its release_key could read: "
-        f"{', '.join(names) or 'none'}; got {step.on_change!r}, {sorted(unknown)}",
+        not unknown,
+        f"step {step.name!r} takes ignore= as names that its release_key could read: "
+        f"{', '.join(names) or 'none'}; got {unknown}",
     )
-    read = {*map(_root, template_fields(step.release_key or "")), *step.ignore}
-    for name in names if step.release_key else ():
+    read = {*map(_root, template_fields(key)), *step.ignore}
+    for name in names:
         field = f"{name}.region" if name in HIDDEN else name
         require(
             name in read or is_constant(values[name]),
-            f"release_key {step.release_key!r} of step {step.name!r} reads nothing of "
+            f"release_key {key!r} of step {step.name!r} reads nothing of "
             f"{name!r}, so that a call with another one would get this one's release. "
             f'Write a field such as "{{{field}}}" into it, or ignore=({name!r},) if '
             "the output does not depend on it",
@@ -362,15 +347,17 @@ def _check_key(step: Step) -> None:
 
 
 @lru_cache(maxsize=1024)
-def returned_type(body: Callable[..., Any]) -> object:
-    """Return what a body says that it returns; `object` if it says nothing."""
+def _unstorable(body: Callable[..., Any]) -> str | None:
+    """Return the name of a returned type that no release can hold, if annotated."""
     try:
         signature = inspect.signature(body, eval_str=True)
     # A name may be known to type checkers only.
     except Exception:  # noqa: BLE001
-        return object
-    said = signature.return_annotation
-    return object if said is inspect.Signature.empty else said
+        return None
+    if signature.return_annotation is inspect.Signature.empty:
+        return None
+    kind = unstorable_type(signature.return_annotation)
+    return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def checked_text(value: object, name: str) -> str:

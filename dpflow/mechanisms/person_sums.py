@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
 from dpflow.exceptions import LedgerError, PublicError
-from dpflow.guard.person_budgets import people_folder
+from dpflow.guard.project import people_folder
 from dpflow.mechanisms.drawn import claimed
 from dpflow.mechanisms.rows import Floats, NormClip
 from dpflow.noise.draws import draw

@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 
 from dpflow.config import settings
 from dpflow.exceptions import require
-from dpflow.guard.bodies import check_outside, refuse_inside
+from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging, with_parentheses
 from dpflow.guard.project import bind_step
@@ -94,7 +94,7 @@ class DPTask(MaterializingTask[P, R]):
             self, *args: Any, return_state: bool = False, **kwargs: Any
         ) -> Any:
             """Return the value or raise the refusal, unless `return_state` is set."""
-            refuse_inside()
+            check_outside()
             _refuse_cover(self)
             checked_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
@@ -112,13 +112,13 @@ class DPTask(MaterializingTask[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
-            refuse_inside()
+            check_outside()
             self._send(args, kwargs)
             return note_future(super().submit(*args, **kwargs))
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            refuse_inside()
+            check_outside()
             self._send(args, kwargs)
             futures = checked_map(super().map, args, kwargs)
             for future in futures:

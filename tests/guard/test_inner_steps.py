@@ -17,7 +17,7 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ConfigurationError, PublicError
+from dpflow.exceptions import PublicError
 from tests.projects import NOISY, POLICY, caught, kinds, make_project, spent
 
 CANARY = "canary-3141592653"
@@ -110,7 +110,7 @@ def test_a_step_is_defined_outside_of_bodies(shop):
 
     @guarded(dataset="shop", cost=NOISY)
     def outer():
-        with pytest.raises(ConfigurationError, match="Define it outside") as error:
+        with pytest.raises(PublicError, match=r"@guarded.*top of a module") as error:
             guarded(dataset="shop", cost=NOISY, name=CANARY)(lambda: 1)
         assert CANARY not in str(error.value)
         return release(1.0)

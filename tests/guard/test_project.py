@@ -12,7 +12,6 @@ from dpflow.config import LEDGER_VARIABLE
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
-    PolicyError,
     UnknownDataset,
 )
 from dpflow.guard import project
@@ -60,34 +59,6 @@ def test_policies_are_read_again_when_a_file_changes(shop):
     (shop / "policies" / "site.yaml").unlink()
     with pytest.raises(UnknownDataset):
         current_project().policies.policy_for("site")
-
-
-def test_a_step_looks_at_the_policies_that_govern_it(shop, monkeypatch):
-    """Its dataset's and the population's, and not at all that there are."""
-    everybody = POLICY.replace("dataset: shop", "population: people")
-    (shop / "policies" / "people.yaml").write_text(everybody)
-    rewrite_policy(shop, "filter: basic", "filter: basic\npopulation: people")
-    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
-    found, seen = current_project(("shop",)), []
-    stamp = project.file_stamp
-
-    def noted(path):
-        seen.append(os.path.relpath(path, shop))
-        return stamp(path)
-
-    monkeypatch.setattr(project, "file_stamp", noted)
-    assert current_project(("shop",)) is found
-    assert seen == ["policies", "policies/0.yaml", "policies/people.yaml"]
-    (shop / "policies" / "site.yaml").write_text("no policy")
-    assert current_project(("shop",)) is found
-    with pytest.raises(PolicyError):
-        current_project(("site",))
-    with pytest.raises(PolicyError):
-        current_project()
-    (shop / "policies" / "site.yaml").write_text(POLICY.replace("shop", "site"))
-    (shop / "policies" / "people.yaml").write_text(everybody.replace("1}", "2}"))
-    people = current_project(("shop",)).policies["population/people"]
-    assert people.budget.epsilon == 2
 
 
 def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):

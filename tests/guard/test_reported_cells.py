@@ -91,7 +91,7 @@ def test_two_answers_that_differ_are_none(shop: Path) -> None:
 
 def test_a_cell_needs_a_cost_with_cells(shop: Path) -> None:
     """When the step is defined, or, for a cost function, by a full charge."""
-    with pytest.raises(ConfigurationError, match="has no cells"):
+    with pytest.raises(ConfigurationError, match="a cost with cells"):
         ask(1, lambda _: "none", cost=TENTH)
     with pytest.raises(ConfigurationError, match="function of its output"):
         ask(1, "none")
