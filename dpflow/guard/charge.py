@@ -182,11 +182,9 @@ class Execution:
         """
         step, cost = self.request.step, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
-        require(
-            not self.ended and self.reported is None,
-            f"report() was called after step {step!r} {when}",
-            PublicError,
-        )
+        is_late = self.ended or self.reported is not None
+        message = f"report() was called after step {step!r} {when}"
+        require(not is_late, message, PublicError)
         if not isinstance(cost, Settling):
             msg = (
                 f"step {step!r} declared {cost!r}, which costs the same whatever "
@@ -196,7 +194,7 @@ class Execution:
         cost.realised(outcome)
         self.reported = outcome
 
-    def _report_cell(self, cell: CellLike) -> str | None:
+    def _report_cell(self, cell: CellLike) -> list[str]:
         """Report the cell of the output, or return why there is none.
 
         Without one, or if the body reported another one, the charge is in full.
@@ -205,14 +203,14 @@ class Execution:
         why = "contradicts its cost or what its body reported"
         try:
             outcome = cell(self.value)
-            is_known = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
-            if is_known and reported in (None, outcome):
+            is_cell = isinstance(self.cost, OutcomeCost) and self.cost.cell(outcome)
+            if is_cell and reported in (None, outcome):
                 self.reported = outcome
-                return None
+                return []
         # Its text may quote the output, which need not be released yet.
         except Exception as error:  # noqa: BLE001
             why = f"gave no cell of its cost ({public_name(type(error))})"
-        return f"its cell function {why}; it is charged in full"
+        return [f"its cell function {why}; it is charged in full"]
 
     # Body and end
 
@@ -287,19 +285,19 @@ class Execution:
             finally:
                 # In `spend`, Python has just put the original there.
                 error.__context__ = behind
-        text, refused, kept = None, None, self.value
+        text, kept, warned = None, self.value, list[str]()
         if self.request.release_key is not None:
             try:
                 text = encode(self.value)
                 kept = decode(text)
             except ReleaseError as unstorable:
-                text, refused = None, unstorable
-        no_cell = None if cell is None else self._report_cell(cell)
+                text, why = None, unstorable.message
+                warned.append(f"its release cannot be replayed: {why}")
+        if cell is not None:
+            warned += self._report_cell(cell)
         self._post("completed", text, {"noise": self._draw.by})
-        if no_cell is not None:
-            self._warn(no_cell)
-        if refused is not None:
-            self._warn(f"its release cannot be replayed: {refused.message}")
+        for warning in warned:
+            self._warn(warning)
         return kept
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CellType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from dpflow.exceptions import PublicError, public_name, require
 
@@ -30,23 +30,6 @@ def charging(guard: F) -> F:
     """Mark the guard of a step, so that no second one goes over it."""
     setattr(guard, _CHARGES, True)
     return guard
-
-
-def with_parentheses(decorator: F) -> F:
-    """Have a decorator say what to write where it is used without parentheses."""
-
-    @functools.wraps(decorator)
-    def checked(*positional: Any, **declared: Any) -> Any:
-        name = decorator.__name__
-        require(
-            not positional,
-            f"@{name} takes keywords: what the step reads, and its worst case. Write "
-            f'@{name}(dataset="...", cost=Gaussian(sensitivity=1, sigma=20)) above the '
-            f"function, got {positional!r:.80}",
-        )
-        return decorator(**declared)
-
-    return cast("F", checked)
 
 
 def check_body(function: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, granted, run
-from dpflow.guard.functions import charging, with_parentheses
+from dpflow.guard.functions import charging
 from dpflow.guard.request import ask, checked_flow, current_place
 from dpflow.guard.reserving import reserve
 from dpflow.guard.step import (
@@ -35,7 +35,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@with_parentheses
 def guarded(
     *,
     dataset: str | tuple[str, ...],

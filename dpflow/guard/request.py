@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.config import load_prefect
 from dpflow.exceptions import (
@@ -189,8 +190,9 @@ def ask(
     flow = charged_flow(policies, place)
     charged = None if flow is None else flow.name
     call = step.ask(args, kwargs)
-    cost = _cost(step, project, policies, charged, call)
-    _check_person_budgets(step, project, cost, policies, charged)
+    cost = call.cost
+    if not isinstance(cost, Cost):
+        cost = _planned(cost, step.name, charged, policies, project.ledger)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
     digests, release_key = project.ledger.digests, None
@@ -221,6 +223,8 @@ def ask(
         on_change=step.on_change,
         body={**place.facts, "versions": versions},
     )
+    _check_person_budgets(step, project, request)
+    _warn_beyond_plan(request)
     return project, request
 
 
@@ -248,21 +252,15 @@ def request_of(
     return Request(policies=policies, cost=cost, **{**values, **fields})
 
 
-def _check_person_budgets(
-    step: Step,
-    project: Project,
-    cost: Cost,
-    policies: Sequence[Policy],
-    flow: str | None,
-) -> None:
+def _check_person_budgets(step: Step, project: Project, request: Request) -> None:
     """Refuse a step that people would pay for where one filter is not all that counts.
 
     Raises:
         ConfigurationError: If so; nothing was charged.
     """
-    if not cost.paid_by_people:
+    if not request.cost.paid_by_people:
         return
-    policy = policies[0]
+    policy, flow = request.policies[0], request.flow
     name, rule = repr(policy.dataset), policy.dataset_filter()
     has_share = flow is not None and policy.flow_filter(flow) is not None
     is_divided = policy.partition is not None or policy.population is not None
@@ -270,7 +268,9 @@ def _check_person_budgets(
         'the step says noise="own", and only person_sum draws its noise': (
             step.noise == OWN
         ),
-        "the step reads more than one dataset; make a step for each": policies[1:],
+        "the step reads more than one dataset; make a step for each": (
+            request.policies[1:]
+        ),
         f"the policy of {name} says filter: {rule.theorem}; a budget for every person "
         "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
         f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
@@ -361,48 +361,44 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
     return around[-1] if around else None
 
 
-def _cost(
-    step: Step,
-    project: Project,
-    policies: Sequence[Policy],
+def _planned(
+    cost: PlannedNoise,
+    step: str,
     flow: str | None,
-    call: StepCall,
+    policies: Sequence[Policy],
+    ledger: Ledger,
 ) -> Cost:
-    """Return a call's cost, with the most noise that one of its datasets plans for it.
+    """Return a cost with the most noise that one of its datasets plans for the step.
 
     Raises:
         ConfigurationError: If the policy of a dataset plans none for it.
     """
-    cost = call.cost
-    if not isinstance(cost, Cost):
-        try:
-            pins = [_governing(policy, project.ledger) for policy in policies]
-            most = (planned_multiplier(pin, flow, step.name, cost) for pin in pins)
-            cost = cost.at(max(most))
-        except InvalidCost as error:
-            msg = f"{error.message} The step did not run."
-            raise ConfigurationError(msg) from error
-    for policy in policies:
-        _warn_beyond_plan(step.name, cost, policy, flow)
-    return cost
+    try:
+        pins = [_governing(policy, ledger) for policy in policies]
+        return cost.at(max(planned_multiplier(p, flow, step, cost) for p in pins))
+    except InvalidCost as error:
+        msg = f"{error.message} The step did not run."
+        raise ConfigurationError(msg) from error
 
 
-def _warn_beyond_plan(step: str, cost: Cost, policy: Policy, flow: str | None) -> None:
+def _warn_beyond_plan(request: Request) -> None:
     """Log a warning where a step's cost exceeds the bound of the flow's plan."""
-    share = policy.flows.get(flow or "")
-    planned = share.plan.steps.get(step) if share and share.plan else None
-    if planned is None or planned.cost in (None, repr(cost)):
-        return
-    rule = policy.dataset_filter()
-    with suppress(UnsupportedCost):
-        bound = rule.price(cost_from_text(str(planned.cost)))
-        if rule.price(cost).fits_within(bound):
-            return
-        logger.warning(
-            "step %r declares %r, more than the plan of flow %r says (%s): fewer runs "
-            "fit. Correct `plan.steps.%s.cost` in the policy of dataset %r.",
-            *(step, cost, flow, planned.cost, step, policy.dataset),
-        )
+    step, cost = request.step, request.cost
+    for policy in request.policies:
+        share = policy.flows.get(request.flow or "")
+        planned = share.plan.steps.get(step) if share and share.plan else None
+        if planned is None or planned.cost in (None, repr(cost)):
+            continue
+        rule = policy.dataset_filter()
+        with suppress(UnsupportedCost):
+            bound = rule.price(cost_from_text(str(planned.cost)))
+            if not rule.price(cost).fits_within(bound):
+                logger.warning(
+                    "step %r declares %r, more than the plan of flow %r says (%s): "
+                    "fewer runs fit. Correct `plan.steps.%s.cost` in the policy of "
+                    "dataset %r.",
+                    *(step, cost, request.flow, planned.cost, step, policy.dataset),
+                )
 
 
 def _governing(policy: Policy, ledger: Ledger) -> Mapping[str, Any]:

@@ -176,7 +176,7 @@ def seal_run(run: str, outcome: str) -> None:
 
 def _hold(steps: list[_Step], place: Place, run: str) -> None:
     project = project_of_step("preflight", None)
-    unique = {"reservation": "planned", "owner": "planned", "step": "planned"}
+    unique: dict[str, Any] = dict.fromkeys(("reservation", "owner", "step"), "planned")
     planned = tuple(
         request_of(
             project,
@@ -184,7 +184,6 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
             tuple(map(project.policies.policy_for, datasets)),
             cost,
             partitions=partitions,
-            enclosing_runs=(),
             **unique,
         )
         for datasets, partitions, cost in steps

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -350,13 +350,11 @@ def _check_key(step: Step, key: str) -> None:
 def _unstorable(body: Callable[..., Any]) -> str | None:
     """Return the name of a returned type that no release can hold, if annotated."""
     try:
-        signature = inspect.signature(body, eval_str=True)
+        annotation = get_type_hints(body, include_extras=True).get("return", object)
     # A name may be known to type checkers only.
     except Exception:  # noqa: BLE001
         return None
-    if signature.return_annotation is inspect.Signature.empty:
-        return None
-    kind = unstorable_type(signature.return_annotation)
+    kind = unstorable_type(annotation)
     return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
 
 

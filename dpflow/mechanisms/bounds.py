@@ -66,7 +66,10 @@ def private_bounds(
         raise PublicError(msg)
     ordered = sorted(candidates, key=lambda each: exact(each, name="candidates"))
     cuts = [float_down(exact(each, name="candidates")) for each in ordered]
-    shares = [_share(quantile) for quantile in quantiles]
+    shares = [exact(quantile, name="quantile") for quantile in quantiles]
+    if not all(0 < share < 1 for share in shares):
+        msg = "a quantile lies between 0 and 1; nobody's own number is one of them"
+        raise PublicError(msg)
     numbers, price = numbers_of(values), (cost.epsilon, max_rows, relation)
     with execution.drawing():
         shunned = (rates(numbers, cuts, share, *price) for share in shares)
@@ -106,14 +109,6 @@ def rates(  # noqa: PLR0917
         scale * abs((whole - part) * left - part * (len(numbers) - left))
         for left in below
     ]
-
-
-def _share(quantile: Number) -> Fraction:
-    share = exact(quantile, name="quantile", low=Fraction(0), high=Fraction(1))
-    if share in (0, 1):
-        msg = "a quantile lies between 0 and 1; nobody's own number is one of them"
-        raise PublicError(msg)
-    return share
 
 
 def numbers_of(values: Iterable[Any]) -> Floats:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Repeated
@@ -18,8 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn(Generic[T]):
+class Drawn(NamedTuple, Generic[T]):
     """An output and the cell that it fell into.
 
     Attributes:
@@ -114,5 +112,4 @@ def claimed(
 
 def is_replace_one(execution: Execution) -> bool:
     """Return whether the relation of one of a step's policies is replace-one."""
-    relations = {policy.relation for policy in execution.request.policies}
-    return "replace-one" in relations
+    return any(p.relation == "replace-one" for p in execution.request.policies)

@@ -196,12 +196,11 @@ def individual_sum(
     rate = exact(sampling_rate, name="sampling_rate", low=Fraction(0), high=Fraction(1))
     clipped = clip.apply(rows)
     squares = clipped.squares()
-    if rate == 1:
-        active = tally.admit(gaussian_costs(tally.bound, squares, sigma=sigma))
-    else:
+    costs = gaussian_costs(tally.bound, squares, sigma=sigma)
+    if rate != 1:
         costs = sampled_gaussian_costs(tally.bound, squares, sigma=sigma, rate=rate)
-        active = tally.admit(costs).among(poisson_sample(rate, clipped.people))
-    return clipped.total(active)
+    drawn = poisson_sample(rate, clipped.people)
+    return clipped.total(tally.admit(costs).among(drawn))
 
 
 def individual_descent(

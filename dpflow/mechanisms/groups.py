@@ -113,7 +113,9 @@ def private_groups(
             named = [toss(Fraction(chance, _ONE)) for chance in rows]
     names = (name for (_, name), told in zip(counts, named, strict=True) if told)
     # In an order that depends on nothing but the names.
-    return sorted(names, key=_rank)
+    return sorted(
+        names, key=lambda n: (type(n).__name__, repr(n) if type(n) is tuple else n)
+    )
 
 
 @lru_cache(maxsize=32)
@@ -212,10 +214,6 @@ def _is_somebody(person: object) -> bool:
         return person is not None and bool(person == person)  # noqa: PLR0124
     except Exception:  # noqa: BLE001 - an error would tell of this person
         return False
-
-
-def _rank(name: Any) -> tuple[str, Any]:
-    return type(name).__name__, repr(name) if type(name) is tuple else name
 
 
 def _floor(number: Fraction) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.rules.individual import IndividualBound, PersonBudgets
+from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.exceptions import LedgerError, PublicError
 from dpflow.guard.project import people_folder
 from dpflow.mechanisms.drawn import claimed
@@ -65,18 +65,14 @@ def person_sum(
     if rows.ndim not in (1, 2) or len(rows) != len(people):
         msg = "values must be one number or one row of numbers for each of people"
         raise PublicError(msg)
-    width = 1 if rows.ndim == 1 else rows.shape[1]
-    ids, sums = _by_person(people, rows.reshape(len(rows), width))
+    ids, sums = _by_person(people, np.atleast_2d(rows.T).T)
     execution, _ = claimed("person_sum()", PersonBudgets, relation="add-or-remove")
     clipped, project = clip.apply(sums), execution.project
-
-    def costs(bound: IndividualBound) -> Floats:
-        return gaussian_costs(bound, clipped.squares(), sigma=sigma)
-
+    squares = clipped.squares()
     try:
         folder = people_folder(project.settings)
         store = PersonStore(project.ledger, execution.request.reservation, folder)
-        mask = store.reserve(ids, costs)
+        mask = store.reserve(ids, lambda b: gaussian_costs(b, squares, sigma=sigma))
     except LedgerError as error:
         # Its text names no person.
         msg = f"{type(error).__name__}: {error.message}"

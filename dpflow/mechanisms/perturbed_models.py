@@ -8,7 +8,6 @@ comes out is that there is no model, which costs only the test.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -38,36 +37,30 @@ _NEWTON_STEPS, _MOST_HALVINGS = 100, 40
 _UNIT = Gaussian(sensitivity=1, sigma=1)
 
 
-@dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is fitted and how it is tested; all public.
+    """Public numbers of the fit and of its test.
 
-    Attributes:
+    Args:
         train: How many people it is fitted to; the others test it.
         regularisation: The Lambda of Chaudhuri et al., positive.
         threshold: Largest mean absolute error, in [0, 2], of a model that is released.
+
+    Raises:
+        ReleaseError: If a number is out of range.
     """
 
-    train: int
-    regularisation: Fraction
-    threshold: float
-
-    @classmethod
-    def of(cls, train: int, regularisation: Number, threshold: float) -> Recipe:
-        """Check the numbers.
-
-        Raises:
-            ReleaseError: If one is out of range.
-        """
+    def __init__(self, train: int, regularisation: Number, threshold: float) -> None:
         low, high = Fraction(1, 10**6), Fraction(10**6)
-        strength = exact(regularisation, name="regularisation", low=low, high=high)
+        self.train, self.threshold = train, float(threshold)
+        self.regularisation = exact(
+            regularisation, name="regularisation", low=low, high=high
+        )
         if type(train) is not int or not 1 <= train <= MOST_PEOPLE:
             msg = f"train must be 1 to {MOST_PEOPLE} people"
             raise PublicError(msg)
         if not math.isfinite(threshold):
             msg = "the threshold must be a finite number"
             raise PublicError(msg)
-        return cls(train, strength, float(threshold))
 
     @property
     def sensitivity(self) -> Fraction:
@@ -159,7 +152,7 @@ def output_perturbation(
         ReleaseError: Outside a step with such a cost and relation, if the step has
             drawn noise already, or if shapes or numbers do not fit.
     """
-    recipe = Recipe.of(train, regularisation, threshold)
+    recipe = Recipe(train, regularisation, threshold)
     cells = dict(cost.cells)
     if set(cells) != {NONE, MODEL} or not 0 < cells[NONE] <= cells[MODEL]:
         msg = f"output_perturbation() needs cost=recoverable_model(...), not {cost!r}"

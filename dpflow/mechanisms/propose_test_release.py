@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -32,36 +31,31 @@ _SMALLEST, _LARGEST = 1e-100, 1e100
 _ROUNDED = Fraction(1, 2**50)
 
 
-@dataclass(frozen=True, slots=True)
 class Bins:
     """Bins of the logarithm of a range, each of width one; public.
 
+    Args:
+        base: Of the logarithm, in [1.0001, 1000].
+        shift: The edges are at whole numbers plus this, in [0, 1).
+
     Attributes:
-        base: Of the logarithm, above 1.
-        first: Where the lowest inner edge lies, in the logarithm.
+        first: The lowest inner edge, in the logarithm.
         edges: The inner edges, as ranges. The lowest bin starts at 0, the highest has
             no end.
+
+    Raises:
+        ReleaseError: If base or shift is out of range.
     """
 
-    base: float
-    first: float
-    edges: tuple[float, ...]
-
-    @classmethod
-    def of(cls, base: float, shift: float) -> Bins:
-        """Make the bins whose edges are at whole numbers plus `shift`.
-
-        Raises:
-            ReleaseError: If the base is not in (1, 1000], or the shift not in [0, 1).
-        """
+    def __init__(self, base: float, shift: float) -> None:
         if not 1.0001 <= base <= 1000 or not 0 <= shift < 1:  # noqa: PLR2004
             msg = "the bins need a base in [1.0001, 1000] and a shift in [0, 1)"
             raise PublicError(msg)
-        first = math.floor(math.log(_SMALLEST, base)) + shift
-        edges = [base**first]
-        while edges[-1] <= _LARGEST:
-            edges.append(base ** (first + len(edges)))
-        return cls(base, first, tuple(edges))
+        self.base = base
+        self.first = math.floor(math.log(_SMALLEST, base)) + shift
+        self.edges = [base**self.first]
+        while self.edges[-1] <= _LARGEST:
+            self.edges.append(base ** (self.first + len(self.edges)))
 
     def bin(self, spread: float) -> int:
         """Return the number of the bin that a range is in."""
@@ -177,7 +171,7 @@ def interquartile_range(
     chosen = 1 + 1 / math.log(numbers.size) if base is None else base
     # Half a bin further is half a bin back.
     shifts = (shift, shift - 0.5 if shift >= 0.5 else shift + 0.5)  # noqa: PLR2004
-    tries = [Bins.of(chosen, each) for each in shifts[: cost.tries]]
+    tries = [Bins(chosen, each) for each in shifts[: cost.tries]]
     ordered = np.sort(numbers)
     for number, bins in enumerate(tries):
         # The answer's noise is drawn in any case: how long this takes says less.

@@ -136,8 +136,7 @@ class Clipped:
         """Return the squared norm of each row as it is summed, rounded up."""
         total: Floats = np.sum([each.squares() for each in self.layers], axis=0)
         # Each is rounded up; this covers the rounding of their sum.
-        several = len(self.layers) > 1
-        return total * (1 + len(self.layers) * 2.0**-52) if several else total
+        return total * (1 + len(self.layers) * 2.0**-52)
 
     def total(self, who: PrivateMask | None = None) -> Floats:
         """Return the sum of the rows of those who take part, exactly."""

@@ -26,7 +26,7 @@ from dpflow.config import settings
 from dpflow.exceptions import require
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
-from dpflow.guard.functions import charging, with_parentheses
+from dpflow.guard.functions import charging
 from dpflow.guard.project import bind_step
 from dpflow.guard.step import (
     CellLike,
@@ -185,7 +185,6 @@ async def _value_later(result: Any) -> Any:
     return _value(await result)
 
 
-@with_parentheses
 def dp_task(
     *,
     dataset: str | tuple[str, ...],

@@ -79,7 +79,7 @@ def worst(recipe, e1, e2, **wrong):
     return none, model
 
 
-RECIPES = [Recipe.of(3, "0.2", 0.8), Recipe.of(2, "0.05", 0.5), Recipe.of(20, 1, 1.0)]
+RECIPES = [Recipe(3, "0.2", 0.8), Recipe(2, "0.05", 0.5), Recipe(20, 1, 1.0)]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=range(3))
@@ -93,19 +93,19 @@ def test_no_cell_loses_more_than_it_costs(recipe, e1, e2):
 
 def test_wrong_scales_are_caught():
     """Half the noise; a test scaled for the people tested on alone."""
-    recipe = Recipe.of(3, "0.2", 0.8)
+    recipe = Recipe(3, "0.2", 0.8)
     assert worst(recipe, 1.0, 0.5, noise=0.2)[1] > 1.1
-    narrow = Recipe.of(2, "0.05", 0.5)
+    narrow = Recipe(2, "0.05", 0.5)
     assert worst(narrow, 50.0, 2.0, test=2 / 40)[0] > 2.1
 
 
 def test_the_test_scale_is_the_tighter_one():
     """The two documented numbers, at n 700, m 300, Lambda 0.01."""
-    recipe = Recipe.of(700, "0.01", 1.0)
+    recipe = Recipe(700, "0.01", 1.0)
     paper = 2 * (math.exp(2 / (700 * 0.01)) - 1)
     assert paper == pytest.approx(0.6614, abs=1e-4)
     assert float(recipe.test_sensitivity(300)) == pytest.approx(0.1426, abs=2e-4)
-    assert float(Recipe.of(700, 1, 1.0).test_sensitivity(300)) == pytest.approx(
+    assert float(Recipe(700, 1, 1.0).test_sensitivity(300)) == pytest.approx(
         2 / 300, rel=1e-3
     )
 
@@ -113,7 +113,7 @@ def test_the_test_scale_is_the_tighter_one():
 def test_one_person_moves_the_minimum_no_farther_than_declared():
     """Real fits of random neighbours; the bound is approached, never passed."""
     rng = np.random.default_rng(3)
-    recipe = Recipe.of(12, "0.5", 1.0)
+    recipe = Recipe(12, "0.5", 1.0)
     moved = 0.0
     for _ in range(60):
         rows = rng.normal(size=(12, 3))
@@ -133,7 +133,7 @@ def test_the_solver_reaches_its_tolerance():
         rows = rng.normal(size=(people, 8))
         rows /= np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
         classes = np.where(rows[:, 0] > 0, 1.0, -1.0)
-        w = minimum(rows, classes, Recipe.of(people, strength, 1.0))
+        w = minimum(rows, classes, Recipe(people, strength, 1.0))
         pulls = special.expit(-(rows @ w) * classes) * classes
         slope = float(Fraction(strength)) * w - (rows * pulls[:, None]).mean(axis=0)
         assert np.linalg.norm(slope) <= float(INEXACT) / people
@@ -189,7 +189,7 @@ def test_a_good_model_is_released_and_a_bad_one_is_none():
 def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     """Fitted to the first people; both noises as declared; tested on the others."""
     rows, labels = people()
-    recipe = Recipe.of(300, "0.1", 50.0)
+    recipe = Recipe(300, "0.1", 50.0)
     seen = {}
 
     def noise(size, scale):
@@ -224,7 +224,7 @@ def test_rows_are_scaled_and_bad_numbers_are_zeros():
     rows, labels = people(20)
     rows[0] = [1e300, np.inf, np.nan]
     rows[1] *= 1e9
-    scaled, classes = mechanism._checked(rows, labels, Recipe.of(10, 1, 1.0))
+    scaled, classes = mechanism._checked(rows, labels, Recipe(10, 1, 1.0))
     assert np.isfinite(scaled).all()
     assert np.linalg.norm(scaled, axis=1).max() <= 1
     assert set(classes) == {-1.0, 1.0}

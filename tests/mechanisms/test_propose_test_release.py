@@ -25,7 +25,7 @@ from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
-BINS = Bins.of(2, 0)
+BINS = Bins(2, 0)
 
 
 def brute_force(values, bins):
@@ -49,7 +49,7 @@ def brute_force(values, bins):
 @settings(max_examples=scaled(12))
 def test_the_distance_is_exact(shift, values):
     """Against all replacements of up to all people."""
-    bins = Bins.of(2, shift)
+    bins = Bins(2, shift)
     assert distance(np.sort(np.array(values, float)), bins) == brute_force(
         tuple(values), bins
     )
@@ -76,7 +76,7 @@ def test_one_person_moves_the_distance_by_at_most_one(values, place, new):
 def test_logarithms_of_one_bin_are_at_most_one_apart():
     """Whatever the rounding, and for a range of zero."""
     for spread in (0.0, 5e-324, 1e-100, 1.0, 1.9999999, 8.0, 1e100, 1e300):
-        for bins in (BINS, Bins.of(1.1, 0.5)):
+        for bins in (BINS, Bins(1.1, 0.5)):
             start = bins.first - 1 + bins.bin(spread)
             assert start <= bins.logarithm(spread) <= start + 1
     assert BINS.logarithm(3.0) == pytest.approx(math.log2(3))
