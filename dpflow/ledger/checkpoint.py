@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.keys import LedgerKey, Sign, from_hex
+from dpflow.ledger.keys import LedgerKey, Sign
 
 
 def message(ledger: str, point: Mapping[str, Any]) -> bytes:
@@ -67,8 +67,8 @@ def first_wrong(
     previous = ""
     for count, point in enumerate(points, 1):
         placed = (point["count"], point["previous"]) == (count, previous)
-        made = from_hex(point["signature"])
-        if not placed or (key and not key.verifies(message(ledger, point), made)):
+        text, signature = message(ledger, point), point["signature"]
+        if not placed or (key and not key.verifies(text, signature)):
             return int(point["number"])
         previous = point["signature"]
     return None

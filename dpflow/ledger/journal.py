@@ -337,8 +337,8 @@ def _repair(state: State, draft: Entry, rows: Rows) -> None:
         what = f"it is repair {number}, and there were {state.repairs}"
         raise JournalError(what)
     rows["repairs"] = number
-    for book in draft.body.get("books", ()):
-        _name_book(state, book, rows, draft.body["flows"].get(book, ()))
+    for book, flows in draft.body["flows"].items():
+        _name_book(state, book, rows, flows)
 
 
 def _pay(state: State, draft: Entry, rows: Rows) -> None:

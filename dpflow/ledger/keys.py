@@ -34,13 +34,19 @@ class LedgerKey:
     public: bytes
     sign: Sign | None = field(default=None, repr=False)
 
-    def verifies(self, message: bytes, signature: bytes) -> bool:
-        """Say whether the private key signed a message."""
+    def verifies(self, message: bytes, signature: str) -> bool:
+        """Say whether the private key signed a message.
+
+        Args:
+            message: The message.
+            signature: In hexadecimal.
+        """
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-        with suppress(InvalidSignature):
-            Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
+        key = Ed25519PublicKey.from_public_bytes(self.public)
+        with suppress(InvalidSignature, TypeError, ValueError):
+            key.verify(bytes.fromhex(signature), message)
             return True
         return False
 
@@ -71,10 +77,10 @@ def key_from_text(text: bytes) -> LedgerKey:
     """Read a key, private or public.
 
     Args:
-        text: What its file holds, in PEM.
+        text: The content of its file, in PEM.
 
     Raises:
-        ValueError: If it holds another key, or none.
+        ValueError: If it holds no key of Ed25519.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as form
@@ -86,21 +92,12 @@ def key_from_text(text: bytes) -> LedgerKey:
             key = form.load_pem_private_key(text, password=None)
         else:
             key = form.load_pem_public_key(text)
-    private = isinstance(key, ed25519.Ed25519PrivateKey)
-    public = key.public_key() if private else key
-    if not isinstance(public, ed25519.Ed25519PublicKey):
-        msg = "it holds no key of Ed25519 without a passphrase"
-        raise ValueError(msg)  # noqa: TRY004 (the text is wrong, not its type)
-    return LedgerKey(public.public_bytes_raw(), key.sign if private else None)
-
-
-def from_hex(text: object) -> bytes:
-    """Return the bytes of a signature's one text; empty for anything else."""
-    try:
-        data = bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        return b""
-    return data if data.hex() == text else b""
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return LedgerKey(key.public_key().public_bytes_raw(), key.sign)
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return LedgerKey(key.public_bytes_raw())
+    msg = "it holds no key of Ed25519 without a passphrase"
+    raise ValueError(msg)
 
 
 def write_keys(place: Path) -> Path:
@@ -110,36 +107,31 @@ def write_keys(place: Path) -> Path:
         place: The new file of the private key.
 
     Returns:
-        The file of the public key, `.pub` beside it.
+        The file of the public key, with the ending `.pub`.
 
     Raises:
-        ConfigurationError: If one of them is there, or cannot be written.
+        ConfigurationError: If one of the files exists, or cannot be written.
     """
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private, pem = Ed25519PrivateKey.generate(), form.Encoding.PEM
     secret = private.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption())
-    shown = private.public_key().public_bytes(
+    shared = private.public_key().public_bytes(
         pem, form.PublicFormat.SubjectPublicKeyInfo
     )
-    beside = place.with_name(f"{place.name}.pub")
-    _write_new(beside, shown, 0o644)
+    public, written = place.with_name(f"{place.name}.pub"), list[Path]()
     try:
-        _write_new(place, secret, 0o600)
-    except ConfigurationError:
-        beside.unlink()
-        raise
-    return beside
-
-
-def _write_new(place: Path, text: bytes, mode: int) -> None:
-    try:
-        with open(place, "xb", opener=partial(os.open, mode=mode)) as file:
-            file.write(text)
+        for path, text, mode in ((place, secret, 0o600), (public, shared, 0o644)):
+            with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
+                written.append(path)
+                file.write(text)
     except OSError as error:
+        for path in written:
+            path.unlink()
         msg = (
-            f"cannot write the key {place}: {error.strerror}. An existing file is "
-            "never replaced. Name a new file in an existing folder."
+            f"cannot write the key {error.filename or place}: {error.strerror}. An "
+            "existing file is never replaced. Name a new file in an existing folder."
         )
         raise ConfigurationError(msg) from error
+    return public

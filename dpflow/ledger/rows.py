@@ -177,9 +177,9 @@ def added_up(first: Sums, second: Sums) -> dict[str, Amounts]:
     return found
 
 
-def sums_of_lists(found: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
+def sums_of_lists(sums: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
     """Return sums as JSON keeps them, with tuples for its lists."""
-    return {name: tuple(amounts) for name, amounts in found.items()}
+    return {name: tuple(amounts) for name, amounts in sums.items()}
 
 
 @lru_cache(maxsize=4096)

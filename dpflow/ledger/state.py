@@ -157,15 +157,9 @@ class State:
         row = self.row(key)
         if row is None:
             return None
-        flags = row[3] if len(row) > 3 else NONE  # noqa: PLR2004 (amount and sums)
-        return Account(
-            name,
-            self.numbers[key],
-            tuple(row[1]),
-            tuple(row[2]),
-            flags.get("overdrawn", False),
-            flags.get("told", NONE),
-        )
+        _, settled, held, *flags = row
+        sums = tuple(settled), tuple(held)
+        return Account(name, self.numbers[key], *sums, **(flags[0] if flags else NONE))
 
     def accounts(self, book: str) -> Iterator[Account]:
         """Yield the accounts of a book that were loaded."""
@@ -189,25 +183,16 @@ class State:
             held = made.amounts
             if row["run"] is not None:
                 held = {a: tuple(self.row(held_key(name, a)) or ()) for a in held}
-        return Charge(
-            name,
-            row["state"],
-            row["owner"],
-            row["key"],
-            row["run"],
-            row["repairs"],
-            sums_of_lists(row.get("added", NONE)),
-            held,
-            made,
-            self.ends.get(name),
-        )
+        added = sums_of_lists(row.get("added", NONE))
+        fixed = row["state"], row["owner"], row["key"], row["run"], row["repairs"]
+        return Charge(name, *fixed, added, held, made, self.ends.get(name))
 
     def release(self, key: str | None) -> Release | None:
         """Return a release or its claim; None if there is none."""
         row = None if key is None else self.row(f"release/{key}")
         if key is None or row is None or row["state"] == "free":
             return None
-        return Release(key, row["charge"], row["state"], row["digest"])
+        return Release(key, **row)
 
     def run(self, name: str) -> Run:
         """Return a flow run; one that no entry names met no refusal."""

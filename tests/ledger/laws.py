@@ -326,7 +326,6 @@ class Play:
             "lost": ((50, self.random.choice("fe") * 64),),
             "frozen": self.random.choice([{}, {}, {row.book: "a freeze was lost"}]),
             "head": state.head[0],
-            "before": state.repairs,
             "repairs": state.repairs + 1,
         }
         self.ask(Repair(reason="x", **loss, **self.facts()))

@@ -120,7 +120,7 @@ def test_a_key_is_named_or_there_is_none(tmp_path, monkeypatch):
     assert ledger_key() is None
     key_file(tmp_path, "k")
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", "key-k")
-    assert PUBLIC.verifies(b"x", ledger_key().sign(b"x"))
+    assert PUBLIC.verifies(b"x", ledger_key().sign(b"x").hex())
     assert "sign" not in repr(ledger_key())
     monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k", public=True))
     assert ledger_key() == PUBLIC

@@ -35,8 +35,6 @@ from dpflow.ledger.witness.lines import HEAD, KEPT, Line
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
-_LISTED = 100
-
 
 class Loss(NamedTuple):
     """What the ledger lacks of one account.
@@ -158,13 +156,8 @@ def reconcile(
                 books={book: list(names) for book, names in flows.items()},
                 reason=reason,
                 head=head,
-                before=found.epoch,
                 repairs=max(found.epoch, 0 if witness is None else witness.epoch) + 1,
                 lost=tuple(dict.fromkeys((e.number, _name(e)) for e in found.gone)),
-                charges=tuple(
-                    {"entry": line.number, "reservation": line.charge, "run": line.run}
-                    for line in found.gone[:_LISTED]
-                ),
                 frozen={each.dataset: each.reason for each in found.lost},
                 policies=policies,
             )

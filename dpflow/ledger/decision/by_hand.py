@@ -193,11 +193,9 @@ class Repair(Command):
         amounts: What is charged again, by account.
         books: Those that lost something, with the flows whose charges were lost.
         lost: Number and hash of each entry that is missing.
-        charges: What is known of them, for the journal.
         frozen: By book that lost a decision, why it is frozen.
         head: Number of the newest entry when the losses were found.
-        before: How many repairs the ledger had then.
-        repairs: How many it has with this one.
+        repairs: How many repairs the ledger has with this one.
         policies: To open a term again of a book that lacks them all.
     """
 
@@ -206,11 +204,9 @@ class Repair(Command):
     amounts: Sums
     reason: str
     head: int
-    before: int
     repairs: int
     books: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lost: tuple[tuple[int, str], ...] = ()
-    charges: tuple[Mapping[str, Any], ...] = ()
     frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
@@ -222,7 +218,7 @@ class Repair(Command):
             ConfigurationError: If an account is gone, and no policy makes its term.
         """
         pen = Decision(state, self)
-        if (state.repairs, state.head[0]) != (self.before, self.head):
+        if state.head[0] != self.head:
             msg = (
                 "the ledger was repaired or written to meanwhile, and this changed "
                 "nothing. Compare again with `dpflow ledger reconcile`."
@@ -238,10 +234,8 @@ class Repair(Command):
         body = {
             "reason": self.reason,
             "policy": policies_of(terms),
-            "books": list(self.books),
             "flows": {book: list(flows) for book, flows in self.books.items()},
             "lost": [told for _, told in self.lost],
-            "charges": list(self.charges),
             "repairs": self.repairs,
         }
         posted = _raised(pen, "repair", extra, body)

@@ -114,7 +114,7 @@ def test_each_decision_tells_who_with_which_code_and_policy(path: Place) -> None
     officer.ask(Prior(policy=BASIC, cost=spent, reason="2024", evidence="0" * 64))
     officer.ask(Freeze(book="a", reason="wrong sigma"))
     officer.ask(Freeze(book="a", reason="it was right", unfreeze=True))
-    words = {"before": 0, "repairs": 1, "head": len(entries(officer))}
+    words = {"repairs": 1, "head": len(entries(officer))}
     lost = {"amounts": {"a#1": (1, 0)}, "books": {"a": []}, "lost": ((99, "f" * 64),)}
     officer.ask(Repair(reason="restored", **lost, **words))
     (term,) = terms_of(officer)

@@ -136,7 +136,7 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
 def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     """It may have lost draws: the rest stays held, and the run is held anew."""
     first = held_run(ledger, ["0.1"] * 3)
-    words = {"before": 0, "repairs": 1, "head": len(kinds(ledger))}
+    words = {"repairs": 1, "head": len(kinds(ledger))}
     ledger.ask(Repair(amounts={}, reason="restored", **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)
