@@ -112,8 +112,11 @@ class Place:
         """Tell that a step's worst case is held, and what it is the first to reach."""
         self.tell("reserved", request)
         for term in answer.opened:
-            logger.info("term %s of %r is charged first", term.term, term.dataset)
-            self.tell("term-opened", request, **asdict(term))
+            logger.info("term %s of %r is charged first", term.number, term.book)
+            named = {"dataset": term.book, "account": f"{term.book}#{term.number}"}
+            why = {"term": term.number, "reason": term.facts["reason"]}
+            budget = term.facts["pinned"]["budget"]
+            self.tell("term-opened", request, **named, **why, **budget)
         for alert in answer.alerts:
             used = alert_text(alert.account, alert.threshold)
             logger.warning("%s, after step %r", used, request.step)

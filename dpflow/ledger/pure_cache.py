@@ -1,36 +1,34 @@
-"""What pure functions answered about things that never change: the one small memory."""
+"""Answers of pure functions about things that never change: the one small memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 _MOST = 1024
 
 
-def by_identity(function: Callable[P, R]) -> Callable[P, R]:
+def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
     """Remember a pure function's answers about the same objects.
 
     Only for objects that never change: frozen policies and costs, rules once they are
-    made. An equal object is another one and is asked about again.
+    made. An equal object is another one, for which the function is called again.
     """
-    known: dict[object, tuple[R, tuple[object, ...]]] = {}
+    answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
 
     @wraps(function)
-    def remembered(*things: P.args, **named: P.kwargs) -> R:
-        if named:
-            return function(*things, **named)
+    def remembered(*things: *Ts) -> R:
         key = tuple(map(id, things))
-        found = known.get(key)
-        if found is None:
-            if len(known) >= _MOST:
-                known.clear()
+        answer = answers.get(key)
+        if answer is None:
+            if len(answers) >= _MOST:
+                answers.clear()
             # It keeps the things, so that no other object gets their id.
-            found = known[key] = (function(*things, **named), things)
-        return found[0]
+            answer = answers[key] = (function(*things), things)
+        return answer[0]
 
     return remembered

@@ -12,6 +12,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.pure_cache import by_identity
+from dpflow.ledger.rows import Term
 from dpflow.policy import Policy
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
@@ -178,24 +179,6 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TermOpened:
-    """A term of a dataset or population that is charged for the first time.
-
-    Attributes:
-        reason: Why it was opened, as the journal has it.
-        epsilon: Of the budget that governs from now on.
-        delta: Of that budget.
-    """
-
-    dataset: str
-    account: str
-    term: int
-    reason: str
-    epsilon: str
-    delta: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
@@ -210,7 +193,7 @@ class Granted:
     accounts: tuple[str, ...]
     alerts: tuple[Alert, ...] = field(default=(), compare=False)
     beyond: bool = field(default=False, compare=False)
-    opened: tuple[TermOpened, ...] = field(default=(), compare=False)
+    opened: tuple[Term, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from dpflow.ledger.decision.refusal import (
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.decision.settlement import held_keys
+from dpflow.ledger.decision.settlement import held_keys, known_charge
 from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import Command, Decision, newest_terms
@@ -48,7 +48,6 @@ from dpflow.ledger.records import (
     Granted,
     Replayed,
     Request,
-    TermOpened,
     cost_text,
 )
 from dpflow.ledger.rows import NONE, Charge, Release, Term, account_key, granted_key
@@ -185,10 +184,7 @@ def released(state: State, request: Request) -> Replayed | Busy | None:
     if any(state.book(name).frozen is not None for name in request.locked):
         # Frozen means that nothing is answered, be it free: the gates refuse.
         return None
-    charge = state.charge(release.charge)
-    if charge is None:
-        msg = f"release {request.key_text!r} is of a charge that nobody made"
-        raise ReservationConflict(msg, release_key=request.key_text)
+    charge = known_charge(state, release.charge)
     if release.state == "settled" and not request.fresh:
         return _replayed(state, request, release, charge)
     if release.state == "claimed" and charge.owner in state.alive:
@@ -371,7 +367,9 @@ def _refusal(
 def _held(case: _Case) -> Granted:
     """Hold a request on all its accounts, with an entry."""
     request, cover = case.request, case.cover
-    alerts, opened = tuple(_alerts(case)), tuple(_first_charges(case))
+    alerts, state = tuple(_alerts(case)), case.pen.state
+    roots = {f"{term.book}#{term.number}": term for term in case.terms}
+    opened = [term for root, term in roots.items() if state.account(root) is None]
     accounts = [gate.id for gate, _ in case.pairs]
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
     if request.release_key is not None:
@@ -401,7 +399,7 @@ def _held(case: _Case) -> Granted:
         accounts=tuple(accounts),
         alerts=alerts,
         beyond=cover is not None and not case.drawn,
-        opened=opened,
+        opened=tuple(opened),
     )
 
 
@@ -428,18 +426,3 @@ def _alerts(case: _Case) -> Iterator[Alert]:
 @by_identity
 def _thresholds(policy: Policy) -> list[Fraction]:
     return [Fraction(threshold) for threshold in policy.alerts]
-
-
-def _first_charges(case: _Case) -> Iterator[TermOpened]:
-    """Yield the terms that nothing was charged to before."""
-    for term in case.terms:
-        account, budget = f"{term.book}#{term.number}", term.facts["pinned"]["budget"]
-        if case.pen.state.account(account) is None:
-            yield TermOpened(
-                dataset=term.book,
-                account=account,
-                term=term.number,
-                reason=term.facts["reason"],
-                epsilon=str(budget["epsilon"]),
-                delta=str(budget["delta"]),
-            )

@@ -234,17 +234,15 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
 
 def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     """Return the gates that a policy names, each as if nothing was charged to it."""
-    places = [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
-    if "others" in pinned:
-        places.insert(0, ("others", ""))
-    if "whole" in pinned:
-        places.insert(0, ("dataset", ""))
+    population = str(pinned["dataset"]).startswith(PREFIX)
+    places = [("population" if population else "dataset", "")]
     if "partition" in pinned:
-        first = ("partition", f"each {pinned['partition']['by']}")
-    else:
-        population = str(pinned["dataset"]).startswith(PREFIX)
-        first = ("population" if population else "dataset", "")
-    gates = (announced_gate(pinned, *place) for place in (first, *places))
+        whole = places if "whole" in pinned else []
+        places = [("partition", f"each {pinned['partition']['by']}"), *whole]
+    if "others" in pinned:
+        places.append(("others", ""))
+    places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    gates = (announced_gate(pinned, *place) for place in places)
     return [gate for gate in gates if gate is not None]
 
 
@@ -362,36 +360,22 @@ def _of_dataset(
 
 
 def _check_partitions(request: Request) -> None:
-    """Refuse partitions that do not fit the datasets that a step reads."""
-    divided = [p for p in request.policies if p.partition is not None]
-    by = {p.dataset: p.partition.by for p in divided if p.partition is not None}
-    problem = ""
-    if request.partitions and not by:
-        problem = (
-            "names partitions, but no dataset that it reads is divided: "
-            f"{', '.join(request.datasets)}"
+    """Refuse partitions that do not fit the division of a step's datasets."""
+    divided = {p.dataset: p.partition for p in request.policies if p.partition}
+    kinds = {partition.by for partition in divided.values()}
+    if len(kinds) > 1 or bool(kinds) != bool(request.partitions):
+        said = ", ".join(f"{name!r} by {part.by}" for name, part in divided.items())
+        msg = (
+            f"step {request.step!r} names the parts {request.partitions!r:.80}, and "
+            f"its divided datasets are: {said or 'none'}. Name parts where datasets "
+            'are divided, and only there: partitions="{week}". Datasets that are '
+            "divided by different things are read in steps of their own, for a part "
+            "of one has no meaning in the other. The step did not run."
         )
-    elif len({*by.values()}) > 1:
-        # A name would mean a week of one dataset and a region of another.
-        parts = ", ".join(f"{dataset!r} by {name}" for dataset, name in by.items())
-        problem = (
-            f"reads datasets that are divided by different things ({parts}), so that "
-            "no name of a part fits them all. Read them in steps of their own, or "
-            "divide them alike"
-        )
-    elif by and not request.partitions:
-        problem = (
-            f"does not say which parts of {', '.join(map(repr, by))} it reads, which "
-            "is divided into partitions: give it partitions=, such as "
-            'partitions="{week}"'
-        )
-    if problem:
-        msg = f"step {request.step!r} {problem}. The step did not run."
         raise ConfigurationError(msg)
-    for policy in divided:
+    for dataset, partition in divided.items():
         for name in request.partitions:
-            assert policy.partition is not None
-            policy.partition.check_name(name, policy.dataset)
+            partition.check_name(name, dataset)
 
 
 def population_of(policy: Policy) -> str | None:

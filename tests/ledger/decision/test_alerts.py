@@ -84,7 +84,9 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
     """Reserve a step and return the terms that it is the first charge of."""
     answer = ledger.reserve(request(ledger, "0.1", policies=(policy,), **fields))
     assert isinstance(answer, Granted)
-    return [f"{each.dataset} {each.term} {each.reason}" for each in answer.opened]
+    return [
+        f"{each.book} {each.number} {each.facts['reason']}" for each in answer.opened
+    ]
 
 
 def test_a_term_is_told_with_its_first_charge(ledger: Ledger) -> None:
@@ -95,8 +97,7 @@ def test_a_term_is_told_with_its_first_charge(ledger: Ledger) -> None:
     answer = ledger.reserve(first)
     assert isinstance(answer, Granted)
     (told,) = answer.opened
-    assert (told.account, told.term, told.reason) == ("a#1", 1, FIRST)
-    assert (told.epsilon, told.delta) == ("1", "0")
+    assert (told.book, told.number, told.facts["reason"]) == ("a", 1, FIRST)
     ledger.void(first.reservation, reason="not started")
     assert [opened(ledger) for _ in range(2)] == [[], []]
 
