@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
@@ -112,9 +113,7 @@ def entering_frame() -> FrameType | None:
 
     The frames of `contextlib` between the two are left out, `ExitStack` included.
     """
-    frame = inspect.currentframe()
-    for _ in ("this function", "the context manager"):
-        frame = None if frame is None else frame.f_back
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
     while frame is not None and frame.f_code.co_filename == contextlib.__file__:
         frame = frame.f_back
     return frame

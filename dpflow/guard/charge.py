@@ -5,13 +5,12 @@ This is the engine behind `dp_task`, `guarded` and `spend`; it knows no Prefect.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -123,7 +122,7 @@ class Execution:
             self._check_undrawn(caller, draws=draws)
             self._draw.take(by)
 
-    def drawing(self) -> contextlib.AbstractContextManager[None]:
+    def drawing(self) -> AbstractContextManager[None]:
         """Draw this step's noise within a block: by OpenDP, or as its test says."""
         return drawing(self._draw.stream)
 

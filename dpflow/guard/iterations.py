@@ -52,11 +52,6 @@ class SubStep:
         """
         return self.number in self.stops
 
-    @property
-    def last(self) -> bool:
-        """Whether no sub-step comes after this one."""
-        return self.number == self.stops[-1]
-
     def release(self, value: Any, *, cost: Cost | None = None) -> Any:
         """Draw the declared noise of this sub-step and return the noisy value.
 
@@ -91,8 +86,7 @@ class SubStep:
         Raises:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
-        noisy: float = self.release(float(value), cost=cost)
-        return noisy >= at_least
+        return bool(self.release(float(value), cost=cost) >= at_least)
 
     def claim(self, what: str, cost: Cost | None = None) -> Cost:
         """Take a part of the sub-step, for a mechanism that draws its own noise.

@@ -117,8 +117,7 @@ class Unsettled:
                 # There is nothing to settle: it was never made, or somebody ended it.
                 logger.info("the charge %s needs no settlement: %s", reservation, error)
                 self._owed.pop(reservation, None)
-            except DpflowError as error:
-                logger.debug("the charge %s stays unsettled: %s", reservation, error)
+            except DpflowError:
                 return
 
 

@@ -166,8 +166,7 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
         msg = (
             f"{short_path(found.policies / LOCK_NAME)} pins a ledger that is not at "
             f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL "
-            "to the place of the pinned ledger, or restore it; a colleague's clone has "
-            "none."
+            "to the place of the pinned ledger, or restore it."
         )
         raise LedgerMissing(msg, ledger=place) from None
 
@@ -190,9 +189,8 @@ def make_project_ledger(found: Settings) -> Ledger:
     Raises:
         LedgerError: If one is there already, or its place cannot be written.
     """
-    place, environment = found.ledger_url, found.environment
-    made = create_ledger(place, environment=environment, witness=found.witness)
-    with closing(made) as ledger:
+    options = {"environment": found.environment, "witness": found.witness}
+    with closing(create_ledger(found.ledger_url, **options)) as ledger:
         pin_ledger(ledger, found.policies)
     return ledger
 
@@ -207,9 +205,8 @@ def people_folder(found: Settings) -> Path:
         return found.people
     require(
         not is_postgres(found.ledger_url),
-        "nobody said where the store of what people have left is. Set `people` in "
-        "[tool.dpflow] of pyproject.toml, or DPFLOW_PEOPLE, to a folder beside the "
-        "data that all workers share; it is private data like the data.",
+        "the store of people has no folder. Set `people` in [tool.dpflow] of "
+        "pyproject.toml, or DPFLOW_PEOPLE, to a private folder of all workers.",
     )
     return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"
 

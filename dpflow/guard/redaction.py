@@ -26,20 +26,11 @@ from dpflow.exceptions import (
 #: Errors whose texts hold declared names and numbers only. A subclass may say anything.
 _PUBLIC = (PublicError, PublicContributionsError)
 #: Python's own errors that are no `Exception`, the general one last.
-_ENDINGS = (
-    SystemExit,
-    KeyboardInterrupt,
-    GeneratorExit,
-    CancelledError,
-    BaseException,
-)
+_ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError, BaseException)
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
-_LARGEST_CODE = 255
 #: Where the code of others is installed.
-_INSTALLED = tuple(
-    sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")
-)
+_INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
@@ -152,7 +143,7 @@ def _ending(error: BaseException) -> BaseException:
     if base is SystemExit:
         code = _own(error, "code", SystemExit)
         # Python prints a code that is no number, and then ends with 1.
-        plain = code is None or (type(code) is int and 0 <= code <= _LARGEST_CODE)
+        plain = code is None or (type(code) is int and code in range(256))
         return SystemExit(code if plain else 1)
     return base(_SCOPE) if base is CancelledError and _of_a_scope(error) else base()
 

@@ -13,12 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    DpflowError,
-    LedgerUnavailable,
-    public_name,
-)
+from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable, public_name
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
@@ -71,10 +66,9 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
     if noise == OWN or not mechanism.has_sampler(request.cost):
         return
     mechanism.sampler_for(request.cost)
-    if is_replaced(ledger.id, ledger.environment):
-        return
-    if mechanism.is_imported() or isinstance(
-        ledger.would_answer(request), Granted | Busy
+    if not is_replaced(ledger.id, ledger.environment) and (
+        mechanism.is_imported()
+        or isinstance(ledger.would_answer(request), Granted | Busy)
     ):
         mechanism.load()
 
@@ -198,8 +192,8 @@ def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
         )
     if isinstance(answer, Granted) and answer.beyond:
         logger.warning(
-            "DP step %r is beyond what the reservation of its run has left; it was "
-            "reserved by itself. Declare it in reserve_run=.",
+            "DP step %r is beyond the reservation of its run. Declare it in "
+            "reserve_run=.",
             request.step,
         )
     return answer

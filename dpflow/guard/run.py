@@ -155,11 +155,7 @@ def begin_like_last(place: Place, run: str) -> None:
             steps = [(step.datasets, step.partitions, step.cost) for step in last]
             _hold(steps, place, run)
             return
-    logger.warning(
-        "no completed run of flow %r tells what a run costs: this one holds nothing "
-        "in advance",
-        next(iter(names), None),
-    )
+    logger.warning("no run of flows %s is complete: this one holds nothing", names)
 
 
 def seal_run(run: str, outcome: str) -> None:
@@ -167,11 +163,7 @@ def seal_run(run: str, outcome: str) -> None:
     try:
         current_project().ledger.seal(run, outcome=outcome)
     except DpflowError as error:
-        logger.warning(
-            "the reservation of run %s stays held, undrawn rest and all: %s",
-            run,
-            error.message,
-        )
+        logger.warning("the reservation of run %s stays held: %s", run, error.message)
 
 
 def _hold(steps: list[_Step], place: Place, run: str) -> None:
@@ -208,12 +200,8 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
     try:
         answer = reserve(project, request, Place(), noise=OWN)
     except BudgetRefused as refusal:
-        # What the run replays costs nothing, and only its steps know which they are.
-        logger.warning(
-            "nothing is held for run %s: what is kept is replayed, no step draws. %s",
-            run,
-            refusal.message,
-        )
+        # Only the steps of the run know which of them are replayed, at no cost.
+        logger.warning("run %s holds nothing; no step draws: %s", run, refusal.message)
         return
     if isinstance(answer, Granted):
         place.tell_granted(request, answer)

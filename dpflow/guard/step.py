@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -234,8 +234,7 @@ class Step:
             raise ConfigurationError(msg) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCall:
+class StepCall(NamedTuple):
     """Request of one call of a step.
 
     Attributes:

@@ -195,9 +195,9 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place):
             lost_answer = mock.patch.object(Ledger, "_decided", autospec=True)
             decide, used = Ledger._decided, store_of(ledger, place.folder)
 
-            def once(self, commands, *, again, decide=decide):
-                found = decide(self, commands, again=again)
-                if not again and isinstance(commands[0], Pay):
+            def once(self, commands, decide=decide):
+                found = decide(self, commands)
+                if not commands[0].again and isinstance(commands[0], Pay):
                     raise LedgerUnavailable("lost", ledger="here")
                 return found
 
