@@ -65,14 +65,11 @@ class DpflowError(Exception):
 
     def __getattr__(self, name: str) -> Any:
         """Look up a detail by name; a promised detail that was not given is None."""
-        if name.startswith("__") or name in {"details", "message"}:
-            raise AttributeError(name)
-        if name in self.details:
-            return self.details[name]
-        if name in self.detail_names:
-            return None
-        msg = f"{type(self).__name__} has no detail {name!r}"
-        raise AttributeError(msg)
+        details = vars(self).get("details", {})
+        if name not in details and name not in self.detail_names:
+            msg = f"{type(self).__name__} has no detail {name!r}"
+            raise AttributeError(msg)
+        return details.get(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and details, so that subclasses need no care.

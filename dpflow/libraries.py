@@ -1,8 +1,7 @@
-"""Values of libraries that dpflow does not load by itself."""
+"""Values of libraries that dpflow does not load."""
 
 from __future__ import annotations
 
-import re
 import sys
 
 
@@ -20,8 +19,3 @@ def comes_from(value: object, library: str) -> bool:
         return False
     kinds = type(value).__mro__
     return any(str(kind.__module__).partition(".")[0] == library for kind in kinds)
-
-
-def bare_type(kind: object) -> str:
-    """Return a column's type without its parts: categories and fields are data."""
-    return re.split(r"\W", str(kind), maxsplit=1)[0]

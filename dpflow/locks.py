@@ -128,6 +128,24 @@ class TurnQueue:
             first.call()
         turn.is_done = True
 
+    def run(self, work: Callable[[], T], seconds: float) -> T:
+        """Do some work while no other thread of the queue does any.
+
+        Raises:
+            TimeoutError: If another thread has worked for so long.
+        """
+        turn = Turn()
+        try:
+            try:
+                if not self.take(turn, seconds):
+                    raise _too_long(seconds, f"thread {self.first_name()}")
+                return work()
+            finally:
+                self.leave(turn)
+        finally:
+            # An interrupt may have come before the line above.
+            self.leave(turn)
+
     def turns(self) -> list[Turn]:
         """Return the turns in the queue, the first one first."""
         return list(self._turns)
@@ -143,32 +161,6 @@ class TurnQueue:
     def _remove(self, turn: Turn) -> None:
         with suppress(ValueError):
             self._turns.remove(turn)
-
-
-class Lock:
-    """What one thread at a time may do."""
-
-    def __init__(self) -> None:
-        self._line = TurnQueue()
-
-    def run(self, work: Callable[[], T], seconds: float) -> T:
-        """Do some work while no other thread does any.
-
-        Raises:
-            TimeoutError: If another thread has worked for so long.
-        """
-        turn = Turn()
-        try:
-            try:
-                if not self._line.take(turn, seconds):
-                    who = self._line.first_name()
-                    raise _too_long(seconds, f"thread {who}")
-                return work()
-            finally:
-                self._line.leave(turn)
-        finally:
-            # An interrupt may have come before the line above.
-            self._line.leave(turn)
 
 
 class FileLock:

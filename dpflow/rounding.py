@@ -250,32 +250,26 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
     # mpmath keeps constants such as log(2) for the whole process without a lock, and
     # two threads must not share a context.
     with _evaluating:
-        return _evaluate(expression)
-
-
-def _evaluate(expression: Callable[[Any], Any]) -> Fraction:
-    previous: Fraction | None = None
-    for digits in _DIGITS:
-        context = _context(digits)
-        value = expression(context)
-        if not context.isfinite(value) or context.im(value) != 0:
-            msg = (
-                "a bound did not evaluate to a finite real number. Check the numbers "
-                "of the cost and the options of the filter."
-            )
-            raise UnsettledBound(msg, name="bound")
-        current = to_fraction(context.mpf(value))
-        # Two precisions may both have rounded a tiny value to zero.
-        if previous is not None and current != 0:
-            difference = abs(previous - current)
-            if difference * _AGREE <= abs(current):
-                return current
-        previous = current
-    if previous == 0:
-        return previous
+        previous: Fraction | None = None
+        for digits in _DIGITS:
+            context = _context(digits)
+            value = expression(context)
+            if not context.isfinite(value) or context.im(value) != 0:
+                break
+            current = to_fraction(context.mpf(value))
+            # Two precisions may both have rounded a tiny value to zero.
+            if previous is not None and current != 0:
+                difference = abs(previous - current)
+                if difference * _AGREE <= abs(current):
+                    return current
+            previous = current
+        else:
+            if previous == 0:
+                return previous
     msg = (
-        "a bound lost all its digits to cancellation: two numbers are equal, or all "
-        "but equal. Change a number of the cost or of the budget a little."
+        "a bound did not evaluate to a finite real number, or lost all its digits to "
+        "cancellation, as where two numbers are nearly equal. Change a number of the "
+        "cost or of the budget a little, and check the options of the filter."
     )
     raise UnsettledBound(msg, name="bound")
 

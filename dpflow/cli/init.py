@@ -42,7 +42,7 @@ def init(
 
     Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
     """
-    from dpflow.starter.project import make_project, place_note
+    from dpflow.starter.project import make_project
     from dpflow.starter.texts import ProjectOptions
 
     options = ProjectOptions(
@@ -54,8 +54,6 @@ def init(
         theorem=theorem or "",
         flow=flow or "",
     )
-    if (note := place_note()) and not as_json:
-        warn(note)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             msg = (

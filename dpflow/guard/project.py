@@ -31,7 +31,7 @@ from dpflow.ledger import (
 )
 from dpflow.ledger.provenance import provenance
 from dpflow.ledger.records import Conditions
-from dpflow.locks import Lock
+from dpflow.locks import TurnQueue
 from dpflow.policy import PolicySet, load_policies
 from dpflow.policy.files import is_policy_file
 
@@ -55,7 +55,7 @@ class Project:
     files: Mapping[str, Stamp]
 
 
-_lock = Lock()
+_lock = TurnQueue()
 #: How long a thread waits for another that opens the ledger.
 _THREAD_SECONDS = 120.0
 _projects: dict[Settings, Project] = {}

@@ -16,6 +16,7 @@ from traceback import clear_frames
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome
+from dpflow.accounting.solving import NotSolved, only_solved
 from dpflow.exceptions import (
     DpflowError,
     LedgerCorrupt,
@@ -38,7 +39,6 @@ from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.rollback_check import Watch, is_told
-from dpflow.solving import NotSolved, only_solved
 
 #: After so many transactions that ended to solve a number, the next solves it inside.
 _LOOKUPS = 3

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.rules.rule import Rule, lower_thresholds
+from dpflow.accounting.solving import before_solving
 from dpflow.ledger.entry import Entry, Sums, written
 from dpflow.ledger.journal import after
 from dpflow.ledger.rows import (
@@ -29,7 +30,6 @@ from dpflow.ledger.rows import (
 )
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
-from dpflow.solving import before_solving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

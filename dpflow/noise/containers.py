@@ -13,7 +13,7 @@ from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import PublicError, ReleaseError, public_kind
-from dpflow.libraries import bare_type, comes_from
+from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,29 +216,20 @@ _COLUMNS_TAKEN = (
 
 
 def _take_polars(series: Any) -> Parts:
+    import numpy as np  # noqa: PLC0415
     import polars as pl  # noqa: PLC0415
 
-    if series.dtype == pl.Boolean:
-        series = series.cast(pl.UInt8)
-    if not series.dtype.is_numeric():
+    if not (series.dtype.is_numeric() or series.dtype == pl.Boolean):
         what = f"its dtype is {bare_type(series.dtype)}"
         raise refused(series, what, "Cast it to Int64 or Float64")
     if series.null_count():
         raise refused(series, "it holds missing numbers", "Fill them first")
-    whole, width = series.dtype.is_integer(), series.dtype
-    if isinstance(width, pl.Decimal):
-        whole, width = width.scale == 0, pl.Float64()
-
-    def rebuild(noisy: list[float]) -> Any:
-        if not whole:
-            return pl.Series(series.name, noisy, dtype=width)
-        held = [
-            round(min(max(number, -_LARGEST_INT64), _LARGEST_INT64)) for number in noisy
-        ]
-        return pl.Series(series.name, held, dtype=pl.Int64)
-
-    numbers: list[Any] = [_number(each) for each in series.to_list()]
-    return numbers, rebuild
+    if isinstance(series.dtype, pl.Decimal):
+        kind = np.dtype(np.float64 if series.dtype.scale else np.int64)
+        numbers: list[Any] = [_number(each) for each in series.to_list()]
+        return numbers, lambda noisy: pl.Series(series.name, _held(noisy, kind))
+    numbers, rebuild = _take_array(series.to_numpy(), series)
+    return numbers, lambda noisy: pl.Series(series.name, rebuild(noisy))
 
 
 def _take_polars_frame(frame: Any) -> Parts:
@@ -276,14 +267,8 @@ def _take_series(series: Any) -> Parts:
 
 def _may_be_missing(dtype: Any) -> bool:
     """Tell a pandas dtype such as Int64 or double[pyarrow]: numbers or missing."""
-    import pandas as pd  # noqa: PLC0415
-
-    found = pd.arrays
-    kinds = found.IntegerArray, found.FloatingArray, found.BooleanArray
-    make = getattr(dtype, "construct_array_type", None)
-    if make is None or make() not in (*kinds, found.ArrowExtensionArray):
-        return False
-    return _fits_float(dtype.numpy_dtype)
+    plain = getattr(dtype, "numpy_dtype", None)
+    return plain is not None and _fits_float(plain)
 
 
 def _take_filled(series: Any) -> Parts:
@@ -346,21 +331,24 @@ def _take_table(table: Any) -> Parts:
 
 
 def _take_array(array: np.ndarray[Any, Any], whole: object) -> Parts:
-    import numpy as np  # noqa: PLC0415
-
     if not _fits_float(array.dtype):
         raise refused(whole, f"its dtype is {array.dtype.name}", _NUMBERS_TAKEN)
 
-    def rebuild(noisy: list[float]) -> np.ndarray[Any, Any]:
-        result = np.array(noisy, dtype=np.float64)
-        if array.dtype.kind != "f":
-            held = np.clip(np.rint(result), -_LARGEST_INT64, _LARGEST_INT64)
-            return held.astype(np.int64).reshape(array.shape)
-        # A narrow float may overflow to infinity; that is post-processing.
-        with np.errstate(over="ignore"):
-            return result.astype(f"f{array.dtype.itemsize}").reshape(array.shape)
+    numbers: list[Any] = array.ravel().tolist()
+    return numbers, lambda noisy: _held(noisy, array.dtype).reshape(array.shape)
 
-    return array.ravel().tolist(), rebuild
+
+def _held(noisy: list[float], dtype: Any) -> np.ndarray[Any, Any]:
+    """Return noisy numbers as floats of a type, or as int64 in place of others."""
+    import numpy as np  # noqa: PLC0415
+
+    result = np.array(noisy, dtype=np.float64)
+    if dtype.kind != "f":
+        whole = np.clip(np.rint(result), -_LARGEST_INT64, _LARGEST_INT64)
+        return whole.astype(np.int64)
+    # A narrow float may overflow to infinity; that is post-processing.
+    with np.errstate(over="ignore"):
+        return result.astype(f"f{dtype.itemsize}")
 
 
 def check_number(value: object, number: float) -> None:
@@ -373,6 +361,11 @@ def check_number(value: object, number: float) -> None:
     elif not math.isfinite(number):
         todo = "Replace or clip such numbers before the release"
         raise refused(value, "it holds NaN or infinity", todo)
+
+
+def bare_type(kind: object) -> str:
+    """Return a column's type without its parts: categories and fields are data."""
+    return re.split(r"\W", str(kind), maxsplit=1)[0]
 
 
 def _fits_float(dtype: Any) -> bool:

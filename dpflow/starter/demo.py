@@ -28,15 +28,9 @@ from dpflow.ledger.views import accounts, open_reservations
 from dpflow.ledger.views.words import amounts_text
 from dpflow.libraries import comes_from
 from dpflow.starter.project import existing_ledger
+from dpflow.starter.texts import filled
 
 _KILLED = "active_customers in a killed worker"
-_WORKER = f"""
-import logging, os, signal; logging.getLogger("dpflow").setLevel("ERROR")
-from dpflow import Gaussian, spend
-with spend(dataset="cdnow", flow="weekly-report", step={_KILLED!r},
-           cost=Gaussian(sensitivity=1, noise_multiplier=21), noise="own"):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 _SOURCES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2])
 
 
@@ -65,7 +59,8 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
     say(guarantee := policies.policy_for("cdnow").guarantee_sentence())
     say(f"A mistyped sigma is refused, uncharged: {_refuse_a_typo().message}")
     if all(each.step != _KILLED for each in open_reservations(ledger)):
-        worker = subprocess.run([sys.executable, "-c", _WORKER], check=False)  # noqa: S603
+        command = [sys.executable, "-c", filled("worker.py", step=_KILLED)]
+        worker = subprocess.run(command, check=False)  # noqa: S603
         message = "the worker could not start its step. Run `dpflow demo` again."
         require(worker.returncode == -signal.SIGKILL, message, DpflowError)
     (view,) = [v for v in accounts(ledger, "cdnow") if v.kind == "dataset"]

@@ -24,9 +24,8 @@ from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
 from dpflow.policy.files import policies_in
 from dpflow.policy.strict_yaml import exact_decimal
 from dpflow.starter.texts import (
-    IGNORED,
-    ROOT,
     ProjectOptions,
+    filled,
     flow_text,
     identifier,
     policy_text,
@@ -115,8 +114,8 @@ def make_project(options: ProjectOptions) -> CreatedProject:
         there or place: text,
         found.policies / "policy.schema.json": schema_text(),
         flow_file: flow_text(options, cost, short_path(place)),
-        found.root / ".gitignore": IGNORED,
-        found.root / "pyproject.toml": ROOT,
+        found.root / ".gitignore": filled("gitignore"),
+        found.root / "pyproject.toml": filled("pyproject.toml"),
     }
     kept = [path for path in files if path.exists()]
     made = [path for path in files if path not in kept]
@@ -198,18 +197,13 @@ def _write(path: Path, text: str) -> None:
         raise ConfigurationError(msg) from error
 
 
-def place_note() -> str:
-    """Return a note on the project's place, if that is not the working directory."""
-    root = settings().root
-    note = (
-        f"this folder belongs to the project {root}, for its pyproject.toml: "
-        "everything is made there. For a project of its own, run `touch "
-        "pyproject.toml` here first."
-    )
-    return "" if root == Path.cwd() else note
-
-
 def _warnings(root: Path, kept: list[Path], flow_file: Path | None) -> Iterator[str]:
+    if root != Path.cwd():
+        yield (
+            f"this folder belongs to the project {root}, for its pyproject.toml: "
+            "everything is made there. For a project of its own, run `touch "
+            "pyproject.toml` here first."
+        )
     if flow_file in kept:
         yield (
             f"{short_path(flow_file)} was there before this policy, so it may use "

@@ -39,7 +39,7 @@ def identifier(flow: str) -> str:
 def policy_text(options: ProjectOptions) -> str:
     """Return the first policy."""
     people = options.people
-    return _filled(
+    return filled(
         "policy.yaml",
         dataset=_scalar(options.dataset),
         source=_scalar(f"{options.dataset}-{secrets.token_hex(4)}"),
@@ -55,7 +55,7 @@ def policy_text(options: ProjectOptions) -> str:
 
 def flow_text(options: ProjectOptions, cost: str, policy: str) -> str:
     """Return the first flow, with a step of this cost under the policy's file."""
-    return _filled(
+    return filled(
         "flow.py",
         policy=policy,
         dataset=json.dumps(options.dataset),
@@ -72,7 +72,7 @@ def schema_text() -> str:
     return json.dumps(policy_schema(), indent=2) + "\n"
 
 
-def _filled(template: str, **words: str) -> str:
+def filled(template: str, **words: str) -> str:
     """Return a template with its words; their text is not substituted again."""
     place = files("dpflow.starter").joinpath("templates", f"{template}.txt")
     return Template(place.read_text("utf-8")).substitute(words)
@@ -91,8 +91,3 @@ def _number(text: str) -> str:
 
 
 _COMMENTS = {"gdp": "  # Gaussian, Laplace and pure steps; `auto` for mixtures"}
-ROOT = """\
-# The project's root: dpflow looks here for policies/ and .dpflow/.
-[tool.dpflow]
-"""
-IGNORED = ".dpflow/\n__pycache__/\nvenv/\n.venv/\n"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -22,7 +23,7 @@ from dpflow.config import (
 )
 from dpflow.exceptions import require
 from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger import Ledger, create_ledger, pin_ledger
+from dpflow.ledger import LOCK_NAME, Ledger, create_ledger, pin_ledger
 from dpflow.ledger import views as ledger_views
 from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
@@ -30,7 +31,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.views.releases import values_kept
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
-from dpflow.policy import Policy, load_policies, load_policy
+from dpflow.policy import Policy, load_policies
 from dpflow.policy.files import is_policy_file
 from dpflow.testing.refusals import ForcedRefusals
 
@@ -203,11 +204,10 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
         os.environ.pop(KEY_VARIABLE, None)
         made = create_ledger(ours.url, environment=TEST_ENVIRONMENT, witness=NO_WITNESS)
         try:
+            if source.is_dir():
+                copytree(source, ours.policies, ignore=ignore_patterns(LOCK_NAME))
             pin_ledger(made, ours.policies)
             made.close()
-            for path in source.iterdir() if source.is_dir() else ():
-                if is_policy_file(path.name):
-                    (ours.policies / path.name).write_bytes(path.read_bytes())
             replace_noise(made.id, made.environment, Seeds())
             with mock.patch.multiple(
                 admit, gates_of=refusals.gates, refusal_error=refusals.error
@@ -234,8 +234,6 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
     path = Path(source)
     inside = sorted(path.iterdir()) if path.is_dir() else []
     paths = [each for each in inside if is_policy_file(each.name)] or [path]
-    for each in paths:
-        load_policy(each)
     return [each.read_bytes() for each in paths]
 
 

@@ -13,9 +13,9 @@ import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, priced
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
-from dpflow.solving import before_solving
 
 #: How the default members share delta. Chosen so that `basic` keeps a tenth for the
 #: deltas of steps, at least half of what the best whole order of `rdp` admits of

@@ -17,9 +17,9 @@ from mpmath.ctx_mp import MPContext
 
 from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import pure_mu_squared
+from dpflow.accounting.solving import before_solving
 from dpflow.rounding import UNITS, bound_above, bound_below, to_fraction, to_real
 from dpflow.rounding import units_up as up
-from dpflow.solving import before_solving
 
 #: Kinds of pairs that have a charge.
 GAUSSIAN, RESPONSE, LAPLACE, RANGE = "gaussian", "response", "laplace", "range"

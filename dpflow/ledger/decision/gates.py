@@ -26,6 +26,7 @@ from dpflow.accounting.rules.rule import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import least_noise
+from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.ledger.entry import Sums, canonical
 from dpflow.ledger.model import rule_of
@@ -37,7 +38,6 @@ from dpflow.policy import Policy
 from dpflow.policy.population import PREFIX
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import float_down, float_up, number_from_text
-from dpflow.solving import before_solving
 
 _NOTHING: Sums = {}
 RuleAndHalt = tuple[Rule, Fraction | None]

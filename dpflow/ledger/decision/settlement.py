@@ -17,6 +17,7 @@ from dpflow.accounting.costs.base import (
 )
 from dpflow.accounting.rules.rule import Odometer, Rule
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
@@ -29,7 +30,6 @@ from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import Charge, account_key, may_return
 from dpflow.ledger.state import State, charge_keys
-from dpflow.solving import before_solving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, relations_of
+from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import (
     ConfigurationError,
     PolicyChanged,
@@ -21,7 +22,6 @@ from dpflow.ledger.rows import Term
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.pinned import declared_budget, difference_lines
-from dpflow.solving import before_solving
 
 FIRST = "first decision"
 UNCHARGED = "nothing was charged before"

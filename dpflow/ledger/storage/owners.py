@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.locks import Lock
+from dpflow.locks import TurnQueue
 
 #: How long a thread waits for the others of its process.
 THREAD_SECONDS = 60.0
@@ -34,7 +34,7 @@ class Liveness:
 
     #: Record locks belong to a process: while one object takes or gives up a name, no
     #: other may open its file.
-    _lock = Lock()
+    _lock = TurnQueue()
 
     def __init__(self) -> None:
         self._name = ""

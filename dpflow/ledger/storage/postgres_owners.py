@@ -17,7 +17,7 @@ import psycopg
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.storage.owners import THREAD_SECONDS, Liveness, names_here
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
-from dpflow.locks import Lock
+from dpflow.locks import TurnQueue
 
 
 class SessionOwners(Liveness):
@@ -31,7 +31,7 @@ class SessionOwners(Liveness):
         super().__init__()
         self._server = server
         # A server that does not answer holds up no other ledger's owners.
-        self._lock = Lock()
+        self._lock = TurnQueue()
         #: The connection in which the lock of the name was taken.
         self._holder: Connection | None = None
 

@@ -18,7 +18,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.rows import account_key
 from dpflow.ledger.witness.lines import WHOLE, Line, header_text
-from dpflow.locks import Lock
+from dpflow.locks import TurnQueue
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Witness(ABC):
         self.ledger = ledger
         #: Replaced when there is another file or epoch.
         self.seen = Seen()
-        self._alone = Lock()
+        self._alone = TurnQueue()
 
     @property
     def epoch(self) -> int:
