@@ -16,12 +16,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _STUB = files(__name__).joinpath("__init__.pyi").read_text("utf-8")
-_PLACES = {
-    name: place
-    for place, name in re.findall(
-        r"^from (\S+) import [(\s]*(\w+) as", _STUB, re.MULTILINE
-    )
-}
+_IMPORT = re.compile(r"^from (\S+) import [(\s]*(\w+) as", re.MULTILINE)
+_PLACES = {name: place for place, name in _IMPORT.findall(_STUB)}
 __all__ = ["__version__", *_PLACES]  # noqa: PLE0604
 
 

@@ -31,7 +31,7 @@ from dpflow.guard.iterations import iterations as iterations
 from dpflow.guard.plain import guarded as guarded
 from dpflow.guard.plain import spend as spend
 from dpflow.guard.run import reserve_run as reserve_run
-from dpflow.noise.estimate import Estimate as Estimate
+from dpflow.noise.accuracy import Estimate as Estimate
 from dpflow.policy import Policy as Policy
 from dpflow.policy import load_policy as load_policy
 from dpflow.prefect.flow import dp_flow as dp_flow

@@ -18,7 +18,6 @@ from dpflow.exceptions import ConfigurationError, require
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
 WITNESS_VARIABLE = "DPFLOW_WITNESS"
-PEOPLE_VARIABLE = "DPFLOW_PEOPLE"
 KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 #: Each setting in pyproject.toml with the variable that comes before it.
@@ -27,7 +26,7 @@ SETTINGS = {
     "policies": POLICIES_VARIABLE,
     "witness": WITNESS_VARIABLE,
     "environment": ENVIRONMENT_VARIABLE,
-    "people": PEOPLE_VARIABLE,
+    "people": "DPFLOW_PEOPLE",
 }
 #: The value of `witness` for a ledger without a witness.
 NO_WITNESS = "none"
@@ -35,7 +34,6 @@ NO_WITNESS = "none"
 BLOCK_PREFIX = "prefect-block:"
 #: Functions that read a URL by its prefix; `dpflow.prefect` adds the one for blocks.
 url_readers: dict[str, Callable[[str], str]] = {}
-_NAME_LENGTH = 200
 
 #: The id of the outermost flow run around this call, and whether it is a subflow.
 _flow: ContextVar[tuple[str, bool] | None] = ContextVar("dpflow_flow", default=None)
@@ -156,20 +154,16 @@ def _read(here: Path) -> Settings:
     folders = (here, *here.parents)
     # Not `Path.is_file`, which raises where a folder may not be searched.
     has_file = (os.path.isfile(f / "pyproject.toml") for f in folders)  # noqa: PTH113
-    root = next(compress(folders, has_file), here)
-    table = _table(root / "pyproject.toml")
+    project = next(compress(folders, has_file), None)
+    root = project or here
+    table = {} if project is None else _table(root / "pyproject.toml")
     values = {
         # A secret that `echo` wrote ends with a line end.
         key: os.environ.get(variable, "").strip() or table.get(key, "").strip()
         for key, variable in SETTINGS.items()
     }
-    witness, environment = values["witness"], values["environment"]
+    witness = values["witness"]
     is_folder = witness not in ("", NO_WITNESS) and "://" not in witness
-    require(
-        environment.isprintable() and len(environment) <= _NAME_LENGTH,
-        f"{ENVIRONMENT_VARIABLE}, or its entry in [tool.dpflow], must be 1 to "
-        f"{_NAME_LENGTH} printable characters, got {environment[:60]!r}",
-    )
     return Settings(
         root=root,
         ledger_url=_absolute(
@@ -177,7 +171,7 @@ def _read(here: Path) -> Settings:
         ),
         policies=root / (values["policies"] or "policies"),
         witness=str(root / witness) if is_folder else witness or None,
-        environment=environment or None,
+        environment=values["environment"] or None,
         people=root / values["people"] if values["people"] else None,
     )
 
@@ -225,15 +219,8 @@ def file_stamp(path: str) -> Stamp:
 
 
 def _table(pyproject: Path) -> dict[str, str]:
-    require(
-        pyproject.is_file() or not pyproject.exists(),
-        f"{pyproject} is no regular file, and reading it may never end. Put a file "
-        "there.",
-    )
     try:
         data = tomllib.loads(pyproject.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError) as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
@@ -252,9 +239,6 @@ def _table(pyproject: Path) -> dict[str, str]:
 
 def short_path(path: Path | str) -> str:
     """Write a path from the working directory, if it lies below it; keep a URL."""
-    if "://" in str(path):
-        return str(path)
-    path = Path(path)
     with suppress(OSError, ValueError):  # a removed directory, another folder
-        return str(path.relative_to(Path.cwd()))
+        return str(Path(path).relative_to(Path.cwd()))
     return str(path)

@@ -1,25 +1,21 @@
-"""How wide an interval must be when the noise itself said when to stop."""
+"""Width of the interval of a number whose own noise ended the refining."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+from scipy.special import ndtr, ndtri, owens_t  # type: ignore[import-untyped]
 
 Row = NDArray[np.float64]
 
 #: True numbers are looked at in cells, each as bad as its worst number: so many spreads
 #: wide where refining ends, and in the same proportion elsewhere.
 _CELL = 0.07
-#: Windows of a kernel this narrow, in spreads, need segments of their own.
-_NARROW = 0.3
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _CLOSE = 0.003
 #: Errors of the sums below, taken off the share that may lie outside.
 _MARGIN = 1e-6
@@ -93,8 +89,8 @@ def missed(
     of the grid more than so many spreads.
 
     Rounding: events only grow with a cell, and for Laplace noise by the steps within
-    which continuous noise stands for noise on the grid; integrals by Gauss's rule,
-    whose error `factor` leaves room for.
+    which continuous noise stands for noise on the grid; two normal numbers by Owen's
+    T, whose error `factor` leaves room for.
 
     Checked by: tests/noise/test_coverage.py.
     """
@@ -113,16 +109,13 @@ def missed(
             continue
         before = spreads[draw - 1]
         alive = -ends - highest / before, ends - lowest / before
-        rho, stay = spread / before, _chance_to_stay(spread, before, step)
+        rho, stay = spread / before, 0.0
+        if step:
+            # The chance that the earlier draw has the noise of this one.
+            ratios = (math.sinh(step / (2 * each)) for each in (before, spread))
+            stay = (next(ratios) / next(ratios)) ** 2
         total += sum(_both(law, event, alive, rho, stay) for event in events)
     return total
-
-
-def _chance_to_stay(fine: float, coarse: float, step: float) -> float:
-    """Return with which chance a later draw's noise is the earlier one's."""
-    if not step:
-        return 0.0
-    return (math.sinh(step / (2 * coarse)) / math.sinh(step / (2 * fine))) ** 2
 
 
 def _cells(spreads: tuple[float, ...], ends: float, far: float) -> tuple[Row, Row]:
@@ -137,20 +130,18 @@ def _missing(
     factor: float, ends: float, near: Row, far: Row, *, is_last: bool
 ) -> list[tuple[Row, Row]]:
     """Return ranges of noise that end the refining with an interval that misses."""
-    none, every = np.full_like(near, -np.inf), np.full_like(near, np.inf)
-    below, above = np.full_like(near, -factor), np.full_like(near, factor)
+    every, limit = np.full_like(near, np.inf), np.full_like(near, factor)
     if is_last:
-        return [(none, below), (above, every)]
+        return [(-every, -limit), (limit, every)]
     return [
-        (np.maximum(above, ends - far), every),
-        (ends - far, below),
-        (none, np.minimum(below, -ends - near)),
+        (np.maximum(limit, ends - far), every),
+        (ends - far, -limit),
+        (-every, np.minimum(-limit, -ends - near)),
     ]
 
 
 def _alone(law: _Law, event: tuple[Row, Row]) -> Row:
-    found: Row = np.maximum(law.cdf(event[1]) - law.cdf(event[0]), 0)
-    return found
+    return np.asarray(np.maximum(law.cdf(event[1]) - law.cdf(event[0]), 0))
 
 
 def _both(
@@ -159,68 +150,57 @@ def _both(
     """Return the probability of a range now and of a range before, in its spreads.
 
     The noise before is rho times the noise now, and with the chance 1 - `stay` more of
-    its own law; that is as large as makes its variance 1 for Gaussians, and of the
-    spread before for Laplace noise.
+    its own law; for Gaussians so much that its variance is 1, for Laplace noise of the
+    spread before.
     """
-    low, high = np.maximum(event[0], -law.far), np.minimum(event[1], law.far)
-    spread = 1.0 if stay else math.sqrt((1 - rho) * (1 + rho))
-    # What cannot come about is not summed up.
-    possible = (high > low) & (before[0] < rho * high + law.far * spread)
-    possible &= before[1] > rho * low - law.far * spread
-    found = np.zeros(len(low))
-    if possible.any():
-        low, high = low[possible], high[possible]
-        window = before[0][possible] / rho, before[1][possible] / rho
-        integral = _laplace_integral if law is _LAPLACE else _gaussian_integral
-        moved = (1 - stay) * integral(low, high, window, spread / rho)
+    ends = [np.clip(end, -law.far, law.far) for end in (*event, *before)]
+    rows = (ends[0] < ends[1]) & (ends[2] < ends[3])
+    low, high, first, last = (end[rows] for end in ends)
+    result = np.zeros(len(rows))
+    if law is _GAUSSIAN:
+        corners = _below(low, first, rho) + _below(high, last, rho)
+        corners -= _below(low, last, rho) + _below(high, first, rho)
+        result[rows] = np.maximum(corners, 0)
+    else:
+        window = first / rho, last / rho
         inside = np.maximum(low, window[0]), np.minimum(high, window[1])
-        found[possible] = moved + stay * _alone(law, inside)
-    return found
+        fresh = (1 - stay) * _laplace_integral(low, high, window, 1 / rho)
+        result[rows] = fresh + stay * _alone(law, inside)
+    return result
 
 
-def _gaussian_integral(
-    low: Row, high: Row, window: tuple[Row, Row], width: float
-) -> Row:
-    """Return the probability that noise is in a range, and with more in a window."""
-    # Where the density is: twenty points do for a few standard deviations.
-    far = _GAUSSIAN.far
-    edges: list[Any] = [*np.linspace(-far, far, 7)]
-    if width < _NARROW:
-        edges += [end + far * width * at for end in window for at in (-1, 0, 1)]
-    ends = np.sort([np.clip(edge + 0 * low, low, high) for edge in edges], axis=0)
-    total = np.zeros(len(low))
-    for first, last in pairwise(ends):
-        half = (last - first) / 2
-        noise: Any = ((first + last) / 2)[:, None] + half[:, None] * _POINTS
-        upper = ndtr((window[1][:, None] - noise) / width)
-        lower = ndtr((window[0][:, None] - noise) / width)
-        density = np.exp(-noise * noise / 2) / math.sqrt(2 * math.pi)
-        total += (density * (upper - lower)) @ _WEIGHTS * half
+def _below(first: Row, second: Row, rho: float) -> Row:
+    """Return the probability that two normal numbers are below, by Owen's T."""
+    first, second = (np.where(end == 0, 1e-14, end) for end in (first, second))
+    other = math.sqrt((1 - rho) * (1 + rho))
+    total: Row = (ndtr(first) + ndtr(second)) / 2 - (first * second < 0) / 2
+    total -= owens_t(first, (second / first - rho) / other)
+    total -= owens_t(second, (first / second - rho) / other)
     return total
 
 
 def _laplace_integral(
     low: Row, high: Row, window: tuple[Row, Row], width: float
 ) -> Row:
-    """Return the same of Laplace noise: between kinks it is made of exponentials."""
+    """Return the probability that noise is in a range, and with more in a window.
+
+    Between kinks, which are at 0 and at the ends of the window, it is made of
+    exponentials.
+    """
     total = np.zeros(len(low))
     farthest = _LAPLACE.far * (1 + width)
-    for sign, first, last in (
-        (-1, np.minimum(low, 0), np.minimum(high, 0)),
-        (1, np.maximum(low, 0), np.maximum(high, 0)),
-    ):
+    for sign in (-1, 1):
+        first, last = (sign * np.maximum(sign * end, 0) for end in (low, high))
         for end, weight in zip(window, (-1, 1), strict=True):
             near = np.clip(end, -farthest, farthest)
             kink = np.clip(near, first, last)
-            rising, falling = (
-                np.exp(side * (at - near) / width - sign * at)
-                for side, at in ((1, first), (-1, last))
-            )
-            at_kink = [
-                np.exp(side * (kink - near) / width - sign * kink) for side in (1, -1)
-            ]
-            below = _laplace_cdf(kink) - _laplace_cdf(first)
-            below -= (at_kink[0] - rising) / (4 * (1 / width - sign))
-            above = (at_kink[1] - falling) / (4 * (1 / width + sign))
-            total += weight * (below + above)
+            whole = _laplace_cdf(kink) - _laplace_cdf(first)
+            below = whole - _rest(1, (first, kink), near, sign, width)
+            total += weight * (below + _rest(-1, (kink, last), near, sign, width))
     return total
+
+
+def _rest(side: int, ends: tuple[Row, Row], near: Row, sign: int, width: float) -> Row:
+    """Integrate the density times the tail on one side of an end of the window."""
+    first, last = (np.exp(side * (z - near) / width - sign * z) for z in ends)
+    return (last - first) / (4 * (side / width - sign))

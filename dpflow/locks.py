@@ -80,8 +80,7 @@ class Turn:
     @property
     def is_over(self) -> bool:
         """Whether its thread will not come back to it."""
-        here = self._pid == os.getpid() and self.thread.is_alive()
-        return self.left or not here
+        return self.left or self._pid != os.getpid() or not self.thread.is_alive()
 
 
 class TurnQueue:

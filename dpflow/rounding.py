@@ -85,18 +85,25 @@ def exact(
     Raises:
         InvalidCost: If the value is no finite number or lies outside the limits.
     """
-    number = _parse(value, name)
+    shown = _shown(value)
+    try:
+        number = _read(value)
+    except (InvalidOperation, OverflowError, ZeroDivisionError):
+        number = None
+    if number is None or max(map(int.bit_length, number.as_integer_ratio())) > _BITS:
+        msg = (
+            f"{name} must be a finite number, got {shown} ({type(value).__name__}). "
+            "Write it as a number such as 0.5 or '1e-6'."
+        )
+        raise InvalidCost(msg, name=name, value=shown)
     if (low is not None and number < low) or (high is not None and number > high):
-        shown_low = "-inf" if low is None else f"{float(low):g}"
-        shown_high = "inf" if high is None else f"{float(high):g}"
+        lowest = "-inf" if low is None else f"{float(low):g}"
+        highest = "inf" if high is None else f"{float(high):g}"
         hint = "Check the unit and the number of zeros."
         if number < 0 and low is not None and low >= 0:
             hint = "It cannot be negative: give its size, without the sign."
-        msg = (
-            f"{name} must lie in [{shown_low}, {shown_high}], got {_shown(value)}. "
-            f"{hint}"
-        )
-        raise InvalidCost(msg, name=name, value=_shown(value), low=low, high=high)
+        msg = f"{name} must lie in [{lowest}, {highest}], got {shown}. {hint}"
+        raise InvalidCost(msg, name=name, value=shown, low=low, high=high)
     return number
 
 
@@ -107,22 +114,6 @@ def _shown(value: object) -> str:
         # Python does not print integers of more than 4,300 digits.
         text = "a number of thousands of digits"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _parse(value: object, name: str) -> Fraction:
-    refused = InvalidCost(
-        f"{name} must be a finite number, got {_shown(value)} "
-        f"({type(value).__name__}). Write it as a number such as 0.5 or '1e-6'.",
-        name=name,
-        value=_shown(value),
-    )
-    try:
-        number = _read(value)
-    except (InvalidOperation, OverflowError, ZeroDivisionError):
-        raise refused from None
-    if number is None or max(map(int.bit_length, number.as_integer_ratio())) > _BITS:
-        raise refused
-    return number
 
 
 def _read(value: object) -> Fraction | None:

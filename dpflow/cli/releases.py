@@ -53,7 +53,7 @@ def show(name: str) -> Answer:
     """
     from dpflow.ledger.codec import decode
     from dpflow.ledger.views.releases import release_value
-    from dpflow.noise.estimate import Estimate
+    from dpflow.noise.accuracy import Estimate
 
     with project_ledger() as (_, ledger):
         found, text = release_value(ledger, name)

@@ -7,13 +7,66 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Self
 
 from dpflow.exceptions import InvalidCost
-from dpflow.noise.estimate import Estimate
 from dpflow.rounding import Number, exact, float_down, float_up
 
 _LARGEST = Fraction(10**15)
 _LEAST = Fraction(1, 10**6)
+
+
+class Estimate(float):
+    """A number drawn with noise, and the interval that holds the true one.
+
+    It is a float wherever a float is wanted. Sums and other results of arithmetic are
+    plain floats, for the interval is that of this number alone.
+
+    Args:
+        value: The noisy number.
+        interval: Lowest and highest true number that it speaks for.
+        confidence: Share of releases whose interval holds the true number, at least,
+            whatever that is.
+
+    Raises:
+        InvalidCost: If the interval does not hold the number.
+
+    Examples:
+        >>> Estimate(528.0, interval=(480.0, 576.0), confidence=0.95).interval
+        (480.0, 576.0)
+    """
+
+    __slots__ = ("confidence", "interval")
+
+    confidence: float
+    interval: tuple[float, float]
+
+    def __new__(
+        cls, value: float, *, interval: tuple[float, float], confidence: float
+    ) -> Self:
+        """Check and make it."""
+        self = super().__new__(cls, value)
+        low, high = map(float, interval)
+        if not (math.isfinite(self) and low <= self <= high and 0 < confidence < 1):
+            msg = f"an estimate lies in its interval, got {float(self)} in {interval}"
+            raise InvalidCost(msg, name="interval", value=str(interval))
+        self.interval = (low, high)
+        self.confidence = float(confidence)
+        return self
+
+    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
+        """Say how pickle and copy make it again."""
+        known = {"interval": self.interval, "confidence": self.confidence}
+        return (float(self),), dict(known)
+
+    def __repr__(self) -> str:
+        """Write the number with its interval."""
+        low, high = self.interval
+        return f"{float(self):g} ({low:g} to {high:g} at {self.confidence:.4g})"
+
+    def __str__(self) -> str:
+        """Write the number alone, as a float does."""
+        return float.__repr__(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +117,26 @@ class StoppingRule:
     target: Target
     half_widths: tuple[float, ...]
 
-    def is_met(self, draw: int, number: float) -> bool:
-        """Say whether the number after a draw, counted from 0, shows that it is met."""
-        size = float_down(self.target.size)
-        far = size * abs(number) if self.target.relative else size
-        return self.half_widths[draw] <= far
-
-    def estimate(self, draw: int, number: float) -> Estimate:
-        """Return the number after a draw with its interval."""
-        half = self.half_widths[draw]
-        low = math.nextafter(number - half, -math.inf)
-        high = math.nextafter(number + half, math.inf)
-        confidence = float(self.target.confidence)
-        return Estimate(number, interval=(low, high), confidence=confidence)
-
     def refine(self, numbers: Iterable[float]) -> tuple[int, Estimate]:
         """Take noisy numbers, each finer than the last, until the target is met.
 
         Args:
-            numbers: One for each half width; none is asked for that is not needed.
+            numbers: One for each half width; the rule takes no number that it does not
+                need.
 
         Returns:
-            How many were taken, and the last with its interval.
+            The number of draws, and the last number with its interval.
         """
-        draw, number = -1, math.nan
+        size, draw, number = float_down(self.target.size), -1, math.nan
         for draw, number in enumerate(numbers):
-            if self.is_met(draw, number):
+            far = size * abs(number) if self.target.relative else size
+            if self.half_widths[draw] <= far:
                 break
-        return draw + 1, self.estimate(draw, number)
+        half = self.half_widths[draw]
+        low = math.nextafter(number - half, -math.inf)
+        high = math.nextafter(number + half, math.inf)
+        confidence = float(self.target.confidence)
+        return draw + 1, Estimate(number, interval=(low, high), confidence=confidence)
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,10 +80,9 @@ def filter_for(*, noise: str, use: str, of: str, delta: str) -> tuple[str, str]:
         )
     if noise == "mixed":
         return "auto", "it admits any mixture of steps."
+    more = " Recurring reports about people can use `individual` instead."
     why = "it loses nothing on Gaussian noise and takes Laplace and pure steps."
-    if of == "people":
-        why += " Recurring reports about people can use `individual` instead."
-    return "gdp", why
+    return "gdp", why + (more if of == "people" else "")
 
 
 def default_delta(people: int | None) -> str:
@@ -175,13 +175,12 @@ def _with_defaults(options: ProjectOptions, policies: PolicySet) -> ProjectOptio
 def existing_ledger(found: Settings) -> Ledger | None:
     """Return the project's ledger, closed; None if the project has none yet."""
     try:
-        ledger = project_ledger(found)
+        with closing(project_ledger(found)) as ledger:
+            return ledger
     except LedgerMissing:
         if (found.policies / LOCK_NAME).exists():
             raise
-        return None
-    ledger.close()
-    return ledger
+    return None
 
 
 def _write(path: Path, text: str) -> None:

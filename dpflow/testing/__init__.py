@@ -19,8 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pytest
-
     from dpflow.testing.ledger import LedgerForTests
 
 __all__ = ["dpflow_ledger", "ledger_for_tests"]
@@ -44,22 +42,20 @@ def ledger_for_tests() -> Iterator[LedgerForTests]:
         yield ledger
 
 
-def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
-    """Give a new ledger to the steps of a test, and keep every other one closed.
-
-    Noise is seeded and marked as test noise in the journal. See
-    `dpflow.testing.ledger.LedgerForTests` for what it can do.
-    """
-    with ledger_for_tests() as ledger:
-        yield ledger
-        # The variables that the test set would come back after those of the block.
-        monkeypatch.undo()
-
-
 try:
     import pytest
 except ImportError:
     __all__ = ["ledger_for_tests"]
-    del dpflow_ledger
 else:
-    dpflow_ledger = pytest.fixture(dpflow_ledger)
+
+    @pytest.fixture
+    def dpflow_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerForTests]:
+        """Give a new ledger to the steps of a test, and keep every other one closed.
+
+        Noise is seeded and marked as test noise in the journal. See
+        `dpflow.testing.ledger.LedgerForTests` for its methods.
+        """
+        with ledger_for_tests() as ledger:
+            yield ledger
+            # The variables that the test set would come back after those of the block.
+            monkeypatch.undo()

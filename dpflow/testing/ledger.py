@@ -23,8 +23,7 @@ from dpflow.config import (
 )
 from dpflow.exceptions import require
 from dpflow.guard.project import current_project, forget_projects
-from dpflow.ledger import LOCK_NAME, Ledger, create_ledger, pin_ledger
-from dpflow.ledger import views as ledger_views
+from dpflow.ledger import LOCK_NAME, Ledger, create_ledger, pin_ledger, views
 from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
 from dpflow.ledger.entry import Entry
@@ -84,14 +83,9 @@ class LedgerForTests:
     """The ledger of a test: the value of the fixture `dpflow_ledger`."""
 
     def __init__(self, folder: Path, refusals: ForcedRefusals) -> None:
-        self.folder = folder
+        self.policies = folder / "policies"
         self.url = f"sqlite:///{folder / 'ledger.db'}"
         self._refusals = refusals
-
-    @property
-    def policies(self) -> Path:
-        """The folder of its policies."""
-        return self.folder / "policies"
 
     @property
     def ledger(self) -> Ledger:
@@ -171,9 +165,9 @@ class LedgerForTests:
 
     def spent(self, dataset: str) -> Mapping[str, str]:
         """Return the settled amount of a dataset's account, in its filter's units."""
-        views = ledger_views.accounts(self.ledger, dataset)
-        whole = ("dataset", "population")
-        return next((view.spent for view in views if view.kind in whole), {})
+        accounts = views.accounts(self.ledger, dataset)
+        whole = (a for a in accounts if a.kind in ("dataset", "population"))
+        return next((account.spent for account in whole), {})
 
     def _entries(self, *kinds: str, dataset: str | None = None) -> list[Entry]:
         with self.ledger.storage.read() as reading:

@@ -19,8 +19,7 @@ from scipy import signal
 
 from dpflow import Gaussian, Laplace, Refined
 from dpflow.coverage import missed
-from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule
-from dpflow.noise.estimate import Estimate
+from dpflow.noise.accuracy import Estimate, StoppingRule, Target, stopping_rule
 from dpflow.noise.refining import (
     chance_to_stay,
     gaussian_numbers,

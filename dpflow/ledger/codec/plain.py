@@ -13,7 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from dpflow.ledger.codec.kinds import Kind, register, unstorable
-from dpflow.noise.estimate import Estimate
+from dpflow.noise.accuracy import Estimate
 
 # Python refuses to write or read decimal ints of more than 4300 digits.
 _INT_BITS = 1024

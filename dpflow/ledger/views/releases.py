@@ -19,7 +19,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import root_keys
-from dpflow.noise.estimate import Estimate
+from dpflow.noise.accuracy import Estimate
 
 _PREFIX = "release/"
 #: Of so many releases at once, the charges and values are read.
