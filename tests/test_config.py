@@ -13,7 +13,7 @@ from dpflow.config import (
     settings,
 )
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger import sqlite_path
+from dpflow.ledger.opening import sqlite_path
 
 pytestmark = pytest.mark.quick
 

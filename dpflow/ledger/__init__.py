@@ -7,16 +7,7 @@ over the same entries. It knows neither Prefect nor the guard.
 """
 
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import (
-    LOCK_NAME,
-    create_ledger,
-    open_ledger,
-    pin_ledger,
-    pinned_id,
-    roles_script,
-    sqlite_path,
-    storage_at,
-)
+from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.storage.base import is_postgres
 
 __all__ = [
@@ -26,8 +17,4 @@ __all__ = [
     "is_postgres",
     "open_ledger",
     "pin_ledger",
-    "pinned_id",
-    "roles_script",
-    "sqlite_path",
-    "storage_at",
 ]

@@ -1,9 +1,9 @@
-"""Many threads that ask at once share one load and one store.
+"""Threads that wait for the ledger share one load and one store.
 
 A commit costs a sync of the disk, and the ledger's lock is held for as long. So one of
 the threads that wait takes all their commands, in the order in which they came, and has
-them decided one after another in one transaction; each gets its own answer. A thread
-that asks alone is served as if this were not here.
+them decided one after another in one transaction; each gets its own answer. The command
+of a thread that waits alone is decided alone.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from dpflow.locks import Turn, TurnQueue
 #: More would make the first in line wait for too many others.
 MOST_AT_ONCE = 64
 
-_Answers = Sequence[Any]
-_Decide = Callable[[Sequence[Command]], _Answers]
+_Decide = Callable[[Sequence[Command]], list[Any]]
 
 
 class _Waiting(Turn):
-    """A command, and the thread that waits for its answer."""
+    """A command, and the thread that waits for its answer.
 
-    __slots__ = ("answer", "answered", "command", "since")
+    Attributes:
+        answers: Empty until the answer is in it.
+    """
+
+    __slots__ = ("answers", "command", "since")
 
     def __init__(self, command: Command) -> None:
         super().__init__()
         self.command = command
-        self.answer: Any = None
-        self.answered = False
+        self.answers: list[Any] = []
         self.since = time.monotonic()
 
 
@@ -48,12 +50,12 @@ class Combiner:
         self._line = TurnQueue()
 
     def ask(self, command: Command) -> Any:
-        """Return the answer to a command, decided with those that wait beside it."""
+        """Return the answer to a command, decided with those that wait next to it."""
         line, mine = self._line, _Waiting(command)
         try:
             try:
                 line.join(mine)
-                while not mine.answered:
+                while not mine.answers:
                     if line.is_first(mine):
                         self._lead(mine)
                     elif mine in line.turns():
@@ -67,73 +69,62 @@ class Combiner:
         finally:
             # An interrupt may have come before the line above.
             line.leave(mine)
-        return mine.answer
+        return mine.answers[0]
 
     def _lead(self, mine: _Waiting) -> None:
         """Have the first in line decided, this thread's own command among them.
 
-        An interrupt is for this thread. The others stay in line and are asked for
-        again: the same ids, so that what was charged is not charged twice. Until all
-        have their answers this thread stays the first.
+        An interrupt is for this thread. The others stay in line and are decided again:
+        the same ids, so that a charge that was made is not made twice. Until all have
+        their answers this thread stays the first.
         """
         batch = [mine, *self._others(mine)[: MOST_AT_ONCE - 1]]
         answers = self._decided([waiting.command for waiting in batch])
+        error = answers[0]
+        if isinstance(error, LedgerUnavailable) and "waited" in error.details:
+            # A thread that has waited for most of the deadline waits for no second one.
+            limit = time.monotonic() - error.details["waited"] / 2
+            others = (each for each in self._others(mine) if each not in batch)
+            late = [waiting for waiting in others if waiting.since <= limit]
+            batch += late
+            answers += [_copy(error) for _ in late]
         for waiting, answer in zip(batch, answers, strict=True):
-            self._tell(mine, waiting, answer)
-        if isinstance(answers[0], LedgerUnavailable):
-            self._tell_patient(mine, answers[0])
+            waiting.answers.append(answer)
+            if waiting is not mine:
+                # A thread that has its answer need not stand in line.
+                self._line.leave(waiting)
+                waiting.call()
 
-    def _tell_patient(self, mine: _Waiting, error: LedgerUnavailable) -> None:
-        """Tell who has waited for most of the deadline for a lock that nobody got.
-
-        To wait for another whole deadline would make it twice as long.
-        """
-        limit = error.details.get("waited")
-        if limit is None:
-            return
-        now = time.monotonic()
-        for waiting in self._others(mine):
-            if now - waiting.since >= limit / 2:
-                answer = LedgerUnavailable(error.message, **error.details)
-                self._tell(mine, waiting, answer)
-
-    def _decided(self, commands: Sequence[Command]) -> _Answers:
+    def _decided(self, commands: Sequence[Command]) -> list[Any]:
+        guards = {command.guarded for command in commands}
         try:
             return self._decide(commands)
         except LedgerUnavailable as error:
-            if "waited" not in error.details and len({c.guarded for c in commands}) > 1:
-                # A witness that does not answer is no obstacle for a settlement.
-                return self._apart(commands)
-            # One for each thread: a traceback belongs to who raises it.
-            return [LedgerUnavailable(error.message, **error.details) for _ in commands]
-        except Exception as error:  # noqa: BLE001 (of whatever kind, it is someone's)
+            if "waited" in error.details or len(guards) == 1:
+                return [_copy(error) for _ in commands]
+            # A witness that does not answer is no obstacle for a settlement.
+            answers: dict[int, Any] = {}
+            for guarded in guards:
+                some = [c for c in commands if c.guarded is guarded]
+                answers |= zip(map(id, some), self._decided(some), strict=True)
+            return [answers[id(command)] for command in commands]
+        except Exception as error:  # noqa: BLE001 (any kind is the error of a command)
             if len(commands) == 1:
                 return [error]
-            # What is wrong for one need not be wrong for the next.
+            # An error of one command need not be one of the next.
             return [self._decided([command])[0] for command in commands]
 
-    def _apart(self, commands: Sequence[Command]) -> _Answers:
-        """Decide what the witness guards, and what it does not, by themselves."""
-        found: dict[int, Any] = {}
-        for guarded in (False, True):
-            some = [c for c in commands if c.guarded is guarded]
-            found |= zip(map(id, some), self._decided(some), strict=True)
-        return [found[id(command)] for command in commands]
-
     def _others(self, mine: _Waiting) -> list[_Waiting]:
-        """Return who else stands in line without an answer."""
+        """Return the others in line without an answer."""
         return [
             turn
             for turn in self._line.turns()
             if turn is not mine
             and isinstance(turn, _Waiting)
-            and not (turn.answered or turn.is_over)
+            and not (turn.answers or turn.is_over)
         ]
 
-    def _tell(self, mine: _Waiting, waiting: _Waiting, answer: Any) -> None:
-        """Give an answer; who has it need not stand in line."""
-        waiting.answer = answer
-        waiting.answered = True
-        if waiting is not mine:
-            self._line.leave(waiting)
-            waiting.call()
+
+def _copy(error: LedgerUnavailable) -> LedgerUnavailable:
+    """Return the error for another thread: a traceback belongs to one."""
+    return LedgerUnavailable(error.message, **error.details)

@@ -113,7 +113,6 @@ class Ledger:
         if (why := self.storage.unwritable) is not None:
             replayed: Answer | DpflowError = self._replayed([command], why)[0]
             return replayed
-        self.watch.claim_sources(command.reads)
         with self.storage.read() as reading, readable(self.place):
             state = self._alive(reading.load(command.keys), [command])
             answer: Answer | DpflowError = self._each(state, [command])[0].answer
@@ -143,8 +142,6 @@ class Ledger:
             raise
 
     def _decided(self, commands: Sequence[Command]) -> list[Decision]:
-        for command in commands:
-            self.watch.claim_sources(command.reads)
         for attempt in count():
             try:
                 with only_solved(active=attempt < _LOOKUPS):
@@ -209,8 +206,7 @@ class Ledger:
 
         guarded = any(command.guarded for command in commands)
         look = self.watch.look() if guarded else None
-        state = reading.load(needs, numbers=() if look is None else look.numbers)
-        self.watch.check(look, reading, state)
+        state = self.watch.load(look, reading, needs)
         if any(command.follows for command in commands):
             # Without a witness nothing tells a repaired ledger from an older copy.
             witnessed = self.watch.witness is not None

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import Identity, driver_needed, is_postgres
@@ -175,25 +175,22 @@ def roles_script() -> str:
 
 
 def pin_ledger(ledger: Ledger, policies: Path) -> Path:
-    """Write the ledger's id beside the policies; commit that file.
+    """Write the ledger's id next to the policies; commit that file.
 
     Raises:
-        ConfigurationError: If another ledger is pinned there.
+        ConfigurationError: If a ledger is pinned there, or it cannot be written.
     """
     lock = policies / LOCK_NAME
     try:
         policies.mkdir(parents=True, exist_ok=True)
         with lock.open("x", encoding="utf-8") as file:
             file.write(f"{ledger.id}\n")
-    except FileExistsError:
-        msg = (
-            f"{lock} pins another ledger. Restore that one, or remove the file if its "
-            "budget is really to be forgotten."
-        )
-        raise ConfigurationError(msg) from None
     except OSError as error:
-        msg = f"cannot write {lock}: {error.strerror}"
-        raise LedgerUnavailable(msg, ledger=ledger.place) from error
+        msg = (
+            f"cannot write {lock}: {error.strerror}. If it pins another ledger, "
+            "restore that one; remove the file only if that budget is to be forgotten."
+        )
+        raise ConfigurationError(msg) from error
     return lock
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import getpass
-import os
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from dpflow.exceptions import ConfigurationError
+from dpflow.policy.revisions import git
 
 _SECONDS = 5
 #: What tells of an entry's writer.
@@ -47,9 +48,9 @@ def provenance(root: Path | None = None) -> Mapping[str, Any]:
         "who": system_user(),
         "dpflow": str(getattr(sys.modules["dpflow"], "__version__", "unknown")),
     }
-    commit = None if root is None else git(root, "rev-parse", "HEAD")
+    commit = None if root is None else _git(root, "rev-parse", "HEAD")
     if root is not None and commit:
-        changed = git(root, "status", "--porcelain", "--untracked-files=no")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
         # If git does not say, the code may be any.
         facts["code"] = {"commit": commit, "dirty": changed != ""}
     return facts
@@ -63,21 +64,9 @@ def told_anew(body: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, An
     return {k: v for k, v in body.items() if k not in _FACTS} | dict(facts)
 
 
-def git(folder: Path, *arguments: str) -> str | None:
-    """Ask git something about a folder; None without git, a repository or an answer."""
-    program = shutil.which("git")
-    if program is None:
-        return None
-    try:
-        done = subprocess.run(  # noqa: S603 (fixed arguments, no shell)
-            [program, "-C", str(folder), *arguments],
-            capture_output=True,
-            check=True,
-            # Where a hook runs this, git's variables point to another repository.
-            env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
-            text=True,
-            timeout=_SECONDS,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return git's answer about a folder; None without git, repository or answer."""
+    with suppress(ConfigurationError):
+        answer = git(folder, *arguments, seconds=_SECONDS)
+        return None if answer is None else answer.decode("utf-8", "replace").strip()
+    return None

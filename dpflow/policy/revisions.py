@@ -147,37 +147,41 @@ def _files_of_folder(folder: Path) -> dict[str, bytes]:
 
 
 def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
-    listing = _git(folder, "ls-tree", "-z", commit) or b""
+    listing = git(folder, "ls-tree", "-z", commit) or b""
     files: dict[str, bytes] = {}
     for line in listing.split(b"\0"):
         meta, _, path = line.partition(b"\t")
         name = path.decode("utf-8", "surrogateescape")
         if meta.split()[1:2] == [b"blob"] and _is_read(name):
             blob = meta.split()[2].decode()
-            files[name] = _git(folder, "cat-file", "blob", blob) or b""
+            files[name] = git(folder, "cat-file", "blob", blob) or b""
     return files
 
 
 def _commit(folder: Path, base: str) -> str:
     """Return the id of the commit at which the change began."""
-    if _git(folder, "rev-parse", "--show-toplevel") is None:
+    if git(folder, "rev-parse", "--show-toplevel") is None:
         msg = f"{folder} is in no git repository. Commit it, or leave --base out."
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
-    found = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    found = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
     if found is None:
         msg = f"git knows no commit {base[:80]!r}. Fetch it (CI: `fetch-depth: 0`)."
         raise ConfigurationError(msg)
     commit = found.decode().strip()
-    common = _git(folder, "merge-base", commit, "HEAD")
+    common = git(folder, "merge-base", commit, "HEAD")
     return commit if common is None else common.decode().strip()
 
 
-def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Return the output of a git command in a folder; None if the command failed."""
+def git(folder: Path, *arguments: str, seconds: float = 120) -> bytes | None:
+    """Return the output of a git command in a folder; None if the command failed.
+
+    Raises:
+        ConfigurationError: If git is not installed, or does not answer in time.
+    """
     program = shutil.which("git")
     if program is None:
-        msg = "`--base` needs git, which is not installed. Install git, and try again."
+        msg = "git is not installed. Install git, and try again."
         raise ConfigurationError(msg)
     try:
         done = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
@@ -186,7 +190,7 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
             check=False,
             # Inside a git hook, these variables point to another repository.
             env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
-            timeout=120,
+            timeout=seconds,
         )
     except (OSError, subprocess.SubprocessError) as error:
         msg = f"git did not answer in {folder}: {error}. Try again."

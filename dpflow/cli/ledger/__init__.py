@@ -79,7 +79,7 @@ def _witness_place(ledger: Ledger) -> str:
 def _refuse_existing(found: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger import open_ledger, storage_at
+    from dpflow.ledger.opening import open_ledger, storage_at
 
     url, runs, witness = found.ledger_url, found.environment, found.witness
     place = storage_at(url).place
@@ -156,7 +156,7 @@ def roles(*, sql: bool = False) -> None:
 
     Example: `dpflow ledger roles --sql`
     """
-    from dpflow.ledger import roles_script
+    from dpflow.ledger.opening import roles_script
 
     if sql:
         typer.echo(roles_script(), nl=False)

@@ -72,8 +72,8 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     """
     from dpflow.config import settings
     from dpflow.guard.project import project_conditions
-    from dpflow.ledger import pinned_id, sqlite_path
     from dpflow.ledger.audit.backup import restore as put_back
+    from dpflow.ledger.opening import pinned_id, sqlite_path
     from dpflow.ledger.witness.places import witness_at
 
     found = settings()

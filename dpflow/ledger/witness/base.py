@@ -100,9 +100,6 @@ class Witness(ABC):
         ledger: Id of the ledger.
     """
 
-    #: What brings a lost one back.
-    advice = "Restore it"
-
     def __init__(self, place: str, ledger: str) -> None:
         self.place = place
         self.ledger = ledger
@@ -206,25 +203,23 @@ class Witness(ABC):
         except FileNotFoundError:
             msg = (
                 f"there is no witness at {self.place}, so nothing outside the ledger "
-                f"{self.ledger} says that it forgot no charge. {self.advice}, or set "
-                "DPFLOW_WITNESS to the place where it is. On a new machine, and after "
-                "checking what the ledger holds, run `dpflow ledger trust`."
+                f"{self.ledger} says that it forgot no charge. Restore it, or set "
+                "DPFLOW_WITNESS to its place. On a new machine, and after checking "
+                "what the ledger holds, run `dpflow ledger trust`."
             )
             raise LedgerUnwitnessed(msg, witness=self.place) from None
         except ValueError as error:
             msg = (
-                f"the witness {self.place} cannot be used: {error}. {self.advice} from "
-                "a backup; if there is none, move it away, check the ledger with "
-                "`dpflow ledger verify` and begin a new witness with `dpflow ledger "
-                "trust`."
+                f"the witness {self.place} is damaged: {error}. Restore it from a "
+                "backup. Without one, move it away, check the ledger with `dpflow "
+                "ledger verify`, and begin a new witness with `dpflow ledger trust`."
             )
             raise LedgerCorrupt(msg, witness=self.place) from None
         except (OSError, LedgerUnavailable) as error:
-            text = error.strerror if isinstance(error, OSError) else None
+            text = str(getattr(error, "strerror", None) or error).rstrip(".?")
             msg = (
-                f"the witness {self.place} does not answer: "
-                f"{(text or str(error)).rstrip('.?')}. The step did not run; try "
-                "again. DPFLOW_WITNESS names another place for it."
+                f"the witness {self.place} does not answer: {text}. The step did not "
+                "run; try again. DPFLOW_WITNESS names another place for it."
             )
             raise LedgerUnavailable(msg, witness=self.place) from error
 

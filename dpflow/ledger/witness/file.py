@@ -48,8 +48,6 @@ class FileWitness(Witness):
         ledger: Id of the ledger.
     """
 
-    advice = "Restore that file"
-
     def __init__(self, path: Path, ledger: str) -> None:
         super().__init__(str(path), ledger)
         self.path = path

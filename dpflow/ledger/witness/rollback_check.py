@@ -19,7 +19,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.storage.tables import Needs, Reading
 from dpflow.ledger.witness.base import AT_ONCE, Unseen, Witness
 from dpflow.ledger.witness.lines import HEAD, Line, line_of
 from dpflow.policy import Policy
@@ -39,7 +39,7 @@ class Watch:
         self.place = place
         self.witness = witness
         #: By source, the ledger that governs it, which never changes.
-        self._governors: dict[str | None, str] = {}
+        self._governors: dict[str, str] = {}
 
     @property
     def epoch(self) -> int:
@@ -64,21 +64,22 @@ class Watch:
                 return max(line.number for line in look.expected)
         return head
 
-    def check(self, look: Unseen | None, reading: Reading, state: State) -> None:
-        """Check that the ledger holds what the witness has.
+    def load(self, look: Unseen | None, reading: Reading, needs: Needs) -> State:
+        """Load keys, and check that the ledger holds what the witness has.
 
         Args:
-            look: At the witness.
-            reading: Of the ledger, begun after the look.
-            state: Loaded from it, with the entries of the look.
+            look: At the witness, before `reading` began; None checks nothing.
+            reading: Of the ledger.
+            needs: Returns the keys.
 
         Raises:
             LedgerRolledBack: If an entry is not there.
             LedgerCorrupt: If an account does not stand where it was moved last: the
                 newest entry that names it is hidden.
         """
+        state = reading.load(needs, numbers=() if look is None else look.numbers)
         if self.witness is None or look is None:
-            return
+            return state
         place, epoch, held = self.witness.place, self.witness.epoch, state.entries
         what = ""
         if state.repairs < epoch:
@@ -106,35 +107,29 @@ class Watch:
             if number < newest:
                 what = f"{key} is as entry {number} left it, {newest} moved it since"
                 raise damaged(what, self.place)
+        return state
 
-    def claim_sources(self, policies: Iterable[Policy]) -> None:
-        """Ask the witness which ledgers govern the sources of some policies.
+    def check_sources(self, policies: Iterable[Policy]) -> None:
+        """Refuse a step on a source that another ledger governs.
 
         Two ledgers on the same data would each promise its own budget, and together
         lose the sum. The first ledger that used a source governs it; the place of the
         witness remembers which. Without a witness nothing is noticed.
 
         Raises:
+            ConfigurationError: If another ledger governs one of the sources.
             LedgerUnavailable: If the place of the witness does not answer.
         """
-        if self.witness is None:
-            return
-        for source in {policy.source for policy in policies} - self._governors.keys():
-            if source is not None:
-                self._governors[source] = self.witness.claim(source)
-
-    def check_sources(self, policies: Iterable[Policy]) -> None:
-        """Refuse a step on a source that another ledger governs.
-
-        Raises:
-            ConfigurationError: If another ledger governs a source that was claimed.
-        """
-        witness = self.witness
+        witness, governors = self.witness, self._governors
         for policy in policies:
-            governor = self._governors.get(policy.source)
-            if witness is not None and governor not in (None, witness.ledger):
+            source = policy.source
+            if witness is None or source is None:
+                continue
+            if source not in governors:
+                governors[source] = witness.claim(source)
+            if governors[source] != witness.ledger:
                 msg = (
-                    f"ledger {governor} governs the data source {policy.source!r} of "
+                    f"ledger {governors[source]} governs the data source {source!r} of "
                     f"dataset {policy.dataset!r}, according to the witness "
                     f"{witness.place}; this is ledger {witness.ledger}. Two ledgers on "
                     "the same data would lose more than either promises. Set "
@@ -146,10 +141,8 @@ class Watch:
         """Return the reason that no step would run, for commands that only show."""
         try:
             look = self.look()
-            numbers = () if look is None else look.numbers
             with storage.read() as reading:
-                state = reading.load(lambda _: ("repairs",), numbers=numbers)
-                self.check(look, reading, state)
+                self.load(look, reading, lambda _: ("repairs",))
         except LedgerError as error:
             return error.message
         return None
@@ -260,23 +253,21 @@ def beginning(reading: Reading) -> list[Line]:
     The newest entry of each account says what it has used; the newest entry of all,
     where the journal ends; and no account shows a decision.
     """
-    head = reading.head()[0]
-    accounts: dict[int, list[str]] = {head: []} if head else {}
-    for some in _pages(reading.names("account/")):
-        for key, number in _numbers(reading, some).items():
-            accounts.setdefault(number, []).append(key.removeprefix("account/"))
+    numbers = {reading.head()[0]} - {0}
+    for keys in _pages(reading.names("account/")):
+        numbers.update(_numbers(reading, keys))
     lines = [line_of(entry) for entry in _decisions(reading)]
-    for numbers in _pages(sorted(accounts)):
-        for number, entry in reading.entries(numbers).items():
-            every = line_of(entry).used
-            used = {name: every[name] for name in accounts[number]}
+    for some in _pages(sorted(numbers)):
+        for entry in reading.entries(some).values():
+            used = {name: sums for name, sums in line_of(entry).used.items() if sums}
             books = tuple(dict.fromkeys(name.partition("#")[0] for name in used))
-            lines.append(Line(number, entry.hash, HEAD, None, used, {}, None, books))
+            head = Line(entry.number, entry.hash, HEAD, None, used, {}, None, books)
+            lines.append(head)
     return sorted(lines, key=lambda line: line.number)
 
 
-def _numbers(reading: Reading, keys: Sequence[str]) -> Mapping[str, int]:
-    return reading.load(lambda _: keys).numbers
+def _numbers(reading: Reading, keys: Sequence[str]) -> Iterable[int]:
+    return reading.load(lambda _: keys).numbers.values()
 
 
 def _decisions(reading: Reading) -> Iterator[Entry]:

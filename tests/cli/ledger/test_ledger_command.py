@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dpflow.guard.project import forget_projects
-from dpflow.ledger import roles_script
+from dpflow.ledger.opening import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick

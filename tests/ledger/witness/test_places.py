@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import ConfigurationError, LedgerRolledBack
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.support import granted, url
-from tests.ledger.witness.witness_contract import line
 
 ID = "0" * 31 + "1"
 
@@ -47,14 +45,6 @@ def test_a_database_for_many_machines_has_no_default():
     with pytest.raises(ConfigurationError, match="is not set"):
         witness_at(None, "postgresql://db/x")
     assert file_at("/mnt/w", "postgresql://db/x") == f"/mnt/w/{ID}.witness"
-
-
-def test_a_missing_file_is_told_with_its_place(tmp_path):
-    """By whoever asks."""
-    absent = FileWitness(tmp_path / "absent", ID)
-    for call in (absent.unseen, lambda: absent.append([line(1)])):
-        with pytest.raises(LedgerUnwitnessed, match="absent"):
-            call()
 
 
 def test_the_original_is_told_that_a_copy_is_in_use(tmp_path: Path) -> None:

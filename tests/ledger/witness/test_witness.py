@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,12 @@ from tests.ledger.support import (
     kinds,
     make_policy,
     new_ledger,
-    read,
     request,
     state_of,
     sums,
     url,
 )
-from tests.ledger.witness.witness_contract import line
+from tests.ledger.witness.witness_contract import CONTRACT, line
 
 pytestmark = pytest.mark.quick
 
@@ -260,18 +260,12 @@ def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
 # The ledger and its witness
 
 
-def test_a_body_may_start_only_after_the_witness_was_told(tmp_path):
-    """Whoever asks the file then finds the charge in it."""
-    ledger = new_ledger(tmp_path)
-    name = granted(ledger)
-    witness = ledger.watch.witness
-    assert witness is not None
-    (told,) = fresh(witness).unseen().lines
-    sql = "SELECT number, hash, charge FROM entry WHERE kind = 'reserve'"
-    assert read(Path(ledger.place), sql) == [(told.number, told.hash, told.charge)]
-    assert told.used == told.amounts
-    ledger.settle(name)
-    assert fresh(witness).unseen().lines == (told,)
+@pytest.mark.parametrize("promise", CONTRACT)
+def test_a_folder_keeps_a_witness(
+    promise: Callable[[str, Path], None], tmp_path: Path
+) -> None:
+    """Each promise of the contract."""
+    promise(str(tmp_path / "w"), tmp_path)
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
@@ -307,28 +301,6 @@ def test_a_witness_that_cannot_be_read_fails_closed(tmp_path):
         create_ledger(f"{place}2", witness=str(tmp_path / "file"))
     # No ledger is made that would lack its witness.
     assert not Path(f"{ledger.place}2").exists()
-
-
-def test_the_witness_of_another_ledger_is_refused(tmp_path):
-    """A file that was renamed tells nothing of this ledger."""
-    one = create_ledger(url(tmp_path / "1.db"), witness=str(tmp_path / "w"))
-    two = create_ledger(url(tmp_path / "2.db"), witness=str(tmp_path / "w"))
-    assert one.watch.witness is not None
-    assert two.watch.witness is not None
-    file_of(two.watch.witness).replace(file_of(one.watch.witness))
-    with pytest.raises(LedgerCorrupt, match="does not fit the ledger"):
-        granted(one)
-
-
-def test_a_forked_child_tells_too(tmp_path):
-    """Whatever its parent had open, and the parent goes on."""
-    ledger = new_ledger(tmp_path)
-    granted(ledger)
-    code, (name,) = Child(lambda say: say(granted(ledger))).end()
-    assert (code, state_of(Path(ledger.place), name)) == (0, "open")
-    granted(ledger)
-    assert ledger.watch.witness is not None
-    assert len(fresh(ledger.watch.witness).unseen().lines) == 3
 
 
 # What the check costs, and what it sees besides
