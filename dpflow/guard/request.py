@@ -195,7 +195,8 @@ def ask(
     call = step.ask(args, kwargs)
     cost = call.cost
     if not isinstance(cost, Cost):
-        cost = _planned(cost, step.name, charged, policies, project.ledger)
+        pins = [_governing(policy, project.ledger) for policy in policies]
+        cost = _planned(cost, step.name, charged, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
     digests, release_key = project.ledger.digests, None
@@ -263,17 +264,14 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
     """
     if not request.cost.paid_by_people:
         return
-    policy, flow = request.policies[0], request.flow
+    policy, *others = request.policies
+    flow, own = request.flow, step.noise == OWN
     name, rule = repr(policy.dataset), policy.dataset_filter()
     has_share = flow is not None and policy.flow_filter(flow) is not None
     is_divided = policy.partition is not None or policy.population is not None
     problems = {
-        'the step says noise="own", and only person_sum draws its noise': (
-            step.noise == OWN
-        ),
-        "the step reads more than one dataset; make a step for each": (
-            request.policies[1:]
-        ),
+        'the step says noise="own", and only person_sum draws its noise': own,
+        "the step reads more than one dataset; make a step for each": others,
         f"the policy of {name} says filter: {rule.theorem}; a budget for every person "
         "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
         f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
@@ -365,11 +363,7 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
 
 
 def _planned(
-    cost: PlannedNoise,
-    step: str,
-    flow: str | None,
-    policies: Sequence[Policy],
-    ledger: Ledger,
+    cost: PlannedNoise, step: str, flow: str | None, pins: Sequence[Mapping[str, Any]]
 ) -> Cost:
     """Return a cost with the most noise that one of its datasets plans for the step.
 
@@ -377,7 +371,6 @@ def _planned(
         ConfigurationError: If the policy of a dataset plans none for it.
     """
     try:
-        pins = [_governing(policy, ledger) for policy in policies]
         return cost.at(max(planned_multiplier(p, flow, step, cost) for p in pins))
     except InvalidCost as error:
         msg = f"{error.message} The step did not run."

@@ -196,12 +196,10 @@ class Step:
         """Call a function of the public arguments."""
 
         def called() -> Any:
-            parameters = inspect.signature(function).parameters.values()
-            if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-                return function(**public)
-            return function(
-                **{p.name: public[p.name] for p in parameters if p.name in public}
-            )
+            parameters = inspect.signature(function).parameters
+            kinds = {parameter.kind for parameter in parameters.values()}
+            names = public if inspect.Parameter.VAR_KEYWORD in kinds else parameters
+            return function(**{name: public[name] for name in names if name in public})
 
         return self._answered(f"{what} function", called)
 
