@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.codec.kinds import Kind, register, unstorable
+from dpflow.ledger.codec.kinds import register, unstorable
 
 T = TypeVar("T", bound=type)
 
@@ -49,8 +49,7 @@ def releasable(cls: T) -> T:
         raise ConfigurationError(msg)
     # A worker that was spawned knows the main module by another name.
     module = cls.__module__.replace("__mp_main__", "__main__")
-    name = f"declared.{module}.{cls.__qualname__}"
-    register({cls: Kind(name, _parts, partial(_make, cls))})
+    register(f"declared.{module}.", {cls: (_parts, partial(_make, cls))})
     return cls
 
 

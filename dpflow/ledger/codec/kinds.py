@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union
@@ -48,14 +48,24 @@ _BY_NAME: dict[str, Kind] = {}
 _LIBRARIES = ("numpy", "pandas", "polars", "pyarrow")
 
 
-def register(kinds: Mapping[type, Kind]) -> None:
-    """Add kinds of values.
+def register(
+    prefix: str,
+    kinds: Mapping[type, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]],
+    inherited: Collection[type] = (),
+) -> None:
+    """Add kinds of values, named by the names of their types.
 
     Args:
-        kinds: Kinds by the types of their values.
+        prefix: Begins each name.
+        kinds: How to take a value apart and how to make it again, by its type.
+        inherited: Those that also store the values of subclasses.
     """
-    _BY_NAME.update({kind.name: kind for kind in kinds.values()})
-    KINDS.update(kinds)
+    named = {
+        cls: Kind(f"{prefix}{cls.__qualname__}", parts, make, cls in inherited)
+        for cls, (parts, make) in kinds.items()
+    }
+    _BY_NAME.update({kind.name: kind for kind in named.values()})
+    KINDS.update(named)
 
 
 def kind_of(value: object) -> Kind | None:

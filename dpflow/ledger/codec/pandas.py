@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas import arrays
 
-from dpflow.ledger.codec.kinds import Kind, kind_of, register, unstorable
+from dpflow.ledger.codec.kinds import kind_of, register, unstorable
 
 # Columns
 
@@ -93,67 +93,50 @@ def _make_timestamp(moments: Any, fold: int) -> Any:
 
 
 _MASKED: Any = (arrays.BooleanArray, arrays.FloatingArray, arrays.IntegerArray)
-_TEXT = Kind("pandas.string", _text_parts, _make_texts, inherited=True)
-_NAMED = Kind(
-    "pandas.array",
+_TEXTS: Any = (arrays.StringArray, arrays.ArrowStringArray)
+_NAMED = (
     lambda array: [str(array.dtype), list(array)],
     lambda dtype, values: pd.array(values, dtype=dtype),
 )
-_KINDS: dict[type, Kind] = {
-    **{cls: Kind(f"pandas.{cls.__name__}", _masked_parts, cls) for cls in _MASKED},
-    arrays.StringArray: _TEXT,
-    arrays.ArrowStringArray: _TEXT,
-    arrays.IntervalArray: _NAMED,
-    arrays.PeriodArray: _NAMED,
-    arrays.DatetimeArray: Kind(
-        "pandas.DatetimeArray",
+_KINDS: dict[type, Any] = {
+    **{cls: (_masked_parts, cls) for cls in _MASKED},
+    **dict.fromkeys(_TEXTS, (_text_parts, _make_texts)),
+    **dict.fromkeys((arrays.IntervalArray, arrays.PeriodArray), _NAMED),
+    arrays.DatetimeArray: (
         lambda array: [array.asi8.view(f"M8[{array.unit}]"), array.tz],
         _make_moments,
     ),
-    pd.Categorical: Kind(
-        "pandas.Categorical",
+    pd.Categorical: (
         attrgetter("codes", "categories", "ordered"),
         lambda codes, names, ordered: pd.Categorical.from_codes(
             codes, names, ordered=ordered
         ),
     ),
-    pd.Index: Kind("pandas.Index", _index_parts, _make_index, inherited=True),
-    pd.RangeIndex: Kind(
-        "pandas.RangeIndex",
+    pd.Index: (_index_parts, _make_index),
+    pd.RangeIndex: (
         attrgetter("start", "stop", "step", "name"),
         lambda start, stop, step, name: pd.RangeIndex(start, stop, step, name=name),
     ),
-    pd.MultiIndex: Kind(
-        "pandas.MultiIndex",
+    pd.MultiIndex: (
         lambda index: map(index.get_level_values, range(index.nlevels)),
         lambda *levels: pd.MultiIndex.from_arrays(
             levels, names=[level.name for level in levels]
         ),
     ),
-    pd.Series: Kind(
-        "pandas.Series",
-        lambda series: [_column(series), series.index, series.name],
-        _series,
-    ),
-    pd.DataFrame: Kind("pandas.DataFrame", _frame_parts, _make_frame),
-    pd.Timestamp: Kind(
-        "pandas.Timestamp",
+    pd.Series: (lambda each: [_column(each), each.index, each.name], _series),
+    pd.DataFrame: (_frame_parts, _make_frame),
+    pd.Timestamp: (
         lambda moment: [pd.DatetimeIndex([moment]).array, moment.fold],
         _make_timestamp,
     ),
     # The ends of intervals.
-    pd.Timedelta: Kind(
-        "pandas.Timedelta", lambda value: [value.to_timedelta64()], pd.Timedelta
-    ),
-    pd.Interval: Kind(
-        "pandas.Interval", attrgetter("left", "right", "closed"), pd.Interval
-    ),
-    pd.Period: Kind(
-        "pandas.Period",
+    pd.Timedelta: (lambda value: [value.to_timedelta64()], pd.Timedelta),
+    pd.Interval: (attrgetter("left", "right", "closed"), pd.Interval),
+    pd.Period: (
         attrgetter("ordinal", "freqstr"),
         lambda ordinal, freq: pd.Period(ordinal=ordinal, freq=freq),
     ),
-    type(pd.NaT): Kind("pandas.NaT", lambda _: (), lambda: pd.NaT),
-    type(pd.NA): Kind("pandas.NA", lambda _: (), lambda: pd.NA),
+    type(pd.NaT): (lambda _: (), lambda: pd.NaT),
+    type(pd.NA): (lambda _: (), lambda: pd.NA),
 }
-register(_KINDS)
+register("pandas.", _KINDS, inherited=(pd.Index, *_TEXTS))

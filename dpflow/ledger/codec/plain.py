@@ -7,12 +7,13 @@ from base64 import b64decode, b64encode
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from dpflow.ledger.codec.kinds import Kind, register, unstorable
+from dpflow.ledger.codec.kinds import register, unstorable
 from dpflow.noise.accuracy import Estimate
 
 # Python refuses to write or read decimal ints of more than 4300 digits.
@@ -51,13 +52,8 @@ def _clock_parts(value: Any) -> list[Any]:
     return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
 
 
-def _clock(cls: Any) -> Kind:
-    """Return the kind of datetimes or times."""
-
-    def make(clock: str, fold: int, zone: Any) -> Any:
-        return cls.fromisoformat(clock).replace(fold=fold, tzinfo=zone)
-
-    return Kind(cls.__name__, _clock_parts, make, inherited=cls is datetime)
+def _make_clock(cls: Any, clock: str, fold: int, zone: Any) -> Any:
+    return cls.fromisoformat(clock).replace(fold=fold, tzinfo=zone)
 
 
 def _zone_parts(zone: ZoneInfo) -> list[str]:
@@ -67,47 +63,35 @@ def _zone_parts(zone: ZoneInfo) -> list[str]:
     return [zone.key]
 
 
-_KINDS: dict[type, Kind] = {
-    int: Kind("int", lambda value: [format(value, "x")], lambda text: int(text, 16)),
-    float: Kind("float", lambda value: [repr(value)], float),
-    Estimate: Kind(
-        "Estimate",
+_KINDS: dict[type, Any] = {
+    int: (lambda value: [format(value, "x")], lambda text: int(text, 16)),
+    float: (lambda value: [repr(value)], float),
+    Estimate: (
         Estimate.__getnewargs_ex__,
-        lambda number, known: Estimate(*number, **known),
+        lambda args, known: Estimate(*args, **known),
     ),
-    str: Kind(
-        "str",
+    str: (
         lambda text: [text.encode("utf-8", "surrogatepass")],
         lambda data: data.decode("utf-8", "surrogatepass"),
     ),
-    bytes: Kind(
-        "bytes",
+    bytes: (
         lambda data: [b64encode(data).decode()],
         lambda text: b64decode(text, validate=True),
     ),
-    tuple: Kind("tuple", list, lambda *items: items),
-    set: Kind("set", list, lambda *items: set(items)),
-    frozenset: Kind("frozenset", list, lambda *items: frozenset(items)),
+    tuple: (list, lambda *items: items),
+    set: (list, lambda *items: set(items)),
+    frozenset: (list, lambda *items: frozenset(items)),
     # Where its keys are not those of a JSON object.
-    dict: Kind(
-        "dict", lambda value: map(list, value.items()), lambda *pairs: dict(pairs)
-    ),
-    date: Kind(
-        "date",
-        lambda value: [as_plain_date(value).isoformat()],
-        date.fromisoformat,
-        inherited=True,
-    ),
-    datetime: _clock(datetime),
-    time: _clock(time),
-    timedelta: Kind(
-        "timedelta", attrgetter("days", "seconds", "microseconds"), timedelta
-    ),
+    dict: (lambda value: map(list, value.items()), lambda *pairs: dict(pairs)),
+    date: (lambda value: [as_plain_date(value).isoformat()], date.fromisoformat),
+    datetime: (_clock_parts, partial(_make_clock, datetime)),
+    time: (_clock_parts, partial(_make_clock, time)),
+    timedelta: (attrgetter("days", "seconds", "microseconds"), timedelta),
     # What pickle would keep: the offset and, if one was given, the name.
-    timezone: Kind("timezone", lambda zone: zone.__getinitargs__(), timezone),
-    ZoneInfo: Kind("ZoneInfo", _zone_parts, ZoneInfo, inherited=True),
-    UUID: Kind("UUID", lambda value: [value.hex], UUID),
-    Decimal: Kind("Decimal", lambda value: [str(value)], Decimal),
-    Fraction: Kind("Fraction", attrgetter("numerator", "denominator"), Fraction),
+    timezone: (lambda zone: zone.__getinitargs__(), timezone),
+    ZoneInfo: (_zone_parts, ZoneInfo),
+    UUID: (lambda value: [value.hex], UUID),
+    Decimal: (lambda value: [str(value)], Decimal),
+    Fraction: (attrgetter("numerator", "denominator"), Fraction),
 }
-register(_KINDS)
+register("", _KINDS, inherited=(date, datetime, ZoneInfo))

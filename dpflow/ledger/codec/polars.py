@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from dpflow.ledger.codec.kinds import Kind, register, unstorable
+from dpflow.ledger.codec.kinds import register, unstorable
 
 _NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null")
@@ -46,12 +46,11 @@ def _make_series(name: str, kind: str, arguments: list[Any], values: list[Any]) 
     return pl.Series(name, values, dtype=as_written, strict=True).cast(dtype)
 
 
-_KINDS: dict[type, Kind] = {
-    pl.Series: Kind("polars.Series", _series_parts, _make_series),
-    pl.DataFrame: Kind(
-        "polars.DataFrame",
+_KINDS: dict[type, Any] = {
+    pl.Series: (_series_parts, _make_series),
+    pl.DataFrame: (
         lambda frame: frame.get_columns(),
         lambda *columns: pl.DataFrame({column.name: column for column in columns}),
     ),
 }
-register(_KINDS)
+register("polars.", _KINDS)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpflow.ledger.codec.kinds import Kind, register, unstorable
+from dpflow.ledger.codec.kinds import register, unstorable
 
 _PLAIN: tuple[Callable[[], Any], ...] = (
-    *(pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32),
-    *(pa.uint64, pa.float32, pa.float64, pa.bool_, pa.null, pa.string),
-    *(pa.large_string, pa.binary, pa.large_binary),
+    *(pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64),
+    *(pa.float32, pa.float64, pa.bool_, pa.null),
+    *(pa.string, pa.large_string, pa.binary, pa.large_binary),
 )
 #: Each type with its arguments, and that as which its values are written, if another.
 _TYPES: dict[str, tuple[Callable[..., Any], tuple[str, ...], Any]] = {
@@ -49,17 +49,15 @@ def _make_array(name: str, arguments: list[Any], values: Any) -> Any:
     return pa.array(values, written or kind).cast(kind)
 
 
-_KINDS: dict[type, Kind] = {
-    pa.Array: Kind("pyarrow.Array", _array_parts, _make_array, inherited=True),
-    pa.ChunkedArray: Kind(
-        "pyarrow.ChunkedArray",
+_KINDS: dict[type, Any] = {
+    pa.Array: (_array_parts, _make_array),
+    pa.ChunkedArray: (
         lambda chunks: [chunks.combine_chunks()],
         lambda array: pa.chunked_array([array]),
     ),
-    pa.Table: Kind(
-        "pyarrow.Table",
+    pa.Table: (
         lambda table: [table.column_names, table.columns],
         lambda names, columns: pa.Table.from_arrays(columns, names=names),
     ),
 }
-register(_KINDS)
+register("pyarrow.", _KINDS, inherited=(pa.Array,))

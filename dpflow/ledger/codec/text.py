@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import tzinfo
-from enum import Enum
 from typing import Any
 
 from dpflow.exceptions import ReleaseError
@@ -14,6 +12,11 @@ from dpflow.ledger.entry import canonical
 
 #: Kinds whose parts have no order of their own.
 _UNORDERED = ("set", "frozenset", "dict")
+_HINT = (
+    "return plain numbers (a complex one as a pair), text, dates, lists, dicts, numpy "
+    "arrays, pandas, polars or Arrow tables, or put @releasable on its dataclass, enum "
+    "or pydantic model"
+)
 
 
 def encode(value: object) -> str:
@@ -90,7 +93,7 @@ class _Packer:
             return {key: self.pack(item, depth + 1) for key, item in value.items()}
         kind = kinds.kind_of(value)
         if kind is None:
-            raise kinds.unstorable(value, _hint(value))
+            raise kinds.unstorable(value, _HINT)
         parts = [self.pack(part, depth + 1) for part in kind.parts(value)]
         if kind.name in _UNORDERED:
             parts.sort(key=canonical)
@@ -100,22 +103,6 @@ class _Packer:
 def _is_member(key: Any) -> bool:
     """Say whether a dict's key stands for itself in a JSON object."""
     return type(key) is str and key != kinds.TYPE_KEY and is_plain(key)
-
-
-def _hint(value: object) -> str:
-    if isinstance(value, complex):
-        return "release its real and imaginary part as a pair of floats"
-    if isinstance(value, Enum):
-        return "put @releasable on its class, or convert it to its value"
-    for kind in (int, float, str, bytes, list, tuple, dict, set, frozenset):
-        if isinstance(value, kind):
-            return f"convert it to a plain {kind.__name__} first"
-    if isinstance(value, tzinfo):
-        return "use datetime.timezone or zoneinfo.ZoneInfo"
-    return (
-        "return numbers, text, dates, lists, dicts, numpy arrays, pandas, polars or "
-        "Arrow tables, or put @releasable on its dataclass, enum or pydantic model"
-    )
 
 
 def _unpack(tree: Any, depth: int) -> Any:
