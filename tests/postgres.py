@@ -86,16 +86,14 @@ class PostgresServer:
 
     Args:
         settings: Further settings, as `name=value`.
-        copy_of: A stopped server whose files this one starts with.
-        standby: Start as a standby in recovery.
+        standby_of: A stopped server of whose files this one is a standby.
         on_disk: Keep the files on disk, as a benchmark must.
     """
 
     def __init__(
         self,
         *settings: str,
-        copy_of: PostgresServer | None = None,
-        standby: bool = False,
+        standby_of: PostgresServer | None = None,
         on_disk: bool = False,
     ) -> None:
         memory = Path("/dev/shm")
@@ -108,14 +106,13 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.settings = [*_SETTINGS, *settings]
         self.process: subprocess.Popen[bytes] | None = None
-        if copy_of is None:
+        if standby_of is None:
             self._own()
             words = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
             _run(binaries() / "initdb", "-D", self.data, *words, "--no-sync")
         else:
-            shutil.copytree(copy_of.data, self.data)
+            shutil.copytree(standby_of.data, self.data)
             (self.data / "postmaster.pid").unlink(missing_ok=True)
-        if standby:
             (self.data / "standby.signal").touch()
         self._own()
         self.start()

@@ -24,16 +24,12 @@ class Proxy:
     Args:
         server: Folder of the server's socket.
         hides_process: Answer as a pooler does, with a process id of its own.
-
-    Attributes:
-        trips: How often a client spoke after the server had.
     """
 
     def __init__(self, server: Path, *, hides_process: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dpflow-px-"))
         self.cut: str | None = None
         self.cuts = 0
-        self.trips = 0
         self._target = str(server / ".s.PGSQL.5432")
         self._hides = hides_process
         self._listening = socket.socket(socket.AF_UNIX)
@@ -72,14 +68,11 @@ class _Pair:
         self._proxy, self._client, self._server = proxy, client, server
         self._commits: set[bytes] = set()
         self._deaf = False
-        self._heard = False
 
     def upwards(self) -> None:
         """Forward what the client says."""
         with suppress(OSError):
             while data := self._client.recv(65536):
-                self._proxy.trips += self._heard
-                self._heard = False
                 if self._commits_in(data) and self._proxy.cut is not None:
                     how, self._proxy.cut = self._proxy.cut, None
                     self._proxy.cuts += 1
@@ -93,7 +86,6 @@ class _Pair:
         """Forward what the server says."""
         with suppress(OSError):
             while data := self._server.recv(65536):
-                self._heard = True
                 if not self._deaf:
                     self._client.sendall(self._proxy.hidden(data))
                 elif b"COMMIT\0" in data:

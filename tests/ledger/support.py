@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -283,19 +282,6 @@ def state_of(path: Place, reservation: str) -> str | None:
     """Return the state of a charge, or None if there is none."""
     sql = "SELECT state FROM charge WHERE id = ?"
     return next((state for (state,) in read(path, sql, reservation)), None)
-
-
-def chain(path: Place) -> list[tuple[str, str]]:
-    """Return each entry's stored hash and the one its content should have."""
-    facts = read(path, "SELECT ledger_id, version, created_at, environment FROM ledger")
-    previous = hashlib.sha256("\n".join(str(f or "") for f in facts[0]).encode())
-    before, found = previous.hexdigest(), []
-    names = "number, kind, charge, at, writer, rows, body, hash"
-    for *values, stored in read(path, f"SELECT {names} FROM entry ORDER BY number"):
-        text = "\n".join([before, *(str(value or "") for value in values)])
-        before = hashlib.sha256(text.encode()).hexdigest()
-        found.append((stored, before))
-    return found
 
 
 def audit(path: Place) -> None:

@@ -223,7 +223,7 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     from dpflow.ledger.views.accounts import gates_by_name
 
     with ledger.storage.read() as reading:
-        names = [name for book in reading.books() for name in reading.accounts(book)]
+        names = [key.removeprefix("account/") for key in reading.names("account/")]
         gates = gates_by_name(reading, names)
     return {name: dict(gate.rule.named(gate.used)) for name, gate in gates.items()}
 

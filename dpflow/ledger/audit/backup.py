@@ -83,7 +83,7 @@ def backup(ledger: Ledger, target: Path) -> Verification:
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     with _unwritable(f"write the backup {target}", ledger.place), _removed(part):
         with _filled(part) as copy, storage.read() as reading:
-            reading.copy_to(copy)
+            reading.connection.backup(copy)
         report = _verified(part, ledger.id)
         os.link(part, target)
         sync_path(target.parent)

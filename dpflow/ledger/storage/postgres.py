@@ -23,7 +23,7 @@ from dpflow.ledger.storage.base import VERSION, Identity, unusable
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
-from dpflow.ledger.storage.tables import ENDLESS, Needs, Transaction
+from dpflow.ledger.storage.tables import ENDLESS, Needs, Questions, Transaction
 
 #: More keys than these are forgotten.
 _MOST = 10_000
@@ -180,9 +180,7 @@ class PostgresTables(Transaction):
             previous = columns.hash
         super().append(entries, kept)
 
-    def _run(
-        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[list[Any]]:
+    def _run(self, questions: Questions) -> list[list[Any]]:
         if self._head is None:
             self._execute(self._mode)
         cursors = [self._execute(self._sql[name], values) for name, values in questions]

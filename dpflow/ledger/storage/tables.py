@@ -19,6 +19,8 @@ from dpflow.ledger.storage.sql import statements
 
 #: Says which keys to load, as far as those that were loaded tell.
 Needs = Callable[[State], Iterable[str]]
+#: Names of statements, with their parameters.
+Questions = Sequence[tuple[str, Mapping[str, Any]]]
 _PAGE = 500
 #: A page is at most about so many characters long.
 _PAGE_TEXT = 8 * 2**20
@@ -171,11 +173,7 @@ class Reading(ABC):
         """Return the hash of an entry; of none, what the first is chained to."""
         if number == 0:
             return self.identity.first
-        found = self.entries([number])
-        if number not in found:
-            what = f"entry {number} is not there"
-            raise damaged(what, self.place)
-        return found[number].hash
+        return self._all_of([number])[0].hash
 
     def naming(self, keys: Iterable[str]) -> Iterator[Entry]:
         """Yield the entries that name one of some keys, newest first."""
@@ -206,13 +204,17 @@ class Reading(ABC):
         """Yield entries in the order of their numbers, each once."""
         once, size = (number for number, _ in groupby(numbers)), 8
         while some := list(islice(once, size)):
-            entries = self.entries(some)
-            for number in some:
-                if number not in entries:
-                    what = f"entry {number} is named and not there"
-                    raise damaged(what, self.place)
-                yield entries[number]
+            yield from self._all_of(some)
             size = min(2 * size, _PAGE)
+
+    def _all_of(self, numbers: Sequence[int]) -> list[Entry]:
+        """Return some entries in the order of their numbers."""
+        entries = self.entries(numbers)
+        for number in numbers:
+            if number not in entries:
+                what = f"entry {number} is not there"
+                raise damaged(what, self.place)
+        return [entries[number] for number in numbers]
 
     # Names
 
@@ -224,11 +226,6 @@ class Reading(ABC):
     def books(self) -> list[str]:
         """Return the names of all books, sorted."""
         return [key.removeprefix("book/") for key in self.names("book/")]
-
-    def accounts(self, book: str) -> list[str]:
-        """Return the ids of a book's accounts in all of its terms."""
-        found = self.names(f"account/{book}#")
-        return [key.removeprefix("account/") for key in found]
 
     def open_charges(self) -> list[str]:
         """Return the ids of all charges that did not end, sorted."""
@@ -267,9 +264,7 @@ class Reading(ABC):
             what = f"entry {columns[0]}: {error}"
             raise damaged(what, self.place) from error
 
-    def ask_all(
-        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[list[Any]]:
+    def ask_all(self, questions: Questions) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
         if self._head is not None:
             return self._run(questions)
@@ -289,9 +284,7 @@ class Reading(ABC):
         return identity_in(rows, self.place, self._identity)
 
     @abstractmethod
-    def _run(
-        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[list[Any]]:
+    def _run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, and return the rows of each."""
 
 
@@ -325,13 +318,7 @@ class SqliteTables(Transaction):
         super().__init__(place, opened, connection.execute, statements("sqlite"))
         self.connection = connection
 
-    def copy_to(self, target: sqlite3.Connection) -> None:
-        """Copy the whole ledger, its log included, as this transaction sees it."""
-        self.connection.backup(target)
-
-    def _run(
-        self, questions: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> list[list[Any]]:
+    def _run(self, questions: Questions) -> list[list[Any]]:
         answers = []
         for name, parameters in questions:
             values = {

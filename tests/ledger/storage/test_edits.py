@@ -10,16 +10,12 @@ import pytest
 from dpflow.exceptions import LedgerError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
-from tests.ledger.processes import killed
 from tests.ledger.support import (
     Place,
     audit,
-    chain,
     edit,
     everything,
     granted,
-    kinds,
-    refused,
     request,
     url,
 )
@@ -27,27 +23,6 @@ from tests.ledger.support import (
 pytestmark = pytest.mark.storages("sqlite")
 
 # The journal
-
-
-@pytest.mark.storages("sqlite", "postgres")
-def test_the_hash_chain_is_what_it_says(ledger: Ledger, path: Place) -> None:
-    """Recomputed from the columns by other code, over every kind of entry."""
-    ledger.settle(granted(ledger, "0.1", key="k"), value="1")
-    ledger.void(granted(ledger, "0.1", flow="f", flow_run="r"), reason="test")
-    ledger.forfeit(killed(path), reason="test")
-    refused(ledger, "0.95", flow="f", flow_run="r")
-    assert set(kinds(path)) == {
-        "open",
-        "reserve",
-        "settle",
-        "void",
-        "forfeit",
-        "refuse",
-    }
-    hashes = chain(path)
-    assert len(hashes) == len(kinds(path)) == len({stored for stored, _ in hashes})
-    assert [stored for stored, _ in hashes] == [computed for _, computed in hashes]
-    audit(path)
 
 
 LATER = "WHERE key = 'account/a#1' AND number = 4"

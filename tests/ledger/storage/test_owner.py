@@ -157,32 +157,6 @@ def test_a_name_that_cannot_be_asked_about_lives(owners: Owners) -> None:
     assert owners.alive(name)
 
 
-def test_two_who_ask_about_the_dead_both_hear_so(owners: Owners) -> None:
-    """One who asks must not look like the owner to the other."""
-    worker = Worker(owners)
-    worker.child.kill()
-    gate = Gate()
-
-    def ask(say: Callable[[str], None]) -> None:
-        file = os.open(owners._folder / worker.name, os.O_RDWR)
-        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        say("asking")
-        gate.wait()
-
-    asking = Child(ask)
-    assert asking.line() == "asking"
-    assert not owners.alive(worker.name)
-    gate.open()
-    asking.end()
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Who has no name may not reserve."""
-    (tmp_path / "owners").write_text("a file")
-    with pytest.raises(OSError, match="owners"):
-        Owners(tmp_path / "owners").mine()
-
-
 def names_in(owners: Owners) -> set[str]:
     """Return the names of all owner files."""
     return {item.name for item in owners._folder.iterdir()}

@@ -18,7 +18,6 @@ from tests.ledger.support import (
     granted,
     in_memory,
     make_ledger,
-    make_policy,
     read,
     request,
     url,
@@ -79,17 +78,6 @@ def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
         write_a_row(within)
 
 
-def test_alerts_are_listed_newest_first(writer: Ledger) -> None:
-    """Those of one dataset, with when each was reached."""
-    policy = make_policy(alerts="[0.5, 0.8]")
-    for cost in ("0.5", "0.3"):
-        writer.reserve(request(writer, cost, policies=(policy,)))
-    found = [(alert.account, alert.threshold) for alert in views.alerts(writer, "a")]
-    assert sorted(found) == [("a#1", "0.5"), ("a#1", "0.8")]
-    assert found[-1] == ("a#1", "0.5")
-    assert views.alerts(writer, "b") == []
-
-
 def test_few_points_of_a_long_journal(writer: Ledger) -> None:
     """The newest is there, and so are refusals; shares are those of their entries."""
     for _ in range(40):
@@ -123,14 +111,3 @@ def test_a_journal_of_several_pages_is_read_whole(
         monkeypatch.setattr("dpflow.ledger.storage.tables._PAGE", page)
         assert views.usage(writer, "a")["a#1"] == whole
         assert spending(writer, "a", ("step",), term=1) == spent
-
-
-def test_a_verification_tells_the_head_that_it_read(
-    writer: Ledger, path: Place
-) -> None:
-    """Number and hash of the newest entry."""
-    granted(writer, "0.1")
-    newest = views.history(writer, all_accounts=True)[0]
-    head = read(path, "SELECT number, hash FROM entry ORDER BY number")[-1]
-    assert verify(writer).head == head
-    assert newest.seq == head[0]

@@ -220,7 +220,7 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(
     ledger = create_ledger(url, witness=witness)
     granted(ledger, "0.25")
     own_server.stop()
-    standby = PostgresServer(copy_of=own_server, standby=True)
+    standby = PostgresServer(standby_of=own_server)
     try:
         moved = standby.url(url.partition("@/")[2].partition("?")[0])
         with pytest.raises(

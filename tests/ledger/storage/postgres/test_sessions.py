@@ -164,32 +164,6 @@ def test_a_child_leaves_its_parents_sessions_alone(
     assert sums(postgres_url) == (Fraction(3, 10), 0)
 
 
-def test_a_childs_session_outlives_its_parent_by_no_lock(postgres_url: str) -> None:
-    """A killed parent looks dead although its child still runs."""
-    create_ledger(postgres_url).close()
-
-    def parent(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(postgres_url)
-        granted(ledger, "0.1")
-        pid = os.fork()
-        if pid:
-            say(ledger.owners.mine())
-            say(str(pid))
-        time.sleep(30)
-
-    child = Child(parent)
-    owner, grandchild = child.line(), int(child.line())
-    other = open_ledger(postgres_url)
-    assert other.owners.alive(owner)
-    os.kill(child.pid, signal.SIGKILL)
-    os.waitpid(child.pid, 0)
-    until = time.monotonic() + 5
-    while other.owners.alive(owner):
-        assert time.monotonic() < until
-    os.kill(grandchild, signal.SIGKILL)
-    other.close()
-
-
 def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(
     postgres_url: str,
 ) -> None:

@@ -99,29 +99,6 @@ def test_a_settlement_whose_commit_was_cut_is_looked_up(
     ledger.close()
 
 
-def test_a_settlement_asks_once_more_and_no_more(path: Path) -> None:
-    """Then the charge stays held, and a later call may settle it."""
-    database = FaultySqlite(path)
-    ledger = ledger_on(database)
-    reservation, commits = granted(ledger), list[str]()
-
-    def cut(sql: str) -> None:
-        if sql == "COMMIT":
-            commits.append(sql)
-            raise sqlite3.OperationalError("disk I/O error")
-
-    database.before = cut
-    with pytest.raises(LedgerUnavailable):
-        ledger.settle(reservation)
-    assert len(commits) == 2
-    assert sums(path) == (0, TENTH)
-    database.before = lambda _: None
-    ledger.settle(reservation)
-    assert sums(path) == (TENTH, 0)
-    audit(path)
-    ledger.close()
-
-
 # Clocks
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger import Ledger
 from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.processes import holding
@@ -96,22 +94,6 @@ def test_a_kept_error_keeps_no_transaction(tmp_path: Path) -> None:
         assert session.books() == []
     assert kept
     assert reading is not None
-
-
-def test_a_writer_without_the_ledgers_lock_is_kept_out_from_the_beginning(
-    ledger: Ledger, path: Path
-) -> None:
-    """What a connection remembers is not read again, so that no snapshot is old."""
-    granted(ledger, "0.1")
-    stranger = sqlite3.connect(path, timeout=0, isolation_level=None)
-    edit_it = "UPDATE ledger SET secret = secret"
-    with (
-        ledger.storage.write(),
-        pytest.raises(sqlite3.OperationalError, match="locked"),
-    ):
-        stranger.execute(edit_it)
-    stranger.execute(edit_it)
-    stranger.close()
 
 
 # Reading

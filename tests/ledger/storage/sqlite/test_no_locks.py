@@ -24,7 +24,7 @@ from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.owners import Owners
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import Child, die
-from tests.ledger.support import granted, ledger_on, make_ledger, request, sums, url
+from tests.ledger.support import granted, ledger_on, make_ledger, request, url
 from tests.projects import POLICY, held, make_project, spent
 
 
@@ -174,22 +174,3 @@ def test_a_process_that_cannot_lock_its_name_reserves_nothing(
     assert owners.alive(owners.mine())
     assert len(opened_in(path.parent / "owners")) == 1
     owners.close()
-
-
-def test_a_stopped_writer_of_the_witness_is_waited_for_with_a_deadline(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The charge is given back, for its body never started."""
-    monkeypatch.setattr("dpflow.ledger.witness.file._LOCK_SECONDS", 0.3)
-    ledger = open_ledger(url(path))
-    granted(ledger)
-    witness = ledger.watch.witness
-    assert witness is not None
-    asked = request(ledger)
-    with Path(witness.place).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LedgerUnavailable, match="another process has had it"):
-            ledger.reserve(asked)
-    granted(ledger)
-    assert sums(path) == (0, Fraction(2, 10))
-    ledger.close()

@@ -160,14 +160,6 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
     assert read_tables(place) == [("theirs",)]
 
 
-def test_an_existing_ledger_is_not_made_again(ledger: Ledger, path: Path) -> None:
-    """What was spent survives a second `init`."""
-    granted(ledger)
-    with pytest.raises(ConfigurationError, match="never overwritten"):
-        create_ledger(url(path))
-    assert sums(path) == (0, TENTH)
-
-
 def test_a_ledger_of_another_version_is_refused_and_kept(path: Path) -> None:
     """Its tables may be others; it stays as it is."""
     edit(path, "UPDATE ledger SET version = 2", "DROP TABLE kept", locked=True)
