@@ -42,18 +42,17 @@ def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
 
     with project_ledger(writes=True) as (found, ledger):
         check_known(found, ledger, dataset)
-        accounts = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
+        changed = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
         with ledger.storage.read() as reading:
             standing = reading.load(lambda _: [f"book/{dataset}"]).book(dataset).frozen
-    text = f"Dataset {dataset} {'' if accounts else 'was not frozen and '}is open."
+    text = f"Dataset {dataset} {'' if changed else 'was not frozen and '}is open."
     if standing is not None:
         text = (
-            f"Dataset {dataset} is{'' if accounts else ' already'} "
+            f"Dataset {dataset} is{'' if changed else ' already'} "
             f"{frozen_text(standing)}. "
             f"Every step is refused until `dpflow unfreeze {dataset}`."
         )
-    frozen = standing is not None
-    return {"dataset": dataset, "frozen": frozen, "accounts": list(accounts)}, [text]
+    return {"dataset": dataset, "frozen": standing is not None}, [text]
 
 
 def resume(deployment: str, *, force: bool = False) -> Answer:

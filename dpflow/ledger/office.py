@@ -8,7 +8,7 @@ from typing import Any
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.office import Resume, Withdraw
-from dpflow.ledger.decision.policy_changes import Applied, Apply, Proposal
+from dpflow.ledger.decision.policy_changes import Apply, Proposal
 from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import split
@@ -50,7 +50,7 @@ def propose(ledger: Ledger, policy: Policy) -> Proposal:
         return policy_changes.propose(load_book(reading, policy.dataset), policy)
 
 
-def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
+def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Proposal:
     """Make a policy the ledger's own copy, which governs from then on.
 
     Args:
@@ -70,5 +70,5 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Applied:
         if not all(is_charged(state, term) for term in state.terms(book)):
             forgotten = tuple(ledger.watch.forgotten(reading, book))
     command = Apply(policy=policy, forgotten=forgotten, **wish)
-    applied: Applied = ledger.ask(command)
+    applied: Proposal = ledger.ask(command)
     return applied

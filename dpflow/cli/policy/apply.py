@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.decision.policy_changes import Applied, Proposal
+    from dpflow.ledger.decision.policy_changes import Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
 
@@ -115,7 +115,7 @@ def apply(
         msg = "a new term is opened for one DATASET at a time"
         raise typer.BadParameter(msg, param_hint="--new-term")
     wish = {"new_term": new_term, "raise_lifetime": raise_lifetime}
-    applied: list[tuple[Policy, Applied]] = []
+    applied: list[tuple[Policy, Proposal]] = []
     errors: list[DpflowError] = []
     with project_ledger(writes=True) as (found, ledger):
         policies = load_policies(found.policies)
@@ -130,7 +130,7 @@ def apply(
 
 
 def _all_parts(
-    applied: Sequence[tuple[Policy, Applied]], errors: Sequence[DpflowError]
+    applied: Sequence[tuple[Policy, Proposal]], errors: Sequence[DpflowError]
 ) -> Iterator[Part]:
     for number, (policy, result) in enumerate(applied):
         yield from _applied_parts(policy, result, shortly=number > 0)
@@ -154,7 +154,7 @@ def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
 
 
 def _action_text(proposal: Proposal) -> str:
-    number = 0 if proposal.term is None else proposal.term.number
+    number = proposal.term
     return {
         "nothing": f"does nothing: the ledger has this copy (term {number})",
         "open": "pins this policy as term 1",
@@ -174,7 +174,9 @@ def _said(change: Change) -> str:
     return f"{change.verdict}: {change.why}" if change.why else change.verdict
 
 
-def _applied_parts(policy: Policy, result: Applied, *, shortly: bool) -> Iterator[Part]:
+def _applied_parts(
+    policy: Policy, result: Proposal, *, shortly: bool
+) -> Iterator[Part]:
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 

@@ -21,9 +21,9 @@ class Freeze(Command):
     unfreeze: bool = False
 
     def decide(self, state: State) -> Decision:
-        """Write that a book is frozen, or open again; a second freeze changes nothing.
+        """Write that a book is frozen, or open again.
 
-        The answer is the accounts of the newest term that it changed.
+        The answer is whether it was not so before.
 
         Raises:
             PolicyNotApplied: If no policy of the book was applied yet.
@@ -36,12 +36,9 @@ class Freeze(Command):
             )
             raise PolicyNotApplied(msg, dataset=self.book)
         if (state.book(self.book).frozen is not None) != self.unfreeze:
-            return pen.answered(())
+            return pen.answered(answer=False)
         closed(pen, term, self.reason, unfreeze=self.unfreeze)
-        base = f"{term.book}#{term.number}"
-        mine = (account.id for account in state.accounts(self.book))
-        named = sorted(name for name in mine if name.startswith(f"{base}/"))
-        return pen.answered((base, *named))
+        return pen.answered(answer=True)
 
 
 def closed(pen: Decision, term: Term, reason: str, *, unfreeze: bool) -> None:

@@ -9,7 +9,8 @@ opened with, to at most the lifetime.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import add
 from typing import Any, Literal
 
 from dpflow.accounting.rules.tally import Tally
@@ -19,8 +20,8 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.decision.checks import check
-from dpflow.ledger.decision.gates import announced_gate, gate_at
+from dpflow.ledger.decision.checks import check, is_admitted
+from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import check_lifetime
 from dpflow.ledger.decision.terms import agrees, check_alone, is_charged, opened, pin
 from dpflow.ledger.entry import JournalError
@@ -35,26 +36,27 @@ from dpflow.policy.reserved import reserved_flows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What applying a policy would do.
+    """What applying a policy would do, or did.
 
     Attributes:
-        term: The term that governs now; None if nothing was applied yet.
+        action: What `apply` does; "new term" only if the command says so.
+        term: Number of the term that governs; 0 if nothing was applied yet.
         changes: Each field that differs, judged.
-        action: What `apply` does; "new term" it does only if asked for one.
+        terms: The terms so far, or with the one that was opened.
         why: Why a policy that is tighter nevertheless needs a new term.
-        pins: For "tighten", the copy that will govern.
-        terms: The terms so far.
         obstacle: What the lifetime has against it; empty if nothing.
+        closed: Accounts that admit nothing more, for their usage is above the new
+            limit.
     """
 
     dataset: str
-    term: Term | None
-    changes: tuple[Change, ...]
     action: str
-    why: str
-    pins: Mapping[str, Any] | None
+    term: int
+    changes: tuple[Change, ...]
     terms: tuple[TermView, ...]
+    why: str = ""
     obstacle: str = ""
+    closed: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict | Literal["same"]:
@@ -65,25 +67,6 @@ class Proposal:
     def charged(self) -> bool:
         """Whether the newest term was charged."""
         return bool(self.terms) and self.terms[-1].charged
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What was applied.
-
-    Attributes:
-        term: Number of the term that governs now.
-        closed: Accounts that admit nothing more, for their usage is above the new
-            limit.
-        terms: The terms, this one included.
-    """
-
-    dataset: str
-    action: str
-    term: int
-    changes: tuple[Change, ...]
-    closed: tuple[str, ...]
-    terms: tuple[TermView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +105,12 @@ class Apply(Command):
             closed = _tighten(pen, self, proposal)
         elif action != "nothing":
             _open(pen, self, proposal)
-        term = pen.state.newest(book)
-        applied = Applied(
-            dataset=book,
+        applied = replace(
+            proposal,
             action=action,
-            term=0 if term is None else term.number,
-            changes=proposal.changes,
-            closed=tuple(closed),
+            term=pen.state.book(book).terms,
             terms=term_views(pen.state, book),
+            closed=tuple(closed),
         )
         return pen.answered(applied)
 
@@ -144,33 +125,32 @@ def term_views(
         book: Its name.
         forgotten: Accounts that are known to have been charged, whatever they say.
     """
-    terms, found = state.terms(book), []
+    terms, frozen = state.terms(book), state.book(book).frozen
+    lost = {split(name)[1] for name in forgotten if split(name)[0] == book}
     overdrawn = {
         split(row.id)[1]
         for row in state.accounts(book)
         if row.overdrawn and split(row.id)[2] not in ("flow", "odometer", "others")
     }
-    lost = {split(name)[1] for name in forgotten if name.startswith(f"{book}#")}
-    for term in terms:
-        pinned = term.facts["pinned"]
-        found.append(
-            TermView(
-                number=term.number,
-                unit=pinned["unit"],
-                relation=pinned["relation"],
-                opened=term.facts["opened"],
-                divided="whole" in pinned,
-                budget=pinned["budget"],
-                charged=is_charged(state, term) or term.number in lost,
-                lifetime=pinned.get("lifetime"),
-                reason=term.facts["reason"],
-                opened_at=term.facts.get("at", ""),
-                opened_by=term.facts.get("by", ""),
-                frozen=state.book(book).frozen if term is terms[-1] else None,
-                overdrawn=term.number in overdrawn,
-            )
+    return tuple(
+        TermView(
+            number=term.number,
+            unit=pinned["unit"],
+            relation=pinned["relation"],
+            opened=term.facts["opened"],
+            divided="whole" in pinned,
+            budget=pinned["budget"],
+            charged=is_charged(state, term) or term.number in lost,
+            lifetime=pinned.get("lifetime"),
+            reason=term.facts["reason"],
+            opened_at=term.facts["at"],
+            opened_by=term.facts["by"],
+            frozen=frozen if term is terms[-1] else None,
+            overdrawn=term.number in overdrawn,
         )
-    return tuple(found)
+        for term in terms
+        for pinned in [term.facts["pinned"]]
+    )
 
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
@@ -178,7 +158,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
     term, book = state.newest(policy.dataset), state.book(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Change, ...] = ()
-    action, pins, why, obstacle = "open", None, "", ""
+    action, why, obstacle = "open", "", ""
     if term is not None and agrees(term, policy):
         action = "nothing"
     elif term is not None:
@@ -191,7 +171,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
                 _check_reserved(state, term, pins)
                 action = "tighten"
             except InvalidCost as error:
-                pins, why = None, error.message
+                why = error.message
     if action != "nothing":
         try:
             check_lifetime(policy, terms, opens=action != "tighten")
@@ -199,12 +179,11 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
             obstacle = error.message
     return Proposal(
         dataset=policy.dataset,
-        term=term,
-        changes=changes,
         action=action,
-        why=why,
-        pins=pins,
+        term=book.terms,
+        changes=changes,
         terms=terms,
+        why=why,
         obstacle=obstacle,
     )
 
@@ -222,15 +201,10 @@ def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
         gate = announced_gate(pins, kind, name)
         place = f"{kind}/{name}" if name else kind
         row = state.account(f"{term.book}#{term.number}/{place}")
-        if (
-            gate is None
-            or row is None
-            or gate.admits(Tally(row.settled) + Tally(row.held))
-        ):
-            continue
-        whose = f"flow {name!r}" if name else "the flows without a reserved share"
-        msg = f"{whose} used more in this term than the file leaves to them."
-        raise InvalidCost(msg, name="reserved", value=name)
+        if gate and row and not gate.admits(Tally(row.settled) + Tally(row.held)):
+            whose = f"flow {name!r}" if name else "the flows without a reserved share"
+            msg = f"{whose} used more in this term than the file leaves to them."
+            raise InvalidCost(msg, name="reserved", value=name)
 
 
 def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
@@ -239,11 +213,11 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
     Raises:
         LedgerCorrupt: If a gate would be loosened: the file was judged wrongly.
     """
-    before, pins, policy = proposal.term, proposal.pins, command.policy
+    policy, was = command.policy, pen.state.copy()
+    before = was.newest(policy.dataset)
     assert before is not None
-    assert pins is not None
     check_lifetime(policy, proposal.terms, opens=False)
-    was = pen.state.copy()
+    pins = tightened_pins(before.facts["pinned"], policy)
     body = {
         "reason": command.reason or "a tighter policy was applied",
         "changes": [change.line for change in proposal.changes],
@@ -257,15 +231,14 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
             f"which never loosens a gate: {error}. Undo the edit, or open a new term."
         )
         raise LedgerCorrupt(msg) from error
-    names = [row.id for row in was.accounts(before.book)]
-    mine = [name for name in names if is_within(name, f"{before.book}#{before.number}")]
-    admitting = [name for name in mine if _admits_more(was, name)]
-    return [name for name in admitting if not _admits_more(pen.state, name)]
-
-
-def _admits_more(state: State, account: str) -> bool:
-    gate = gate_at(state, account)
-    return gate is None or gate.admits(gate.rule.zero())
+    after, whole = pen.state.newest(policy.dataset), f"{before.book}#{before.number}"
+    assert after is not None
+    return [
+        row.id
+        for row in was.accounts(before.book)
+        if is_within(row.id, whole)
+        and not is_admitted(after, row.id, tuple(map(add, row.settled, row.held)))
+    ]
 
 
 def _open(pen: Decision, command: Apply, proposal: Proposal) -> None:

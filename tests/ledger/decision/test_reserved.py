@@ -11,7 +11,7 @@ from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates
 from dpflow.ledger.decision.by_hand import Amend, Prior
-from dpflow.ledger.decision.policy_changes import Applied
+from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
@@ -39,7 +39,7 @@ def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
     return True
 
 
-def apply(ledger: Ledger, policy: Policy) -> Applied:
+def apply(ledger: Ledger, policy: Policy) -> Proposal:
     """Apply a policy to a term that was charged."""
     return apply_policy(ledger, policy, reason="a test")
 
