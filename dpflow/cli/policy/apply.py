@@ -174,21 +174,19 @@ def _said(change: Change) -> str:
     return f"{change.verdict}: {change.why}" if change.why else change.verdict
 
 
-def _applied_parts(
-    policy: Policy, result: Proposal, *, shortly: bool
-) -> Iterator[Part]:
+def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator[Part]:
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
-    done = _DONE[result.action].format(result.term)
-    yield [(policy.dataset, "bold cyan"), f"  {done}"]
-    if result.changes:
-        yield _changes_sheet(result.changes)
-    if result.closed:
-        yield f"{', '.join(result.closed)}: {_CLOSED}", "yellow"
-    yield words.term_guarantee(policy.declared(), result.terms, shortly=shortly)
-    yield from filter(None, [words.tightened_in_words(result.terms)])
-    yield words.terms_in_words(result.terms)
-    for weak in advice(policy, terms=result.terms, strict=True):
+    text = _DONE[done.action].format(done.term)
+    yield [(policy.dataset, "bold cyan"), f"  {text}"]
+    if done.changes:
+        yield _changes_sheet(done.changes)
+    if done.closed:
+        yield f"{', '.join(done.closed)}: {_CLOSED}", "yellow"
+    yield words.term_guarantee(policy.declared(), done.terms, shortly=shortly)
+    yield from filter(None, [words.tightened_in_words(done.terms)])
+    yield words.terms_in_words(done.terms)
+    for weak in advice(policy, terms=done.terms, strict=True):
         yield [("weak: ", "bold yellow"), weak.line]
     yield ""
