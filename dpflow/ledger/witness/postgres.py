@@ -20,6 +20,7 @@ from dpflow.ledger.witness.base import Stored, Witness
 from dpflow.ledger.witness.lines import KEPT, Line, compacted
 
 _LOCK_SECONDS = 20.0
+_READ_COMMITTED = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class _End(NamedTuple):
@@ -96,7 +97,8 @@ class PostgresWitness(Witness):
             if end.number >= self._due:
                 # Damage is for the next reader.
                 with suppress(psycopg.Error, ValueError):
-                    self._compact(connection, end)
+                    self._compact(connection)
+                self._due = end.number + KEPT
             return end
 
     def begin(self, texts: Sequence[str]) -> bool:
@@ -107,7 +109,8 @@ class PostgresWitness(Witness):
                 tables = connection.execute(_statements()["has_tables"]).fetchone()
                 if tables != (True,):
                     connection.execute(_statements()["schema"], prepare=False)
-            return self._begin(connection, texts)
+            values = self._beginning(texts, again=False)
+            return bool(self._locked(connection, self.ledger, "begin", **values))
 
     def first_claim(self, source: str) -> str:
         """Return the first ledger that claimed a source; this one, if none had."""
@@ -115,25 +118,21 @@ class PostgresWitness(Witness):
             lock = f"source {source}"
             return str(self._locked(connection, lock, "claim", source=source)[0][0])
 
-    def _compact(self, connection: Connection, end: _End) -> None:
-        """Add a row that stands for all up to an end, if nothing came behind it."""
-        rows = self._lines(connection, None)
-        texts = "\n".join(row[2] for row in rows).split("\n")
-        self._begin(connection, compacted(texts, self.ledger), end.number)
+    def _compact(self, connection: Connection) -> None:
+        """Add a row that stands for all rows before it."""
+        with connection.transaction():
+            connection.execute(f"SET TRANSACTION {_READ_COMMITTED}")
+            connection.execute(_statements()["lock"], [self.ledger])
+            rows = self._lines(connection, None)
+            texts = "\n".join(content for _, _, content in rows).split("\n")
+            values = self._beginning(compacted(texts, self.ledger), again=True)
+            connection.execute(_statements()["begin"], values)
 
-    def _begin(
-        self, connection: Connection, texts: Sequence[str], number: int | None = None
-    ) -> bool:
-        """Add a row that begins anew, unless its epoch had begun.
-
-        Args:
-            connection: To the server.
-            texts: The header and lines.
-            number: The newest row, if it is one of the same epoch.
-        """
+    def _beginning(self, texts: Sequence[str], *, again: bool) -> dict[str, Any]:
+        """Return the row of a header and lines; `again` for an epoch that has begun."""
         epoch, content = Line.from_text(texts[0], self.ledger).number, "\n".join(texts)
-        values = {"epoch": epoch, "content": content, "number": number}
-        return bool(self._locked(connection, self.ledger, "begin", **values))
+        row = {"ledger": self.ledger, "epoch": epoch, "content": content}
+        return {**row, "again": again}
 
     def _lines(self, connection: Connection, number: int | None) -> list[Any]:
         values = {"ledger": self.ledger, "number": number}
@@ -148,7 +147,7 @@ class PostgresWitness(Witness):
         began.
         """
         with connection.pipeline() as pipeline:
-            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            connection.execute(f"BEGIN {_READ_COMMITTED}")
             connection.execute(_statements()["lock"], [lock])
             durable = connection.execute(sql_of()["durable"])
             values["ledger"] = self.ledger

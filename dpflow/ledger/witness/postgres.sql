@@ -38,7 +38,7 @@ FROM (SELECT
         WHERE ledger = %(ledger)s AND epoch IS NOT NULL ORDER BY number DESC LIMIT 1
     ) AS last
 ) AS before
-WHERE coalesce(last, -1) < %(epoch)s OR newest = %(number)s
+WHERE %(again)s OR coalesce(last, -1) < %(epoch)s
 RETURNING number
 
 -- name: append

@@ -182,11 +182,13 @@ def test_a_session_that_the_server_ended_is_made_anew(
 
 
 def test_what_a_database_sets_for_transactions_loses_no_line(
-    tmp_path: Path, database: str
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those who tell at once are numbered one after the other; none is refused."""
     for setting in ("isolation = 'serializable'", "read_only = on"):
         alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
         server().run(alter)
+    for module in (lines, postgres):
+        monkeypatch.setattr(module, "KEPT", 4)
     loses_no_line_of_many_writers(database, tmp_path)
     assert fresh_witness(database, "0" * 32).claim("shop") == "0" * 32
