@@ -8,15 +8,7 @@ import threading
 
 import pytest
 
-from dpflow import (
-    EarlyStopping,
-    Laplace,
-    dp_task,
-    guarded,
-    iterations,
-    release,
-    spend,
-)
+from dpflow import EarlyStopping, Laplace, dp_task, guarded, iterations, release, spend
 from dpflow.exceptions import PublicError
 from tests.projects import NOISY, POLICY, caught, kinds, make_project, spent
 

@@ -8,10 +8,7 @@ import inspect
 import pytest
 
 from dpflow import Laplace, guarded, release, spend
-from dpflow.exceptions import (
-    BudgetExhausted,
-    ReservationConflict,
-)
+from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from tests.projects import (
     NOISY,
     POLICY,

@@ -9,22 +9,13 @@ import threading
 import pytest
 
 from dpflow.config import LEDGER_VARIABLE
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    UnknownDataset,
-)
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, UnknownDataset
 from dpflow.guard import project
 from dpflow.guard.project import current_project
 from dpflow.guard.request import current_place
 from dpflow.ledger import create_ledger
 from tests.ledger.processes import Child
-from tests.projects import (
-    POLICY,
-    make_project,
-    rewrite_policy,
-    run_python,
-)
+from tests.projects import POLICY, make_project, rewrite_policy, run_python
 
 pytestmark = pytest.mark.quick
 

@@ -79,29 +79,29 @@ def group(text):
     return BaseExceptionGroup(text, [ValueError(text), inner])
 
 
-@pytest.mark.parametrize(("code", "left"), [(None, None), (3, 3), (CANARY, 1)])
-def test_the_exit_code_of_a_program_survives_unless_it_is_text(shop, code, left):
-    """Python prints an exit code that is text, and then exits with 1."""
-
-    def leave():
-        raise SystemExit(code)
-
-    error = caught(guarded(dataset="shop", cost=TENTH)(leave))
-    assert error.code == left
-
-
-@pytest.mark.parametrize("kind", [pytest.fail.Exception, pytest.skip.Exception])
-def test_a_test_that_ends_within_a_body_is_still_told_by_pytest(shop, kind):
-    """Pytest reads what its own errors carry, and broke off where that was gone."""
+def ended(error):
+    """Return what the outside sees of an error that ends a body."""
 
     def end():
-        raise kind(CANARY)
+        raise error
 
-    error = caught(guarded(dataset="shop", cost=TENTH)(end))
-    assert isinstance(error, kind)
-    assert set(vars(error)) == set(vars(kind("")))
-    assert not any(vars(error).values())
-    assert str(error) == ""
+    return caught(guarded(dataset="shop", cost=TENTH)(end))
+
+
+def test_the_exit_code_of_a_program_survives_unless_it_is_text(shop):
+    """Python prints an exit code that is text, and then exits with 1."""
+    for code, left in ((None, None), (3, 3), (CANARY, 1)):
+        assert ended(SystemExit(code)).code == left
+
+
+def test_a_test_that_ends_within_a_body_is_still_told_by_pytest(shop):
+    """Pytest reads what its own errors carry, and broke off where that was gone."""
+    for kind in (pytest.fail.Exception, pytest.skip.Exception):
+        error = ended(kind(CANARY))
+        assert isinstance(error, kind)
+        assert set(vars(error)) == set(vars(kind("")))
+        assert not any(vars(error).values())
+        assert str(error) == ""
 
 
 async def test_a_cancelled_step_is_charged_and_its_task_is_cancelled(shop):

@@ -110,14 +110,8 @@ print(json.dumps([ask(1), ask(2), ran, own(), guarantee()]))
 
 def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> None:
     """What was released before is still replayed, and other bodies run."""
-    step = guarded(
-        dataset="shop",
-        cost=NOISY,
-        release_key="{value}",
-        ignore=("within", "confidence", "until"),
-        name="count",
-    )
-    step(release)(1)
+    words = {"release_key": "{value}", "ignore": ("within", "confidence", "until")}
+    guarded(dataset="shop", cost=NOISY, name="count", **words)(release)(1)
     kept, refused, ran, own, guarantee = run_python(WITHOUT, folder=shop)
     assert isinstance(kept, int)
     assert refused.startswith("PublicError: ")
@@ -235,6 +229,3 @@ def test_own_noise_and_a_draw_of_dpflows_contradict_each_other(shop: Path) -> No
     with pytest.raises(ReleaseError, match=r'noise="own"'):
         fit()
     assert outcome()["outcome"] == "failed"
-
-
-# Errors say what they cost

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpflow import OutputDP, guarded
-from dpflow.exceptions import (
-    ConfigurationError,
-)
+from dpflow.exceptions import ConfigurationError
 from tests.projects import POLICY, TENTH, account, journal, make_project
 
 pytestmark = pytest.mark.quick

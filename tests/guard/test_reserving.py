@@ -10,11 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dpflow import guarded, release
-from dpflow.exceptions import (
-    DPStepFailed,
-    LedgerError,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import DPStepFailed, LedgerError, LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger, create_ledger
 from tests.projects import (

@@ -30,7 +30,8 @@ from dpflow.mechanisms.gradients import (
 )
 from dpflow.mechanisms.rows import NormClip
 from dpflow.people import PrivateTally, sampled_gaussian_costs
-from tests.projects import POLICY, account, make_project
+from tests.mechanisms.projects import make_shop
+from tests.projects import account
 from tests.sizes import scaled
 
 
@@ -142,8 +143,8 @@ def descend(cost, **options):
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     """Make a project with a budget that fits these loud steps."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 10000, delta: 1e-6}")
-    return make_project(tmp_path, monkeypatch, policy.replace("basic", "zcdp"))
+    words = {"epsilon": "10000", "relation": "add-or-remove"}
+    return make_shop(tmp_path, monkeypatch, "zcdp", **words)
 
 
 def test_it_descends_and_stops_where_a_paid_test_says(shop, monkeypatch):
@@ -166,10 +167,8 @@ def test_it_descends_and_stops_where_a_paid_test_says(shop, monkeypatch):
 
 def test_everybody_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
     """The bound is reserved and charged once, in full, however many steps there are."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 5, delta: 1e-6}").replace(
-        "filter: basic", "filter: {theorem: individual, measure: gdp}"
-    )
-    make_project(tmp_path, monkeypatch, policy)
+    words = {"epsilon": "5", "relation": "add-or-remove"}
+    make_shop(tmp_path, monkeypatch, "{theorem: individual, measure: gdp}", **words)
     rule = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp")
     model = descend(rule.opening(), sigma=20, steps=30)
     assert model.shape == (2,)

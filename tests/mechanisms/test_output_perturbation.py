@@ -26,10 +26,10 @@ from dpflow.mechanisms.perturbed_models import (
     minimum,
     sum_on_grid,
 )
-from tests.projects import POLICY, account, ledger_bytes, make_project
+from tests.mechanisms.projects import make_shop
+from tests.projects import account
 
 GRID = np.linspace(-400, 400, 80_001)
-REPLACE = POLICY.replace("add-or-remove", "replace-one").replace("basic", "output-dp")
 
 
 def law(recipe, e1, e2, rows, labels, *, noise=1.0, test=1.0):
@@ -249,8 +249,7 @@ def train(threshold, cost=COST):
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     """Make a project whose dataset has epsilon 10 by cells, under replace-one."""
-    policy = REPLACE.replace("{epsilon: 1}", "{epsilon: 10}")
-    return make_project(tmp_path, monkeypatch, policy)
+    return make_shop(tmp_path, monkeypatch, "output-dp", epsilon="10", delta="0")
 
 
 def test_no_model_gives_the_rest_back(shop):
@@ -259,33 +258,6 @@ def test_no_model_gives_the_rest_back(shop):
     assert account().spent["epsilon"] == "1"
     assert train(50.0).shape == (3,)
     assert account().spent["epsilon"] == "6"
-
-
-def test_after_none_the_noisy_model_is_nowhere(shop, monkeypatch, caplog):
-    """Not in the ledger, not in the log, not in memory that the step left."""
-    import gc
-    import weakref
-
-    kept = []
-    original = mechanism.k_norm_noise
-
-    class Noise(np.ndarray):
-        """An array that can be watched."""
-
-    def watched(size, scale):
-        noise = (original(size, scale) + 1e6).view(Noise)
-        kept.append((weakref.ref(noise), noise.tolist()))
-        return noise
-
-    monkeypatch.setattr(mechanism, "k_norm_noise", watched)
-    assert train(-50.0) is None
-    gc.collect()
-    (reference, values) = kept[0]
-    assert reference() is None
-    everything = ledger_bytes(shop)
-    for value in values:
-        assert repr(value).encode() not in everything
-        assert repr(value)[:8] not in caplog.text
 
 
 def test_the_cost_takes_the_larger_epsilon():

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 from dpflow import guarded
 from dpflow.costs import ProposeTestRelease
 from dpflow.mechanisms import interquartile_range
-from dpflow.mechanisms.propose_test_release import (
-    Bins,
-    distance,
-    passing,
-    spread_of,
-)
-from tests.projects import POLICY, account, make_project
+from dpflow.mechanisms.propose_test_release import Bins, distance, passing, spread_of
+from tests.mechanisms.projects import make_shop
+from tests.projects import account
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
@@ -102,27 +98,25 @@ def test_a_wrong_proposal_passes_with_probability_delta_at_most():
 
 
 draw = interquartile_range.__wrapped__
+RAMP = np.linspace(0, 16, 1001)
+EDGE = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
+SINGLE = ProposeTestRelease(epsilon=10, delta="1e-9")
+DOUBLE = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
 
 
 def test_at_an_edge_the_second_try_answers():
     """The first says none for sure, the second, half a bin away, an answer."""
-    edge = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
-    single = ProposeTestRelease(epsilon=10, delta="1e-9")
-    first = draw(single, edge, base=2)
     # At an edge one value below it is enough; here five hundred must go.
-    assert distance(np.sort(edge), BINS) > 100
-    assert first.cell == "answer"
-    ramp = np.linspace(0, 16, 1001)
-    assert distance(ramp, BINS) <= 2
-    assert draw(single, ramp, base=2).output is None
-    second = draw(single, ramp, base=2, shift=0.5)
-    assert second.cell == "answer"
-    double = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
-    assert draw(double, ramp, base=2).cell == "answer"
-    assert draw(double, edge, base=2).cell == "first answer"
+    assert distance(np.sort(EDGE), BINS) > 100
+    assert draw(SINGLE, EDGE, base=2).cell == "answer"
+    assert distance(RAMP, BINS) <= 2
+    assert draw(SINGLE, RAMP, base=2).output is None
+    assert draw(SINGLE, RAMP, base=2, shift=0.5).cell == "answer"
+    assert draw(DOUBLE, RAMP, base=2).cell == "answer"
+    assert draw(DOUBLE, EDGE, base=2).cell == "first answer"
     # No error tells that a value is not a number.
-    odd = np.concatenate([edge, [np.nan, np.inf, -np.inf, 1e308]])
-    assert draw(double, odd, base=2).cell == "first answer"
+    odd = np.concatenate([EDGE, [np.nan, np.inf, -np.inf, 1e308]])
+    assert draw(DOUBLE, odd, base=2).cell == "first answer"
 
 
 # ---- in a step
@@ -138,34 +132,21 @@ def ask(cost, values, **options):
     return spread()
 
 
-RAMP = np.linspace(0, 16, 1001)
-EDGE = np.concatenate([np.zeros(500), np.full(500, 8.0), np.linspace(0, 8, 4)])
-
-
-def project(folder, monkeypatch, relation):
-    """Make a project with cells and a delta."""
-    folder.mkdir()
-    policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
-    policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-6}")
-    make_project(folder, monkeypatch, policy)
-
-
 def test_two_steps_and_two_tries_cost_what_the_analyses_say(tmp_path, monkeypatch):
     """None then answer: 3 epsilon; the deltas are 2 delta, or 2 delta - delta^2.
 
     An answer of the first of two tries: 2 epsilon.
     """
-    project(tmp_path / "steps", monkeypatch, "replace-one")
-    single = ProposeTestRelease(epsilon=10, delta="1e-9")
-    assert ask(single, RAMP, base=2) is None
+    make_shop(tmp_path, monkeypatch, "output-dp")
+    assert ask(SINGLE, RAMP, base=2) is None
     assert account().spent == {"epsilon": "10", "delta": "1e-9"}
-    assert ask(single, RAMP, base=2, shift=0.5) > 0
+    assert ask(SINGLE, RAMP, base=2, shift=0.5) > 0
     assert account().spent == {"epsilon": "30", "delta": "2e-9"}
 
-    project(tmp_path / "tries", monkeypatch, "replace-one")
-    double = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
-    assert ask(double, RAMP, base=2) > 0
+    (tmp_path / "tries").mkdir()
+    make_shop(tmp_path / "tries", monkeypatch, "output-dp")
+    assert ask(DOUBLE, RAMP, base=2) > 0
     assert account().spent["epsilon"] == "30"
     assert account().spent["delta"] == "1.999999999e-9"
-    assert ask(double, EDGE, base=2) > 0
+    assert ask(DOUBLE, EDGE, base=2) > 0
     assert account().spent["epsilon"] == "50"

@@ -38,7 +38,8 @@ from dpflow.mechanisms import (
     top_k,
     trimmed_mean,
 )
-from tests.projects import POLICY, caught, make_project
+from tests.mechanisms.projects import make_shop
+from tests.projects import caught
 
 NOISY = Laplace(sensitivity=1, epsilon="0.1")
 SVT = SparseVector(positives=1, epsilon="0.1")
@@ -142,13 +143,8 @@ REPLACED = [
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
 def test_a_refusal_is_shown_and_charged(tmp_path, monkeypatch, relation):
     """In full, with its reason and without a number that the body counted."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 100, delta: 1e-4}")
-    policy = policy.replace("add-or-remove", relation)
-    make_project(
-        tmp_path,
-        monkeypatch,
-        policy.replace("basic", "{theorem: zcdp, delta_loss: 5e-5}"),
-    )
+    words = {"epsilon": "100", "delta": "1e-4", "relation": relation}
+    make_shop(tmp_path, monkeypatch, "{theorem: zcdp, delta_loss: 5e-5}", **words)
     for cost, call, reason in REPLACED if relation == "replace-one" else CASES:
         error = caught(guarded(dataset="shop", cost=cost)(call))
         assert type(error) is PublicError, error
@@ -159,9 +155,8 @@ def test_a_refusal_is_shown_and_charged(tmp_path, monkeypatch, relation):
 
 def test_a_budget_of_each_person_needs_its_options(tmp_path, monkeypatch):
     """Noise and steps are arguments there, and the relation is add-or-remove."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 5, delta: 1e-6}")
-    policy = policy.replace("basic", "{theorem: individual, measure: gdp}")
-    make_project(tmp_path, monkeypatch, policy)
+    words = {"epsilon": "5", "relation": "add-or-remove"}
+    make_shop(tmp_path, monkeypatch, "{theorem: individual, measure: gdp}", **words)
     bound = IndividualBound(measure="gdp", bound="0.01")
     error = caught(guarded(dataset="shop", cost=bound)(descend))
     assert "takes sigma= and steps= under IndividualBound" in error.message

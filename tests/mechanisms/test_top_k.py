@@ -20,7 +20,8 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.mechanisms import top_k
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.groups import largest
-from tests.projects import POLICY, account, make_project
+from tests.mechanisms.projects import make_shop
+from tests.projects import account
 from tests.sizes import spread
 from tests.walks import law_of
 
@@ -177,9 +178,8 @@ def best_sold(*table):
 
 def test_a_step_pays_for_its_picks(tmp_path, monkeypatch, caplog):
     """A tenth for a name or the end; delta in full; and what is left is spent."""
-    policy = POLICY.replace("basic", "output-dp")
-    policy = policy.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
-    make_project(tmp_path, monkeypatch, policy)
+    words = {"epsilon": "1", "relation": "add-or-remove"}
+    make_shop(tmp_path, monkeypatch, "output-dp", **words)
     assert best_sold(*rows(rice=30)) == []
     assert "named 0 of at most 5 groups" in caplog.text
     assert f"{TopK(epsilon='0.5', delta='1e-7', most=5).margin} people" in caplog.text

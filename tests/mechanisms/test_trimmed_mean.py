@@ -17,7 +17,8 @@ from dpflow.mechanisms import median, trimmed_mean
 from dpflow.mechanisms import trimming as mechanism
 from dpflow.mechanisms.propose_test_release import passing
 from dpflow.mechanisms.trimming import Window, distance
-from tests.projects import POLICY, account, make_project
+from tests.mechanisms.projects import make_shop
+from tests.projects import account
 from tests.sizes import scaled
 
 COST = ProposeTestRelease(epsilon=1, delta="1e-6")
@@ -169,13 +170,6 @@ def test_the_sum_is_the_one_of_the_window():
 # ---- in a step
 
 
-def project(folder, monkeypatch, relation):
-    """Make a project with cells and a delta."""
-    policy = POLICY.replace("basic", "output-dp").replace("add-or-remove", relation)
-    policy = policy.replace("{epsilon: 1}", "{epsilon: 60, delta: 1e-4}")
-    make_project(folder, monkeypatch, policy)
-
-
 @guarded(dataset="shop", cost=COST)
 def middle(bound):
     """Release a median."""
@@ -190,7 +184,7 @@ def inner(bound):
 
 def test_steps_pay_for_their_cells(tmp_path, monkeypatch):
     """None gives half of the epsilon back, and delta never."""
-    project(tmp_path, monkeypatch, "replace-one")
+    make_shop(tmp_path, monkeypatch, "output-dp", delta="1e-4")
     assert middle("1e-6") is None
     assert account().spent == {"epsilon": "1", "delta": "0.000001"}
     assert middle("0.05") == pytest.approx(50, abs=2)
