@@ -97,8 +97,9 @@ def _error(found: KeptRelease) -> tuple[float, float] | None:
 
     if found.known is not None:
         return found.known
+    cost, reported = found.facts["cost"], found.facts["reported"]
     try:
-        half = half_width(cost_from_description(found.cost), found.reported)
+        half = half_width(cost_from_description(cost), reported)
     except InvalidCost:
         # A later dpflow may have written a cost that this one does not know.
         return None
@@ -119,10 +120,12 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
         "when (UTC)": [each.at[:16].replace("T", " ") for each in found],
         "release": [shown_key(each.key) or each.id for each in found],
         "dataset": [each.dataset for each in found],
-        "step, flow": [f"{e.step}, {e.flow}" if e.flow else e.step for e in found],
+        "step, flow": [
+            ", ".join(filter(None, (e.step, e.facts["flow"]))) for e in found
+        ],
         "+-": [_interval(each) for each in found],
-        "cost": [python_form(each.cost) for each in found],
-        "who": [each.who or "-" for each in found],
+        "cost": [python_form(each.facts["cost"]) for each in found],
+        "who": [each.facts["who"] or "-" for each in found],
         "state": [each.state for each in found],
     }
     if len({*columns["dataset"]}) == 1:
@@ -132,7 +135,7 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
     yield Sheet.of(columns, "when (UTC)", "+-")
     yield ""
     yield "+-: 95 % of the releases are so near to the true number, by their noise."
-    if any(each.noise in OWN_NOISE and _error(each) for each in found):
+    if any(each.facts["noise"] in OWN_NOISE and _error(each) for each in found):
         yield "*: drawn by the step itself; that it is the declared noise is its word."
 
 
@@ -146,4 +149,5 @@ def _interval(found: KeptRelease) -> str:
     if known is None:
         return "-"
     at = "" if known[1] == _CONFIDENCE else f" at {100 * known[1]:.4g} %"
-    return short_up(Fraction(known[0]), 3) + at + "*" * (found.noise in OWN_NOISE)
+    own = "*" * (found.facts["noise"] in OWN_NOISE)
+    return f"{short_up(Fraction(known[0]), 3)}{at}{own}"

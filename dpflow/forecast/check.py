@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpflow.accounting.costs.base import Cost
@@ -31,9 +31,10 @@ from dpflow.forecast.outlook import example_run
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.gates import announced_gates
-from dpflow.ledger.records import AccountView, TermView, UnusualSteps
+from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.runs import dataset_runs
+from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
@@ -69,7 +70,7 @@ class PolicyCheck:
         error: Why it was.
         standing: Where its dataset stands; None without a ledger.
         terms: The dataset's terms so far.
-        unusual: How many steps drew their own noise, failed or were forfeited.
+        unusual: Steps that drew their own noise, failed or were forfeited.
         workload: The steps that were taken into account.
         origin: Where they are from, in words.
     """
@@ -79,7 +80,7 @@ class PolicyCheck:
     error: PolicyError | None = None
     standing: Standing | None = None
     terms: tuple[TermView, ...] = ()
-    unusual: UnusualSteps = field(default_factory=UnusualSteps)
+    unusual: tuple[Unusual, ...] = ()
     workload: Workload = ()
     origin: str = ""
     warnings: tuple[Advice, ...] = ()
@@ -257,12 +258,13 @@ def _beside(ledger: Ledger, policies: PolicySet, each: PolicyCheck) -> PolicyChe
     if each.policy is None:
         return each
     dataset = each.policy.dataset
+    standing = standings(ledger, policies, dataset)[0]
     return replace(
         each,
-        standing=standings(ledger, policies, dataset)[0],
+        standing=standing,
         terms=tuple(views.terms(ledger, dataset)),
         workload=_history(ledger, dataset),
-        unusual=views.unusual_steps(ledger, dataset),
+        unusual=views.unusual_steps(ledger, dataset, standing.term),
     )
 
 

@@ -19,7 +19,7 @@ from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, announced_gate, covers_flow
 from dpflow.ledger.decision.terms import check_holds
-from dpflow.ledger.views.runs import RunStep
+from dpflow.ledger.views.charges import JournalCharge
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import number_from_text
@@ -74,19 +74,19 @@ def planned_workload(pinned: Pinned, flow: str | None) -> Workload:
     )
 
 
-def workload_of(steps: Iterable[RunStep]) -> Workload:
+def workload_of(steps: Iterable[JournalCharge]) -> Workload:
     """Return the charged steps of a run as a workload, as they came out.
 
     Raises:
         InvalidCost: If one has a mechanism that this process does not know.
     """
-    return merged(
-        WorkloadStep(step.cost, 1, _outcome(step.cost, step.reported)) for step in steps
-    )
+    return merged(WorkloadStep(step.cost, 1, _outcome(step)) for step in steps)
 
 
-def _outcome(cost: Cost, reported: Outcome | None) -> Outcome | None:
+def _outcome(step: JournalCharge) -> Outcome | None:
     """Return the outcome by which a step settled; None if it settled in full."""
+    cost = step.cost
+    reported: Outcome | None = step.body.get("reported")
     if reported is None or not isinstance(cost, Settling):
         return None
     try:

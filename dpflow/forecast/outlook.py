@@ -285,10 +285,7 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
             found = deployed_schedule(root, newest.flow, since=since)
             if found is not None:
                 return found
-    told = [
-        (datetime.fromisoformat(run.at), [step.key for step in run.steps if step.key])
-        for run in runs
-    ]
+    told = [(datetime.fromisoformat(run.at), run.keys) for run in runs]
     return schedule_of(told)
 
 
@@ -303,7 +300,7 @@ def loads_of_run(
             spent=charge.spent,
             peaks=charge.peaks,
             renewed=renewed,
-            again=None if by or run.preflights else _again(charge.gate, run),
+            again=None if by or run.reservations else _again(charge.gate, run),
         )
         for charge in charges.values()
         for renewed in (by in TIMES and bool(charge.gate.partition),)

@@ -152,8 +152,7 @@ def begin_like_last(place: Place, run: str) -> None:
     names = [flow.name for flow in place.flows]
     for name in names:
         if last := last_costs(project.ledger, name, but=run):
-            steps = [(step.datasets, step.partitions, step.cost) for step in last]
-            _hold(steps, place, run)
+            _hold(last, place, run)
             return
     logger.warning("no run of flows %s is complete: this one holds nothing", names)
 

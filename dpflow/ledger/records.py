@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.pure_cache import by_identity
-from dpflow.ledger.rows import Term
+from dpflow.ledger.rows import Term, split
 from dpflow.policy import Policy
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
@@ -271,17 +271,28 @@ class RefusalView:
 
     Attributes:
         account: The first account that did not admit it.
-        term: The term of that account.
         number: The entry's number in the journal.
     """
 
-    dataset: str
     account: str
-    run: str | None
     body: Mapping[str, Any]
     at: str
-    term: int = 0
-    number: int = 0
+    number: int
+
+    @property
+    def dataset(self) -> str:
+        """The dataset or population of the account."""
+        return split(self.account)[0]
+
+    @property
+    def term(self) -> int:
+        """The term of the account."""
+        return split(self.account)[1]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a budget ended, and no step was mistyped."""
+        return bool(self.body["refusal"] == BudgetExhausted.__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +304,6 @@ class Halt:
             new term has answered it, and the flow has not run since.
     """
 
-    flow: str | None
     refusal: RefusalView
     current: bool
 
@@ -308,40 +318,19 @@ class AlertView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnusualSteps:
-    """How many charges of a dataset's newest term did not go as most do.
-
-    Attributes:
-        own_noise: Steps that settled and drew their noise themselves.
-        failed: Steps whose body ended by an exception; each is charged in full.
-        forfeited: Charges that nobody will settle, or that an operator closed.
-        older: Whether the journal has older entries, which were not read.
-    """
-
-    own_noise: int = 0
-    failed: int = 0
-    forfeited: int = 0
-    older: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
-    """A charge that nobody has settled.
+    """A charge that no process has settled.
 
     Attributes:
-        covers: The flow run that it holds, if it is a preflight.
-        undrawn: For a preflight, what its steps have not drawn, by account.
+        body: Facts of the reservation, such as its step, flow, cost and accounts.
+        undrawn: For a run reservation, what no step has drawn, by account.
     """
 
     reservation: str
-    step: str
-    accounts: tuple[str, ...]
-    cost: Mapping[str, Any]
     body: Mapping[str, Any]
     alive: bool
     at: str
-    covers: str | None = None
-    undrawn: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    undrawn: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,10 +345,9 @@ class Usage:
     kind: str
     used_fraction: float
     reservation: str | None
-    step: str | None
     release_key: str | None
     at: str
-    covers: str | None = None
+    covers: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,9 +372,6 @@ class TermView:
     budget: Mapping[str, str]
     charged: bool
     lifetime: Mapping[str, str] | None
-    reason: str
-    opened_at: str
-    opened_by: str
     frozen: Mapping[str, Any] | None = None
     divided: bool = False
     overdrawn: bool = False

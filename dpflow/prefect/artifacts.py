@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -12,115 +12,101 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.context import FlowRunContext
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.forecast import outlooks
 from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.views import accounts, alerts, terms
-from dpflow.ledger.views.accounts import newest_term
-from dpflow.ledger.views.words import (
-    account_lines,
-    alert_text,
-    in_markdown,
-    telling,
-)
+from dpflow.ledger.views import accounts, alerts
+from dpflow.ledger.views.words import alert_text
+from dpflow.notebook import Sheet, plain
 from dpflow.prefect.client_calls import ask_briefly, tell_progress
-from dpflow.show.guarantees import term_guarantee
+from dpflow.show.sheets import details
+from dpflow.show.status import DatasetStatus, status_of
 
 logger = logging.getLogger("dpflow")
 
 _HUNDRED = 100.0
-#: Each is a column of the table.
-_MOST_ACCOUNTS = 8
+_MOST_ACCOUNTS = 24
 
 
 def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> None:
-    """Publish what is spent and left of each dataset that this flow uses.
+    """Publish the status of each dataset that this flow uses.
 
     Prefect being out of reach never touches a settlement: a failure is logged.
     """
     try:
-        views = _of_this_flow(accounts(project.ledger), refusal)
-        for dataset in sorted({view.dataset for view in views}):
-            _publish(
-                project, dataset, [v for v in views if v.dataset == dataset], refusal
-            )
+        for dataset in _of_this_flow(accounts(project.ledger), refusal):
+            (known,) = status_of(project.settings, project.ledger, dataset).datasets
+            _publish(project, known, refusal)
     except Exception:
         logger.exception("the budget artifact could not be published")
 
 
 def _of_this_flow(
     views: list[AccountView], refusal: BudgetRefused | None
-) -> list[AccountView]:
-    """Keep the datasets on which this flow has an account, or was refused."""
+) -> Iterable[str]:
+    """Return the datasets on which this flow has an account, or was refused."""
     context = FlowRunContext.get()
     name = context.flow.name if context and context.flow else None
     datasets = {view.dataset for view in views if view.name == name}
     if refusal is not None and refusal.dataset:
         datasets.add(refusal.dataset)
-    chosen = datasets or {view.dataset for view in views}
-    return [view for view in views if view.dataset in chosen]
+    known = {view.dataset for view in views}
+    return sorted(datasets & known or known)
 
 
 def _publish(
-    project: Project,
-    dataset: str,
-    views: list[AccountView],
-    refusal: BudgetRefused | None,
+    project: Project, known: DatasetStatus, refusal: BudgetRefused | None
 ) -> None:
-    key = artifact_key(dataset)
-    lines = [f"# Privacy budget of `{dataset}`, term {views[0].term}", ""]
-    lines += [_guarantee(project, dataset), ""]
+    dataset, key = known.standing.dataset, artifact_key(known.standing.dataset)
+    texts, sheets, _ = details(known, _MOST_ACCOUNTS)
+    lines = [f"# Privacy budget of `{dataset}`, term {known.standing.term}"]
     if refusal is not None:
-        lines += [f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}", ""]
-    lines += account_lines(telling(views, _MOST_ACCOUNTS))
-    lines += _alerts(project, dataset)
-    lines += _runs_left(project, dataset)
+        lines += ["", f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}"]
+    flows = [
+        f"{each.flow or '(no flow)'}: {each.text}" for each in known.overview.flows
+    ]
+    for title, said in (("Flows", flows), ("Alerts", _alerts(project, dataset))):
+        if said:
+            lines += ["", f"## {title}", "", *(f"- {in_markdown(e)}" for e in said)]
+    lines += ["", "## Guarantee"]
+    for text in texts:
+        lines += ["", in_markdown(text)]
+    for sheet in sheets.values():
+        lines += ["", *markdown_table(sheet)]
     if isinstance(refusal, BudgetExhausted):
         lines += ["", _next_step(dataset)]
     text, about = "\n".join(lines), f"Budget of {dataset}"
     ask_briefly(
         _making(create_markdown_artifact, key=key, markdown=text, description=about)
     )
-    for view in views:
-        if view.kind == "dataset" and view.used_fraction is not None:
-            about = f"Share of the budget of {dataset} that is used"
-            _publish_progress(ask_briefly, f"{key}-used", view.used_fraction, about)
+    if known.used is not None:
+        about = f"Share of the budget of {dataset} that is used"
+        _publish_progress(ask_briefly, f"{key}-used", known.used, about)
 
 
-def _guarantee(project: Project, dataset: str) -> str:
-    """Return what the ledger defends; the file may promise more."""
-    term = newest_term(project.ledger, dataset)
-    if term is None:
-        return ""
-    return term_guarantee(term.facts["pinned"], terms(project.ledger, dataset))
+def markdown_table(sheet: Sheet) -> list[str]:
+    """Return the lines of a table in Markdown."""
+    rows = [sheet.heads, ["---"] * len(sheet.heads), *sheet.rows]
+    return [f"| {' | '.join(map(in_markdown, cells))} |" for cells in rows]
+
+
+def in_markdown(text: str) -> str:
+    """Keep a name from being a link, a picture, a tag, a line or a cell of a table."""
+    line = plain(text).replace("\n", " ")
+    return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)
+
+
+def _alerts(project: Project, dataset: str) -> list[str]:
+    """Name the thresholds that the accounts of this term have reached, newest first."""
+    return [
+        f"{alert_text(e.account, e.threshold)}, since {e.at[:19].replace('T', ' ')}"
+        for e in alerts(project.ledger, dataset)
+    ]
 
 
 def _making(make: Callable[..., object], **facts: Any) -> Callable[[], object]:
     # Without `_sync`, a thread of an async flow gets a coroutine back.
     return partial(make, **facts, _sync=True)
-
-
-def _alerts(project: Project, dataset: str) -> list[str]:
-    """Name the thresholds that the accounts of this term have reached, newest first."""
-    said = [
-        f"- {in_markdown(alert_text(each.account, each.threshold))}, since "
-        f"{each.at[:19].replace('T', ' ')}"
-        for each in alerts(project.ledger, dataset)
-    ]
-    return ["", "## Alerts", "", *said] if said else []
-
-
-def _runs_left(project: Project, dataset: str) -> list[str]:
-    """Say how many more runs each flow has; nothing if that cannot be told."""
-    try:
-        found = outlooks(project.ledger, dataset)
-    except Exception:
-        # The numbers above are worth publishing without it.
-        logger.exception("the runs left on %s could not be counted", dataset)
-        return []
-    said = [f"- {in_markdown(each.sentence)}" for each in found]
-    return ["", "## Runs left", "", *said] if said else []
 
 
 def _next_step(dataset: str) -> str:

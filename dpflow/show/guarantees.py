@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decision.lifetime import is_within, total_of
-from dpflow.ledger.records import TermView, UnusualSteps
+from dpflow.ledger.records import TermView
+from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.words import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
@@ -140,16 +142,10 @@ def _term_text(view: TermView) -> str:
     return text if view.frozen is None else f"{text}, frozen"
 
 
-def unusual_text(found: UnusualSteps) -> str:
-    """Say which steps did not go as most do; "" if all did.
-
-    Args:
-        found: What `dpflow.ledger.views.unusual_steps` returned.
-    """
-    forfeited = f"{'was' if found.forfeited == 1 else 'were'} forfeited"
-    whats = "drew their own noise", "failed", forfeited
-    counts = found.own_noise, found.failed, found.forfeited
-    told = zip(counts, whats, strict=True)
-    parts = ", ".join(f"{count:,} {what}" for count, what in told if count)
-    which = "newest steps" if found.older else "steps so far"
-    return f"Of the {which}, {parts}." if parts else ""
+def unusual_text(found: Iterable[Unusual]) -> str:
+    """Say which steps did not go as most do; "" if all did."""
+    counts: Counter[str] = Counter()
+    for each in found:
+        counts[each.what.partition(":")[0]] += each.times
+    parts = ", ".join(f"{counts[what]:,} {what}" for what in sorted(counts))
+    return f"Unusual among the newest steps: {parts}." if parts else ""

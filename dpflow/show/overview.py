@@ -15,8 +15,9 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AccountView, Halt, UnusualSteps
+from dpflow.ledger.records import AccountView, Halt
 from dpflow.ledger.rows import split
+from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing
 from dpflow.ledger.views.words import kind_title
 from dpflow.policy import Policy
@@ -106,7 +107,7 @@ def _gate(halt: Halt) -> str:
     """Name the gate that refused."""
     refusal = halt.refusal
     kind, part = str(refusal.body.get("gate")), split(refusal.account)[4]
-    name = part if kind == "partition" else str(halt.flow)
+    name = part if kind == "partition" else str(refusal.body.get("flow"))
     return _own(kind_title(kind, refusal.dataset, name, part))
 
 
@@ -207,13 +208,13 @@ class Overview:
     Attributes:
         spent: For the whole, if it has a budget, and for the fullest part that was
             read.
-        unusual: Counts of steps that did not go as most do, in the newest term.
+        unusual: Steps that did not go as most do, of the term's newest entries.
     """
 
     state: RunState
     spent: tuple[Spent, ...]
     flows: tuple[FlowOverview, ...]
-    unusual: UnusualSteps
+    unusual: tuple[Unusual, ...]
 
 
 def overview(
@@ -233,7 +234,7 @@ def overview(
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     spent = tuple(_spent(view) for view in _budgets(accounts))
-    unusual = views.unusual_steps(ledger, dataset)
+    unusual = views.unusual_steps(ledger, dataset, standing.term)
     whole = [view for view in accounts if view.kind in _BUDGETS]
     budgets = [*whole, *_above(ledger, pinned)]
     common = {view.state for view in budgets if view.kind != "partition"}
@@ -244,7 +245,8 @@ def overview(
     # Steps outside of any flow come last.
     for flow in sorted(names, key=lambda name: (name is None, name or "")):
         own, outlook = [v for v in shares if v.name == flow], outlooks.get(flow)
-        charged = _is_charged(own, outlook, whole, unusual)
+        around = whole if any(each.older for each in outlooks.values()) else []
+        charged = _is_charged(own, outlook, around)
         runs = pinned["flows"].get(flow, {}).get("plan", {}).get("runs")
         state = state_of(
             common | {view.state for view in own},
@@ -285,7 +287,6 @@ def _is_charged(
     own: Sequence[AccountView],
     ahead: Outlook | None,
     whole: Sequence[AccountView],
-    unusual: UnusualSteps,
 ) -> bool:
     """Say whether a flow may have charged something.
 
@@ -294,7 +295,7 @@ def _is_charged(
     has_run = ahead is not None and (ahead.run is not None or ahead.single)
     if has_run or any(view.charged for view in own):
         return True
-    return not own and unusual.older and any(view.charged for view in whole)
+    return not own and any(view.charged for view in whole)
 
 
 def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:

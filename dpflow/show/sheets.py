@@ -60,7 +60,7 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
             each.reservation,
             held_step(each),
             str(each.body.get("flow") or "-"),
-            python_form(each.cost),
+            python_form(each.body["cost"]),
             each.at[:16].replace("T", " "),
             "running" if each.alive else "forfeited",
         )

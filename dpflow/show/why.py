@@ -10,7 +10,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import RefusalView
-from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending, unusual
+from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
 from dpflow.ledger.views.standing import check_dataset
 from dpflow.ledger.views.words import amounts_text, percent_text
 from dpflow.notebook import Sheet, TableRecord
@@ -125,7 +125,7 @@ def why(
             term=number or None,
             by=tuple(by),
             spending=tuple(spending(ledger, dataset, tuple(by), term=number)),
-            unusual=tuple(unusual(ledger, dataset, number)),
+            unusual=views.unusual_steps(ledger, dataset, number, most=None),
             refused=tuple(refused(ledger, dataset, number)),
         )
 

@@ -58,7 +58,7 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
     policies, ledger = current_project().policies, current_project().ledger
     say(guarantee := policies.policy_for("cdnow").guarantee_sentence())
     say(f"A mistyped sigma is refused, uncharged: {_refuse_a_typo().message}")
-    if all(each.step != _KILLED for each in open_reservations(ledger)):
+    if all(each.body["step"] != _KILLED for each in open_reservations(ledger)):
         command = [sys.executable, "-c", filled("worker.py", step=_KILLED)]
         worker = subprocess.run(command, check=False)  # noqa: S603
         message = "the worker could not start its step. Run `dpflow demo` again."

@@ -28,7 +28,7 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.decision import admit
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.opening import FENCE_VARIABLE
-from dpflow.ledger.views.releases import values_kept
+from dpflow.ledger.views.releases import release_value, releases
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies
 from dpflow.policy.files import is_policy_file
@@ -153,9 +153,11 @@ class LedgerForTests:
 
         A release has a release key or may be replayed by its flow run.
         """
+        kept = [r for r in releases(self.ledger, dataset) if r.size is not None]
+        values = (release_value(self.ledger, r.row.key)[1] for r in kept[::-1])
         return [
             ReleaseKept(r.step, (*r.dataset.split(","),), r.key, decode(value))
-            for r, value in reversed(values_kept(self.ledger, dataset))
+            for r, value in zip(kept[::-1], values, strict=True)
         ]
 
     def refusals(self, dataset: str | None = None) -> list[str]:

@@ -142,8 +142,9 @@ def test_a_list_says_what_was_published_with_which_error() -> None:
     found = {each["step"]: each for each in run_json("releases", "list")["releases"]}
     assert found.keys() == COSTS.keys()
     for name, each in found.items():
-        assert (each["flow"], each["who"]) == ("weekly-report", "ann@example.org")
-        assert (each["noise"] == "opendp") == (name in DRAWN)
+        facts = each["facts"]
+        assert (facts["flow"], facts["who"]) == ("weekly-report", "ann@example.org")
+        assert (facts["noise"] == "opendp") == (name in DRAWN)
         width = half_width(COSTS[name])
         # Nothing is said of an error that the cost does not tell.
         expected = None if width is None else float_up(width)

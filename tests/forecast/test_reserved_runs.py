@@ -67,12 +67,12 @@ def test_a_reserved_run_counts_once(ledger):
     for _ in range(2):
         step(ledger, "one")
     (run,) = dataset_runs(ledger, "a").runs
-    names = [each.name for each in run.steps]
+    names = [each.body["step"] for each in run.steps]
     assert (names, run.complete) == (["count"] * 2, False)
     assert epsilon(ledger, run) == "0.4"  # two posted, and what is still held
     ledger.seal("one", outcome="completed")
     (run,) = dataset_runs(ledger, "a").runs
-    names = [each.name for each in run.steps]
+    names = [each.body["step"] for each in run.steps]
     assert (names, run.complete) == (["count"] * 2, True)
     assert epsilon(ledger, run) == "0.2"
 

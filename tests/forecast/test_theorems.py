@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,6 @@ from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, merged, runs_of, workload_of
 from dpflow.forecast.theorems import epsilon_used, fits
-from dpflow.ledger.views.runs import RunStep
 
 pytestmark = pytest.mark.quick
 
@@ -86,14 +86,7 @@ def test_journaled_steps_are_merged_with_their_outcomes():
     """One that reported what its cost does not know was settled in full."""
     reported = (10, 10, 99, None)
     steps = [
-        RunStep(
-            reservation="r",
-            name="s",
-            description=STOPPING.describe(),
-            reported=outcome,
-            key="",
-            failed=False,
-        )
+        SimpleNamespace(cost=STOPPING, body={"reported": outcome})
         for outcome in reported
     ]
     assert workload_of(steps) == (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,38 +11,34 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
-from dpflow.exceptions import BudgetRefused, ConfigurationError
-from dpflow.ledger import Ledger, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.audit.backup import backup, restore
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.witness.places import witness_at
 from dpflow.policy import Policy, load_policies
 from tests.cli.support import run, run_fine, run_json
-from tests.ledger.journals import whole as whole_ledger
 from tests.ledger.run_reservations import drawn, held_run, whole
-from tests.ledger.support import Place, audit, edit, granted, in_memory, url
+from tests.ledger.support import Place, audit, granted, url
 from tests.signing import key_file, key_of
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 KEY = key_of("k")
-SOURCE = "warehouse.customers"
-SHOP = f"""\
+SHOP = """\
 dataset: shop
 unit: customer
 relation: add-or-remove
-budget: {{epsilon: 3, delta: 1e-6}}
-lifetime: {{epsilon: 9, delta: 1e-5}}
+budget: {epsilon: 3, delta: 1e-6}
+lifetime: {epsilon: 9, delta: 1e-5}
 filter: gdp
-odometer: {{theorem: rdp, delta: 1e-6}}
+odometer: {theorem: rdp, delta: 1e-6}
 flows:
-  weekly: {{epsilon: 2, delta: 5e-7, halt_at_epsilon: 4}}
+  weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 4}
 other_flows: allow
-source: {SOURCE}
+source: warehouse.customers
 alerts: [0.2]
 """
 VISITS = """\
@@ -69,7 +64,6 @@ class World:
     folder: Path
     path: Place
     ledger: Ledger
-    witness: str
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -84,16 +78,8 @@ class World:
         """Return a policy, with all that the ledger holds so far verified."""
         report = verify(self.ledger, key=KEY, sign=True)
         assert report.bad == []
-        memory = in_memory(self.path)
-        assert report.witness == ("waived" if memory else "agrees")
+        assert report.witness == "agrees"
         return self.policies[name]
-
-    def prove(self, name: str) -> Path:
-        """Write an export; its verification must agree with the ledger."""
-        run_fine("ledger", "export", "--out", name)
-        _, report = verify_export(self.folder / name, KEY)
-        assert (report.bad, report.signed) == ([], True)
-        return self.folder / name
 
 
 @pytest.fixture
@@ -114,7 +100,7 @@ def world(
     (tmp_path / "pyproject.toml").touch()
     ledger = create_ledger(url(path), witness=witness)
     pin_ledger(ledger, tmp_path / "policies")
-    made = World(folder=tmp_path, path=path, ledger=ledger, witness=witness)
+    made = World(folder=tmp_path, path=path, ledger=ledger)
     made.write("shop", SHOP)
     made.write("visits", VISITS)
     live(made)
@@ -215,24 +201,20 @@ def open_a_term(world: World, policy: Policy) -> None:
 
 
 def test_all_that_reads_a_ledger_agrees(world: World) -> None:
-    """Verified, edited, audited, exported, and printed by every command.
-
-    A backup of a file is put back at the end; a ledger elsewhere has none.
-    """
-    check_every_changed_byte(world)
+    """Verified, audited, exported, and printed by every command."""
     report = verify(world.ledger, key=KEY)
     assert report.bad == []
     audit(world.path)
     _, *rows = journal_rows(world.ledger)
     assert {row["kind"] for row in rows} == KINDS
     assert [row["number"] for row in rows] == [*range(1, report.entries + 1)]
-    world.prove("journal.jsonl")
-    exported = run_fine("ledger", "export")
-    assert len(exported.splitlines()) == len(rows) + 1
+    run_fine("ledger", "export", "--out", "journal.jsonl")
+    exported = verify_export(world.folder / "journal.jsonl", KEY)[1]
+    assert (exported.bad, exported.signed, exported.entries) == ([], True, len(rows))
     assert run_json("ledger", "verify")["fine"]
     # One run, of which one step still runs: the rest of it is shown once.
     shown = run_json("ledger", "reservations")["reservations"]
-    assert sorted(each["covers"] or "" for each in shown) == ["", "r4"]
+    assert sorted(each["body"].get("covers") or "" for each in shown) == ["", "r4"]
     for command in (
         ("status",),
         ("status", "shop"),
@@ -250,78 +232,3 @@ def test_all_that_reads_a_ledger_agrees(world: World) -> None:
     page = Path("page.html").read_text("utf-8")
     assert "run r4: mu_squared 0.0025 undrawn" in page
     assert "Traceback" not in page
-    if isinstance(world.path, Path):
-        check_backup(world, world.path)
-        return
-    with pytest.raises(ConfigurationError):
-        backup(world.ledger, world.folder / "kept.db")
-
-
-def check_backup(world: World, path: Path) -> None:
-    """Put back a backup that lacks the newest charges: they are charged again."""
-    assert backup(world.ledger, world.folder / "kept.db").bad == []
-    shop = world.policies["shop"]
-    drawn_later = granted(world.ledger, STEP, policies=[shop])
-    world.ledger.settle(drawn_later)
-    before = {row["id"]: row for row in used(world.ledger)}
-    world.ledger.close()
-    done = restore(
-        world.folder / "kept.db",
-        path,
-        ledger_id=world.ledger.id,
-        witness=witness_at(world.witness, url(path)),
-        policies=world.policies,
-        reason="the disk died",
-    )
-    assert done
-    world.ledger = open_ledger(url(path), witness=world.witness)
-    after = {row["id"]: row for row in used(world.ledger)}
-    assert before.keys() == after.keys()
-    for name, row in before.items():
-        assert total(after[name]) == total(row)
-    world.checked("shop")
-    _, *rows = journal_rows(world.ledger)
-    assert {row["kind"] for row in rows} == {*KINDS, "repair"}
-    world.prove("after.jsonl")
-    run_fine("ledger", "verify")
-
-
-def used(ledger: Ledger) -> list[Any]:
-    """Return all accounts."""
-    state = whole_ledger(ledger)
-    books = ("shop", "visits")
-    found = [account for book in books for account in state.accounts(book)]
-    return [each._asdict() for each in found]
-
-
-def total(row: Any) -> list[int]:
-    """Return what an account has used."""
-    pairs = zip(row["settled"], row["held"], strict=True)
-    return [settled + held for settled, held in pairs]
-
-
-def check_every_changed_byte(world: World) -> None:
-    """Change one of each kind of entry: both verifications name the entry."""
-    _, *rows = journal_rows(world.ledger)
-    first = {row["kind"]: row for row in reversed(rows)}
-    assert first.keys() == KINDS
-    place = world.prove("good.jsonl")
-    text = place.read_text("utf-8")
-    for kind, row in first.items():
-        where = f"number = {row['number']}"
-        changed = {**row, "writer": f"{row['writer'][:-1]}?"}
-        set_writer(world.path, where, changed["writer"])
-        assert verify(world.ledger).bad[0].entry == row["number"], kind
-        set_writer(world.path, where, row["writer"])
-        line, other = (json.dumps(r, separators=(",", ":")) for r in (row, changed))
-        assert text.count(line) == 1
-        place.write_text(text.replace(line, other), "utf-8")
-        told = f"entry {row['number']}: its content"
-        bad = map(str, verify_export(place)[1].bad)
-        assert any(each.startswith(told) for each in bad), kind
-    assert verify(world.ledger).bad == []
-
-
-def set_writer(path: Place, where: str, text: str) -> None:
-    """Edit one entry by hand."""
-    edit(path, f"UPDATE entry SET writer = '{text}' WHERE {where}")

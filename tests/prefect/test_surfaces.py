@@ -30,6 +30,7 @@ import dpflow.prefect.events
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.cli import app
 from dpflow.config import settings
+from dpflow.notebook import Sheet
 from dpflow.prefect import DpflowLedger, artifacts
 from dpflow.prefect.delivery import flush
 from tests.prefect.matrix.support import in_flow
@@ -84,7 +85,7 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
         show(title, report(return_state=True))
     artifact = Artifact.get("dpflow-budget-shop").data
     assert "dpflow policy apply shop --new-term --reason TEXT" in artifact
-    assert "| spent | epsilon 0.7 |" in artifact
+    assert "| epsilon | 1 | 0.7 | 0.3 | 70.0% |" in artifact
     assert float(Artifact.get("dpflow-budget-shop-used").data) == 70
     assert flush()
     told += [artifact, *(shown(event) for event in sent)]
@@ -115,6 +116,8 @@ def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     assert "the step x # Spent: 0" in text
     assert not set("<[\x1b") & set(re.sub(r"\\.", "", text))
     assert not any(line.startswith("# Spent") for line in text.splitlines())
+    _, _, row = artifacts.markdown_table(Sheet(("head",), [(f"{name}|a|",)]))
+    assert re.sub(r"\\.", "", row).count("|") == 2
 
 
 def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -11,16 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import guarded
-from dpflow.guard.project import current_project
-from dpflow.ledger.views import accounts
 from dpflow.ledger.views.words import (
-    account_lines,
     amounts_text,
     reading_text,
     telling,
 )
-from tests.projects import POLICY, TENTH, make_project
+from tests.projects import POLICY
 
 pytestmark = pytest.mark.quick
 
@@ -51,23 +45,6 @@ def test_no_reading_is_shown_smaller_than_it_is(value):
     """Whatever the reading is."""
     shown = reading_text(reading(value)).split()[1]
     assert Fraction(shown) >= Fraction(value)
-
-
-EVIL = "a|b\n| spent | 0 |\x1b[2J ![x](http://e.example/x.png) <img src=x> \\[l](u)"
-
-
-def test_no_name_is_markup_in_the_table(tmp_path, monkeypatch):
-    """No name makes cells or lines of its own, pictures, links or tags."""
-    make_project(tmp_path, monkeypatch, ODOMETER)
-
-    guarded(dataset="shop", cost=TENTH, flow="report")(lambda: 1)()
-    views = accounts(current_project().ledger)
-    odd = [replace(view, name=EVIL) for view in views]
-    lines = account_lines(odd)
-    assert len(lines) == len(account_lines(views))
-    bare = re.sub(r"\\.", "", lines[0])
-    assert bare.count("|") == account_lines(views)[0].count("|")
-    assert not set("<[]\x1b\n") & set(bare)
 
 
 def view(name, *, used=0.0, kind="partition"):

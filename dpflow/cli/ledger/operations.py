@@ -270,7 +270,7 @@ def _reservation_parts(found: list[OpenReservation]) -> Iterator[Part]:
             "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
             "--charge ID --cost COST --reason TEXT`."
         )
-    if any(each.covers is not None and not each.alive for each in found):
+    if any(each.undrawn and not each.alive for each in found):
         yield ""
         yield (
             "A run reservation holds budget for steps that have not run. Retry that "

@@ -142,9 +142,6 @@ def term_views(
             budget=pinned["budget"],
             charged=is_charged(state, term) or term.number in lost,
             lifetime=pinned.get("lifetime"),
-            reason=term.facts["reason"],
-            opened_at=term.facts["at"],
-            opened_by=term.facts["by"],
             frozen=frozen if term is terms[-1] else None,
             overdrawn=term.number in overdrawn,
         )

@@ -269,13 +269,9 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     return [
         OpenReservation(
             reservation=charge.id,
-            step=charge.made.body["step"],
-            accounts=tuple(charge.made.body["accounts"]),
-            cost=charge.made.body["cost"],
             body=charge.made.body,
             alive=alive,
             at=charge.made.at,
-            covers=charge.covers,
             undrawn={
                 name: gates[name].rule.named(Tally(amount))
                 for name, amount in charge.held.items()

@@ -12,6 +12,7 @@ from heapq import merge
 from operator import attrgetter, sub
 from typing import Any
 
+from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.provenance import told_anew
@@ -39,6 +40,25 @@ class JournalCharge:
     amounts: dict[str, Amounts]
 
     @property
+    def id(self) -> str:
+        """Id of the reservation."""
+        return str(self.made.charge)
+
+    @property
+    def cost(self) -> Cost:
+        """The step's worst case.
+
+        Raises:
+            InvalidCost: If the mechanism is one that this process does not know.
+        """
+        return cost_from_description(self.made.body.get("cost") or {})
+
+    @property
+    def done(self) -> bool:
+        """Whether the step settled and its body did not fail."""
+        return self.ended is not None and self.ended.body.get("outcome") != "failed"
+
+    @property
     def last(self) -> Entry:
         """Its newest entry."""
         return self.ended or self.made
@@ -60,14 +80,15 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
         after: Number of the entry after which to begin.
     """
     begun: dict[str, JournalCharge] = {}
+    key = account_key(whole)
     by_hand = [
         entry
         for entry in reading.rare(*_BY_HAND)
-        if entry.number > after
+        if entry.number > after and key not in entry.rows
         if any(is_within(name, whole) for name in entry.amounts)
     ]
-    named = reading.naming_after([account_key(whole)], after)
-    for entry in _once(merge(named, reversed(by_hand), key=_number)):
+    named = reading.naming_after([key], after)
+    for entry in merge(named, reversed(by_hand), key=_number):
         kind, name = KINDS[entry.kind], entry.charge or ""
         if entry.kind == "reserve":
             begun[name] = charge = JournalCharge(entry, None, {**entry.amounts})
@@ -85,11 +106,15 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
 
 def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
     """Yield the entries about datasets and populations, newest first."""
-    keys = [key for book in books for key in root_keys(reading, book)]
-    named = reading.naming([*keys, *(f"book/{book}" for book in books)])
-    rare = reading.rare(*_BY_HAND, "withdraw")
-    more = (e for e in rare if not {*books}.isdisjoint(books_of(reading, e)))
-    yield from _once(merge(named, more, key=_number, reverse=True))
+    keys = {key for book in books for key in root_keys(reading, book)}
+    keys |= {f"book/{book}" for book in books}
+    more = (
+        entry
+        for entry in reading.rare(*_BY_HAND, "withdraw")
+        if keys.isdisjoint(entry.rows)
+        if not {*books}.isdisjoint(books_of(reading, entry))
+    )
+    yield from merge(reading.naming(keys), more, key=_number, reverse=True)
 
 
 def root_keys(reading: Reading, book: str) -> list[str]:
@@ -150,12 +175,3 @@ def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
 def drawn_from(body: Mapping[str, Any]) -> str:
     """Return the reservation that held what an entry reserves; "" if none did."""
     return str((body.get("preflight") or {}).get("id", ""))
-
-
-def _once(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield each of some entries in order once."""
-    last = 0
-    for entry in entries:
-        if entry.number != last:
-            yield entry
-        last = entry.number

@@ -8,12 +8,10 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Halt, RefusalView
-from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import governing
 from dpflow.ledger.views.charges import root_keys
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
-_EXHAUSTED = BudgetExhausted.__name__
 
 
 def count_refusals(ledger: Ledger, flow_run: str) -> int:
@@ -38,17 +36,17 @@ def refusal_of_run(
     """
     with ledger.storage.read() as reading:
         named = reading.naming_after([f"run/{flow_run}"])
-        refused = [entry.body for entry in named if entry.kind == "refuse"][after:]
-    bodies = [body for body in refused if body.get("covers") is None]
-    if not bodies:
+        refused = [_view(entry) for entry in named if entry.kind == "refuse"][after:]
+    steps = [each for each in refused if each.body.get("covers") is None]
+    if not steps:
         return None
-    body = min(bodies, key=lambda body: body["refusal"] != _EXHAUSTED)
-    kind = BudgetExhausted if body["refusal"] == _EXHAUSTED else BudgetRefused
-    details = {name: body.get(name) for name in _NAMED}
-    details["dataset"] = split(body["account"])[0]
-    if "refused_with" in body:
-        details["refused_with"] = body["refused_with"]
-    return kind(body["message"], flow_run=flow_run, **details)
+    found = min(steps, key=lambda each: not each.is_exhausted)
+    kind = BudgetExhausted if found.is_exhausted else BudgetRefused
+    details = {name: found.body.get(name) for name in _NAMED}
+    details["dataset"] = found.dataset
+    if "refused_with" in found.body:
+        details["refused_with"] = found.body["refused_with"]
+    return kind(found.body["message"], flow_run=flow_run, **details)
 
 
 def refusals(
@@ -67,16 +65,8 @@ def refusals(
 
 
 def _view(entry: Entry) -> RefusalView:
-    account = str(entry.body["account"])
-    return RefusalView(
-        dataset=split(account)[0],
-        account=account,
-        run=entry.body.get("flow_run"),
-        body=entry.body,
-        at=entry.at,
-        term=split(account)[1],
-        number=entry.number,
-    )
+    account, body = str(entry.body["account"]), entry.body
+    return RefusalView(account=account, body=body, at=entry.at, number=entry.number)
 
 
 def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
@@ -88,26 +78,25 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
         ledger: The ledger to read.
         dataset: The dataset; its population's gates refuse, too.
     """
-    last: dict[str | None, RefusalView] = {}
+    newest: dict[str | None, RefusalView] = {}
     for each in refusals(ledger):
-        flow, books = each.body.get("flow"), each.body.get("datasets", [each.dataset])
-        if each.body.get("refusal") == _EXHAUSTED and dataset in books:
-            last.setdefault(flow, each)
-    if not last:
+        if each.is_exhausted and dataset in each.body["datasets"]:
+            newest.setdefault(each.body.get("flow"), each)
+    if not newest:
         return {}
     with ledger.storage.read() as reading:
-        found, refusing = {}, {each.dataset for each in last.values()}
-        terms = {book: governing(reading, book) for book in refusing}
-        for flow, each in last.items():
-            term = terms[each.dataset]
-            current = term is not None and term.number == each.term
-            found[flow] = Halt(flow=flow, refusal=each, current=current)
-        keys = [*root_keys(reading, dataset), *(f"book/{book}" for book in refusing)]
-        first = min(each.number for each in last.values())
+        books = {each.dataset for each in newest.values()}
+        terms = {term.whole for book in books if (term := governing(reading, book))}
+        found = {
+            flow: Halt(refusal=each, current=f"{each.dataset}#{each.term}" in terms)
+            for flow, each in newest.items()
+        }
+        keys = [*root_keys(reading, dataset), *(f"book/{book}" for book in books)]
+        first = min(each.number for each in newest.values())
         for entry in reading.naming_after(keys, first):
-            halt = found.get(entry.body.get("flow"))
-            if halt is not None and _answers(entry, halt, dataset):
-                del found[halt.flow]
+            flow = entry.body.get("flow")
+            if flow in found and _answers(entry, found[flow], dataset):
+                del found[flow]
                 if not found:
                     break
     return found

@@ -18,7 +18,7 @@ from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.charges import root_keys
+from dpflow.ledger.views.charges import joined, root_keys
 from dpflow.noise.accuracy import Estimate
 
 _PREFIX = "release/"
@@ -28,6 +28,7 @@ _PAGE = 100
 _ID = re.compile(r"[0-9a-f]*")
 #: The mechanism whose releases may be estimates.
 _REFINED = "Refined"
+_FACTS = ("cost", "flow", "who", "noise", "reported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +42,7 @@ class KeptRelease:
             "unreplayable" if its value could not be stored; "withdrawn".
         digest: HMAC of the encoded value.
         size: Characters of the encoded value.
-        flow: The flow that it was made for, if there was one.
-        who: Who made it, as far as the ledger was told.
-        noise: Who drew its noise, as the journal says; None until it is settled.
-        reported: The outcome that it was charged for, if its body reported one.
+        facts: Facts of its charge: cost, flow, who, noise, and reported outcome.
         known: Half width and confidence of the interval that was released with it;
             None for a value without one.
     """
@@ -53,15 +51,11 @@ class KeptRelease:
     key: str
     dataset: str
     step: str
-    cost: Mapping[str, Any]
     state: str
     digest: str | None
     size: int | None
     at: str
-    flow: str | None
-    who: str | None
-    noise: str | None
-    reported: int | str | None
+    facts: Mapping[str, Any]
     known: tuple[float, float] | None
     row: rows.Release = field(repr=False)
 
@@ -70,17 +64,6 @@ def releases(ledger: Ledger, dataset: str | None = None) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first."""
     with ledger.storage.read() as reading:
         return read_releases(reading, dataset)
-
-
-def values_kept(
-    ledger: Ledger, dataset: str | None = None
-) -> list[tuple[KeptRelease, str]]:
-    """Return the releases that may be replayed, with their values, newest first."""
-    with ledger.storage.read() as reading:
-        found = (
-            (each, _value(reading, each)) for each in read_releases(reading, dataset)
-        )
-        return [(each, value) for each, value in found if value is not None]
 
 
 def read_releases(
@@ -94,23 +77,22 @@ def read_releases(
         name: Only with this release key, or an id that begins so.
     """
     entries: Iterable[Entry] = ()
-    listed = dataset is None and _ID.fullmatch(name or "")
-    keys = reading.names(_PREFIX + (name or "")) if listed else []
+    keys: Iterable[str] = ()
     if dataset is not None:
         entries = reading.naming(root_keys(reading, dataset))
-    elif name is not None:
+    elif _ID.fullmatch(name or ""):
+        keys = reading.names(_PREFIX + (name or ""))
+    if name is not None:
         text = canonical({"release_key": name})[1:-1]
         numbers = (number for (number,) in reading.ask("with_text", text=text))
         entries = reading.entries(numbers).values()
     named = (k for e in entries for k in e.rows if k.startswith(_PREFIX))
-    keys = list(dict.fromkeys((*keys, *named)))
     found = [
         each
-        for each in _read(reading, keys)
+        for each in _read(reading, dict.fromkeys((*keys, *named)))
         if name is None or each.key == name or each.row.key.startswith(name)
     ]
-    found.sort(key=lambda each: each.id)
-    return sorted(found, key=lambda each: each.at, reverse=True)
+    return sorted(found, key=lambda each: (each.at, each.id), reverse=True)
 
 
 def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
@@ -126,7 +108,8 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     """
     with ledger.storage.read() as reading:
         found = named_release(reading, name)
-        value = _value(reading, found)
+        key = found.row.key
+        value = reading.load(lambda _: [_PREFIX + key]).values.get(key)
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
@@ -155,10 +138,6 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
     raise ReleaseError(msg)
 
 
-def _value(reading: Reading, found: KeptRelease) -> str | None:
-    return reading.load(lambda _: [_PREFIX + found.row.key]).values.get(found.row.key)
-
-
 def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
     """Yield releases with what the entries of their charges say, page by page."""
     left = iter(keys)
@@ -179,8 +158,8 @@ def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
 def _kept(
     state: State, row: rows.Release, sizes: Mapping[str, int | None]
 ) -> KeptRelease:
-    made, ended = state.made[row.charge], state.ends.get(row.charge)
-    body, end = made.body, {} if ended is None else ended.body
+    made = state.made[row.charge]
+    body = joined(state.ends.get(row.charge, made), made)
     refined, now = body["cost"].get("mechanism") == _REFINED, row.state
     if now == "settled" and row.key not in sizes:
         now = "unreplayable" if row.digest is None else "withdrawn"
@@ -189,15 +168,11 @@ def _kept(
         key=body.get("release_key") or "",
         dataset=",".join(body["datasets"]),
         step=body["step"],
-        cost=body["cost"],
         state=now,
         digest=row.digest,
         size=sizes.get(row.key),
         at=made.at,
-        flow=body.get("flow"),
-        who=body.get("who"),
-        noise=end.get("noise"),
-        reported=end.get("reported"),
+        facts={name: body.get(name) for name in _FACTS},
         known=_known(state.values.get(row.key) if refined else None),
         row=row,
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
+from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.journal import KINDS
@@ -22,41 +21,6 @@ from dpflow.ledger.views.charges import (
     window,
 )
 from dpflow.ledger.views.spending import RECENT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStep:
-    """One step of a run.
-
-    Attributes:
-        reservation: Id of its charge.
-        description: What was reserved, as the journal keeps it.
-        reported: How it came out, if it told: sub-steps that ran, or a cell.
-        datasets: What it read.
-        partitions: Which parts of a divided dataset it read.
-        key: Its release key for people, or "".
-        failed: Whether its body ended by an exception.
-        ended: Whether the charge is settled or forfeited.
-    """
-
-    reservation: str
-    name: str
-    description: Mapping[str, Any]
-    reported: Outcome | None
-    key: str
-    failed: bool
-    datasets: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    ended: bool = False
-
-    @property
-    def cost(self) -> Cost:
-        """The step's worst case.
-
-        Raises:
-            InvalidCost: If the mechanism is one that this process does not know.
-        """
-        return cost_from_description(self.description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,30 +44,71 @@ class FlowRun:
     """One run of a flow; a charge outside of any run counts as one.
 
     Attributes:
-        flow: None outside of any flow that was named.
-        run: Id of the flow run, or None.
-        at: When its first charge was reserved; a label.
-        last: When its newest entry was written; a label.
-        steps: The steps that were charged, in order.
-        whole: Whether all of it was read, and nothing of it failed as a whole, was
-            lost or is open but its steps.
-        complete: Whether it is whole, all its steps settled, and none failed or was
-            refused.
-        preflights: Reservations that held the run, or its rest, before its steps.
-        lent: Charges of runs within it that drew from its preflights.
-        deployment: Id of the deployment that it is a run of, or None.
+        charges: Charges of its steps and of its run reservations, in order.
+        lent: Charges of runs within it that drew from its reservations.
+        begun: Whether its first entry was read.
+        refused: Whether it met a refusal, on whatever dataset.
     """
 
-    flow: str | None
-    run: str | None
-    at: str
-    last: str
-    steps: tuple[RunStep, ...]
-    whole: bool
-    complete: bool = False
-    preflights: tuple[str, ...] = ()
-    lent: tuple[str, ...] = ()
-    deployment: str | None = None
+    charges: tuple[JournalCharge, ...]
+    lent: tuple[str, ...]
+    begun: bool
+    refused: bool = False
+
+    @property
+    def flow(self) -> str | None:
+        """Its flow; None outside of any flow that was named."""
+        return self.charges[0].made.body.get("flow")
+
+    @property
+    def run(self) -> str | None:
+        """Id of the flow run, or None."""
+        return self.charges[0].made.body.get("flow_run")
+
+    @property
+    def at(self) -> str:
+        """The time of its first reservation; a label."""
+        return self.charges[0].made.at
+
+    @property
+    def deployment(self) -> str | None:
+        """Id of the deployment that it is a run of, or None."""
+        return self.charges[0].made.body.get("deployment")
+
+    @property
+    def keys(self) -> list[str]:
+        """The release keys of its steps."""
+        keys = (step.made.body.get("release_key") for step in self.steps)
+        return [key for key in keys if key]
+
+    @property
+    def steps(self) -> list[JournalCharge]:
+        """The steps that were charged, in order."""
+        steps = (c for c in self.charges if c.made.body.get("covers") is None)
+        return [step for step in steps if step.last.kind != "void"]
+
+    @property
+    def reservations(self) -> list[JournalCharge]:
+        """Reservations that held the run, or its rest, before its steps."""
+        return [c for c in self.charges if c.made.body.get("covers") is not None]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was read, nothing was refused, lost, or failed as a whole.
+
+        Steps may be open or have failed.
+        """
+        ends = [charge.last for charge in self.reservations]
+        sealed = all(
+            end.kind == "seal" and end.body.get("outcome") != "failed" for end in ends
+        )
+        lost = any(charge.last.kind == "forfeit" for charge in self.charges)
+        return self.begun and sealed and not lost and not self.refused
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is whole, all its steps settled, and none failed."""
+        return self.whole and all(step.done for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,7 @@ class DatasetRuns:
     """The newest term of a dataset, its accounts as they stand, and its runs.
 
     Attributes:
-        runs: Oldest first.
+        runs: Those that charged a step, oldest first.
         older: Whether the journal has older entries, which were not read.
     """
 
@@ -140,17 +145,8 @@ def dataset_runs(
         if term is None:
             return None
         runs, older = _runs(reading, term.whole, most)
-        refused = _refused(reading, runs)
-    found = (
-        replace(run, complete=run.whole and run.run not in refused and _done(run))
-        for run in runs
-        if run.steps
-    )
-    return DatasetRuns(dataset=dataset, term=term, runs=tuple(found), older=older)
-
-
-def _done(run: FlowRun) -> bool:
-    return all(step.ended and not step.failed for step in run.steps)
+        runs = _with_refusals(reading, [run for run in runs if run.steps])
+    return DatasetRuns(dataset=dataset, term=term, runs=tuple(runs), older=older)
 
 
 def _runs(
@@ -166,77 +162,52 @@ def _runs(
     start, older = window(reading, whole, most)
     # What was first seen in the older half may have begun before it.
     sure = start + (reading.head()[0] - start) // 2 if older else 0
-    parts: dict[str, list[JournalCharge]] = {}
+    runs: dict[str, list[JournalCharge]] = {}
     for charge in sorted(charges(reading, whole, start), key=_number):
-        made = charge.made
-        if made.number > start and not KINDS[charge.last.kind].by_hand:
-            name = made.body.get("flow_run") or made.charge
-            parts.setdefault(str(name), []).append(charge)
+        if _number(charge) > start and not KINDS[charge.last.kind].by_hand:
+            name = charge.made.body.get("flow_run") or charge.id
+            runs.setdefault(name, []).append(charge)
     lent: dict[str, list[str]] = {}
-    for own in parts.values():
+    for own in runs.values():
+        names = {charge.id for charge in own}
         for charge in own:
             around = drawn_from(charge.made.body)
-            if around and around not in {each.made.charge for each in own}:
-                lent.setdefault(around, []).append(str(charge.made.charge))
-    runs = [_run(own, lent, whole=_number(own[0]) > sure) for own in parts.values()]
-    return runs, older
+            if around not in names:
+                lent.setdefault(around, []).append(charge.id)
+    found = [
+        FlowRun(
+            charges=tuple(own),
+            lent=tuple(name for charge in own for name in lent.get(charge.id, ())),
+            begun=_number(own[0]) > sure,
+        )
+        for own in runs.values()
+    ]
+    return found, older
 
 
 def _number(charge: JournalCharge) -> int:
     return charge.made.number
 
 
-def _run(
-    own: list[JournalCharge], lent: Mapping[str, list[str]], *, whole: bool
-) -> FlowRun:
-    first = own[0].made
-    held = [each for each in own if each.made.body.get("covers") is not None]
-    preflights = tuple(str(each.made.charge) for each in held)
-    lost = any(each.last.kind == "forfeit" for each in own)
-    sealed = all(
-        each.last.kind == "seal" and each.last.body.get("outcome") != "failed"
-        for each in held
-    )
-    return FlowRun(
-        flow=first.body.get("flow"),
-        run=first.body.get("flow_run"),
-        at=first.at,
-        last=max(entry.at for each in own for entry in (each.made, each.last)),
-        steps=tuple(_step(e) for e in own if e not in held and e.last.kind != "void"),
-        whole=whole and sealed and not lost,
-        preflights=preflights,
-        lent=tuple(name for each in preflights for name in lent.get(each, ())),
-        deployment=first.body.get("deployment"),
-    )
-
-
-def _step(charge: JournalCharge) -> RunStep:
-    body, end = charge.made.body, charge.ended.body if charge.ended else {}
-    return RunStep(
-        reservation=str(charge.made.charge),
-        name=str(body.get("step") or "-"),
-        description=body.get("cost") or {},
-        reported=end.get("reported"),
-        key=str(body.get("release_key") or ""),
-        failed=end.get("outcome") == "failed",
-        datasets=tuple(body.get("datasets") or ()),
-        partitions=tuple(body.get("partitions") or ()),
-        ended=charge.ended is not None,
-    )
-
-
-def _refused(reading: Reading, runs: Iterable[FlowRun]) -> set[str]:
-    """Return those runs that met a refusal, on whatever dataset."""
-    names = {run.run for run in runs if run.run is not None}
-    state = reading.load(lambda _: [f"run/{name}" for name in names])
-    return {name for name in names if state.run(name).refusals}
+def _with_refusals(reading: Reading, runs: Iterable[FlowRun]) -> list[FlowRun]:
+    """Note which runs met a refusal."""
+    runs = [*runs]
+    state = reading.load(lambda _: [f"run/{run.run}" for run in runs if run.run])
+    return [
+        replace(run, refused=bool(run.run and state.run(run.run).refusals))
+        for run in runs
+    ]
 
 
 # The last run of a flow
 
 
-def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
+def last_costs(
+    ledger: Ledger, flow: str, *, but: str
+) -> list[tuple[tuple[str, ...], tuple[str, ...], Cost]]:
     """Return the steps of a flow's last completed run; none if there was no such run.
+
+    Each has its datasets, the parts that it read, and its worst case.
 
     A run is completed if it met no refusal, every charge was settled, and a step that
     failed was run again to its end. A release that it replayed cost nothing.
@@ -248,24 +219,30 @@ def last_costs(ledger: Ledger, flow: str, *, but: str) -> list[RunStep]:
     """
     runs: dict[str, list[FlowRun]] = {}
     with ledger.storage.read() as reading:
-        for term in reading.names("term/"):
-            for run in _runs(reading, term.removeprefix("term/"))[0]:
-                if run.flow == flow and run.run not in (None, but):
-                    runs.setdefault(str(run.run), []).append(run)
-        refused = _refused(reading, [each[0] for each in runs.values()])
-    ran = [parts for name, parts in runs.items() if name not in refused]
-    for parts in sorted(ran, key=lambda each: max(p.last for p in each), reverse=True):
-        steps = {step.reservation: step for part in parts for step in part.steps}
-        done = [step for step in steps.values() if step.ended and not step.failed]
-        failed = {step.name for step in steps.values() if step.failed}
+        terms = [key.removeprefix("term/") for key in reading.names("term/")]
+        read = (run for term in terms for run in _runs(reading, term)[0])
+        own = [r for r in read if r.flow == flow and r.run not in (None, but)]
+        for run in _with_refusals(reading, own):
+            runs.setdefault(str(run.run), []).append(run)
+    for parts in sorted(runs.values(), key=_newest, reverse=True):
+        steps = {step.id: step for part in parts for step in part.steps}.values()
+        done = [step for step in steps if step.done]
+        failed = {step.body["step"] for step in steps if not step.done}
         if (
             all(part.whole for part in parts)
-            and all(step.ended for step in steps.values())
-            and failed <= {step.name for step in done}
-            and done
+            and all(step.ended for step in steps)
+            and failed <= {step.body["step"] for step in done}
         ):
-            return done
+            facts = [(step.made.body, step.cost) for step in done]
+            return [
+                (tuple(body["datasets"]), tuple(body["partitions"]), cost)
+                for body, cost in facts
+            ]
     return []
+
+
+def _newest(parts: Iterable[FlowRun]) -> int:
+    return max(charge.last.number for part in parts for charge in part.charges)
 
 
 # What one run did
@@ -276,12 +253,15 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
 
     Those of its population are among them.
     """
-    names = [*(step.reservation for step in run.steps), *run.preflights]
+    own = [*run.steps, *run.reservations]
+    names = {charge.id for charge in own}
     with ledger.storage.read() as reading:
         state = read_charges(reading, [*names, *run.lent])
-    # What other runs drew of its preflights is theirs when it ends.
-    entries = [state.made[name] for name in (*names, *run.lent)]
-    entries += [state.ends[name] for name in names if name in state.ends]
+        wholes = newest_wholes(reading, dataset)
+    # What other runs drew of its reservations is theirs when it ends.
+    entries = [charge.made for charge in own]
+    entries += [charge.ended for charge in own if charge.ended]
+    entries += [state.made[name] for name in run.lent]
     totals: dict[str, Tally] = {}
     peaks: dict[str, list[Tally]] = {}
     held: dict[tuple[str, str], Tally] = {}
@@ -311,9 +291,8 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
         for account, added in each.added.items():
             add(account, Tally(added), Tally(added).times(0))
     with ledger.storage.read() as reading:
-        wholes = newest_wholes(reading, dataset)
-        own = [name for name in totals if any(is_within(name, each) for each in wholes)]
-        gates = gates_by_name(reading, own)
+        within = (n for n in totals if any(is_within(n, each) for each in wholes))
+        gates = gates_by_name(reading, within)
     return {
         name: RunCharge(gate=gate, spent=totals[name], peaks=tuple(peaks[name]))
         for name, gate in gates.items()

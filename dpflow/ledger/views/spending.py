@@ -1,27 +1,35 @@
-"""Who spent a budget, and which charges did not go as most do."""
+"""Who spent a budget, how it was used up, and which charges were unusual."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import UnusualSteps
-from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.records import Usage
+from dpflow.ledger.storage.tables import ENDLESS, Reading
 from dpflow.ledger.views.accounts import governing, term_gates, waiting
-from dpflow.ledger.views.charges import charges, window
+from dpflow.ledger.views.charges import (
+    JournalCharge,
+    bodies,
+    charges,
+    newest_numbers,
+    window,
+)
 
 #: So many entries of a dataset's newest term tell of its newest steps.
 RECENT = 20_000
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 OWN_NOISE = ("own", "self-declared")
-_DREW, _FORFEITED = "drew its own noise", "was forfeited"
+#: Facts by which charges can be grouped.
+GROUPS = ("flow", "step", "week", "release", "who")
 _HAVE_BUDGETS = ("dataset", "partition", "population")
+_FORFEITED = "forfeited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +42,6 @@ class Spending:
         amount: Their sum in the theorem's own currency.
         used_fraction: The share of the threshold that the sum would use alone.
         last: When the newest was posted; a label.
-        weeks: The ISO weeks of the oldest and of the newest.
     """
 
     account: str
@@ -43,17 +50,6 @@ class Spending:
     amount: Mapping[str, str]
     used_fraction: float
     last: str
-    weeks: tuple[str, str]
-
-
-#: What charges can be told apart by: their facts, and their newest entry.
-GROUPS: Mapping[str, Callable[[Mapping[str, Any], Entry], str]] = {
-    "flow": lambda body, _: str(body.get("flow") or "-"),
-    "step": lambda body, _: str(body.get("step") or body.get("reason") or "-"),
-    "week": lambda _, entry: _week(entry.at),
-    "release": lambda body, _: str(body.get("release_key") or "-"),
-    "who": lambda body, entry: str(body.get("who") or entry.writer),
-}
 
 
 def spending(
@@ -65,25 +61,25 @@ def spending(
         ledger: The ledger to read.
         dataset: The dataset.
         by: Names of `GROUPS`.
-        term: Number of the term.
+        term: Number of the term; nothing was charged in term 0.
     """
-    groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str, str]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
+    whole = f"{dataset}#{term}"
     with ledger.storage.read() as reading:
-        whole = f"{dataset}#{term}"
         rules = {
             gate.id: gate.rule
             for gate in (term_gates(reading, whole) if term else {}).values()
             if gate.kind in _HAVE_BUDGETS and isinstance(gate.rule, Filter)
         }
         for charge in charges(reading, whole):
-            at, body = charge.last.at, charge.body
-            group = tuple(GROUPS[name](body, charge.last) for name in by)
+            facts = _facts(charge)
+            group = tuple(facts[name] for name in by)
             for account in rules.keys() & charge.amounts.keys():
-                zero = rules[account].zero(), 0, at, at
-                total, count, first, last = groups.get((account, group), zero)
+                none = rules[account].zero(), 0, ""
+                total, count, last = groups.get((account, group), none)
                 total = total + Tally(charge.amounts[account])
-                dates = min(first, at), max(last, at)
-                groups[account, group] = (total, count + 1, *dates)
+                last = max(last, charge.last.at)
+                groups[account, group] = total, count + 1, last
     found = [
         Spending(
             account=account,
@@ -92,16 +88,83 @@ def spending(
             amount=rules[account].named(total),
             used_fraction=rules[account].used_fraction(total),
             last=last,
-            weeks=(_week(first), _week(last)),
         )
-        for (account, group), (total, count, first, last) in groups.items()
+        for (account, group), (total, count, last) in groups.items()
     ]
     return sorted(found, key=lambda each: (-each.used_fraction, each.group))
 
 
-def _week(at: str) -> str:
-    year, week, _ = datetime.fromisoformat(at).isocalendar()
-    return f"{year}-W{week:02}"
+def _facts(charge: JournalCharge) -> dict[str, str]:
+    """Return the facts of a charge by the names of `GROUPS`."""
+    body, entry = charge.body, charge.last
+    year, week, _ = datetime.fromisoformat(entry.at).isocalendar()
+    facts = {
+        "flow": body.get("flow"),
+        "step": body.get("step") or body.get("reason"),
+        "week": f"{year}-W{week:02}",
+        "release": body.get("release_key"),
+        "who": body.get("who") or entry.writer,
+    }
+    return {name: str(fact or "-") for name, fact in facts.items()}
+
+
+# Use after each entry
+
+
+def usage(ledger: Ledger, dataset: str, *, most: int) -> dict[str, list[Usage]]:
+    """Return how the gates of a dataset's newest term were used up, by account.
+
+    Args:
+        ledger: The ledger to read.
+        dataset: A dataset or population.
+        most: Return about twice so many points of each, spread evenly; the newest is
+            among them, and so are as many refusals.
+
+    Returns:
+        The points of each account, oldest first; no account that refuses nothing or
+        has no entry.
+    """
+    with ledger.storage.read() as reading:
+        term = governing(reading, dataset)
+        gates = {} if term is None else term_gates(reading, term.whole)
+        refused: dict[str, list[int]] = {}
+        for entry in reading.naming([f"book/{dataset}"]):
+            if entry.kind == "open":
+                break
+            for name in entry.body["accounts"] if entry.kind == "refuse" else ():
+                refused.setdefault(name, []).append(entry.number)
+        points = {
+            name: _points(reading, gate, refused.get(name, [])[:most], most)
+            for name, gate in gates.items()
+            if gate.used_share(gate.rule.zero()) is not None
+        }
+    return {name: own for name, own in points.items() if own}
+
+
+def _points(reading: Reading, gate: Gate, refused: list[int], most: int) -> list[Usage]:
+    """Return the points of an account: every n-th, the newest, and its refusals."""
+    numbers = newest_numbers(reading, gate.id, ENDLESS)[::-1]
+    stride = max(1, -(-len(numbers) // (2 * most)))
+    drawn = {*numbers[stride - 1 :: stride], *numbers[-1:], *refused}
+    entries = [entry for _, entry in sorted(reading.entries(drawn).items())]
+    points, used = [], gate.rule.zero()
+    for entry, body in zip(entries, bodies(reading, entries), strict=True):
+        # A refusal is drawn on the line: it changes no use.
+        if gate.id in entry.postings:
+            _, settled, held = entry.postings[gate.id]
+            used = Tally(settled) + Tally(held)
+        points.append(
+            Usage(
+                seq=entry.number,
+                kind=entry.kind,
+                used_fraction=gate.used_share(used) or 0.0,
+                reservation=entry.charge,
+                release_key=body.get("release_key"),
+                at=entry.at,
+                covers=body.get("covers"),
+            )
+        )
+    return points
 
 
 # Unusual steps
@@ -112,82 +175,60 @@ class Unusual:
     """Charges of one step that went the same unusual way.
 
     Attributes:
-        what: "drew its own noise", "failed: TYPE" or "was forfeited".
+        what: "own noise", "failed: TYPE" or "forfeited".
         times: How many there are.
-        first: When the oldest was posted or, if it never was, reserved; a label.
-        last: When the newest was.
+        last: When the newest was posted or, if it never was, reserved; a label.
     """
 
     what: str
     step: str
     flow: str | None
     times: int
-    first: str
     last: str
 
 
-def unusual_steps(ledger: Ledger, dataset: str, *, most: int = RECENT) -> UnusualSteps:
-    """Count the steps of a newest term that drew their own noise, failed or got lost.
-
-    Args:
-        ledger: The ledger to read.
-        dataset: The dataset; nothing is counted if it has no term yet.
-        most: Read so many entries of its term, the newest.
-    """
-    with ledger.storage.read() as reading:
-        term = governing(reading, dataset)
-        if term is None:
-            return UnusualSteps()
-        start, older = window(reading, term.whole, most)
-        found = [what for what, *_ in _unusual(ledger, reading, term.whole, start)]
-    own_noise, forfeited = found.count(_DREW), found.count(_FORFEITED)
-    return UnusualSteps(
-        own_noise=own_noise,
-        failed=len(found) - own_noise - forfeited,
-        forfeited=forfeited,
-        older=older,
-    )
-
-
-def unusual(ledger: Ledger, dataset: str, term: int) -> list[Unusual]:
-    """Return the steps that did not go as most do, the newest first.
+def unusual_steps(
+    ledger: Ledger, dataset: str, term: int | None, *, most: int | None = RECENT
+) -> tuple[Unusual, ...]:
+    """Return the steps that drew their own noise, failed or were forfeited.
 
     Args:
         ledger: The ledger to read.
         dataset: A dataset or population.
-        term: Number of one of its terms.
+        term: Number of one of its terms; None if it has none.
+        most: Read so many entries of the term, the newest; None: all.
+
+    Returns:
+        The newest first.
     """
-    times: dict[tuple[str, str, str | None], tuple[int, str, str]] = {}
+    groups: dict[tuple[str, str, str | None], tuple[int, str]] = {}
+
+    def note(what: str, made: Entry, at: str) -> None:
+        group = what, str(made.body.get("step") or "-"), made.body.get("flow")
+        count, last = groups.get(group, (0, ""))
+        groups[group] = count + 1, max(last, at)
+
+    if term is None:
+        return ()
+    whole = f"{dataset}#{term}"
     with ledger.storage.read() as reading:
-        for what, made, at in _unusual(ledger, reading, f"{dataset}#{term}"):
-            group = what, str(made.body.get("step") or "-"), made.body.get("flow")
-            count, first, last = times.get(group, (0, at, at))
-            times[group] = count + 1, min(first, at), max(last, at)
-    found = [Unusual(*group, *seen) for group, seen in times.items()]
-    return sorted(found, key=lambda each: each.last, reverse=True)
-
-
-def _unusual(
-    ledger: Ledger, reading: Reading, whole: str, start: int = 0
-) -> Iterator[tuple[str, Entry, str]]:
-    """Yield how unusual charges of a term that ended after an entry, or never, went.
-
-    With each come the entry that began it, and when it ended.
-    """
-    for charge in charges(reading, whole, start):
-        if what := _way(charge.last):
-            yield what, charge.made, charge.last.at
-    for each, alive in waiting(ledger, reading):
-        if not alive and whole in each.held:
-            yield _FORFEITED, each.made, each.made.at
+        start = 0 if most is None else window(reading, whole, most)[0]
+        for charge in charges(reading, whole, start):
+            if what := _way(charge.last):
+                note(what, charge.made, charge.last.at)
+        for waits, alive in waiting(ledger, reading):
+            if not alive and whole in waits.held:
+                note(_FORFEITED, waits.made, waits.made.at)
+    found = [Unusual(*group, *seen) for group, seen in groups.items()]
+    return tuple(sorted(found, key=lambda each: each.last, reverse=True))
 
 
 def _way(entry: Entry) -> str:
-    """Return the unusual way in which a charge ended; "" if it was none."""
+    """Return the unusual way in which a charge ended; "" if it was usual."""
     if entry.kind == "forfeit":
         return _FORFEITED
     if entry.kind != "settle":
         return ""
     if entry.body.get("outcome") == "failed":
         return f"failed: {entry.body.get('error_type') or 'error'}"
-    return _DREW if entry.body.get("noise") in OWN_NOISE else ""
+    return "own noise" if entry.body.get("noise") in OWN_NOISE else ""

@@ -12,7 +12,6 @@ from dpflow.ledger.records import (
     OpenReservation,
 )
 from dpflow.ledger.rows import split
-from dpflow.notebook import plain
 from dpflow.rounding import number_from_text, short_down, short_up
 
 #: Significant digits, fewest first, of two numbers that must be told apart.
@@ -55,10 +54,11 @@ def spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:
 
 def held_step(item: OpenReservation) -> str:
     """Name an open step; a preflight with its run and what no step has drawn."""
-    if item.covers is None:
-        return item.step
-    rest = next(iter(item.undrawn.values()), None)
-    return f"{item.step}, run {item.covers}: {amounts_text(rest)} undrawn"
+    if not item.undrawn:
+        return str(item.body["step"])
+    rest = next(iter(item.undrawn.values()))
+    run = f"run {item.body['covers']}: {amounts_text(rest)} undrawn"
+    return f"{item.body['step']}, {run}"
 
 
 def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
@@ -80,15 +80,12 @@ def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
 
 def people_lines(views: Sequence[AccountView]) -> list[str]:
     """Return a line where people have taken the budget, each for steps of their own."""
-    taken = any(
-        view.kind == "dataset"
-        and view.gate.rule.per_person
-        and view.left is not None
-        and not any(map(number_from_text, view.left.values()))
-        for view in views
-    )
-    told = "People have the budget: each pays for steps until their own part is used."
-    return [told] if taken else []
+    text = "People have the budget: each pays for steps until their own part is used."
+    for gate in (view.gate for view in views if view.kind == "dataset"):
+        left = gate.left() if gate.rule.per_person else None
+        if left is not None and not any(left.amounts):
+            return [text]
+    return []
 
 
 def parts_lines(parts: int) -> list[str]:
@@ -98,16 +95,10 @@ def parts_lines(parts: int) -> list[str]:
 
 def shown_components(view: AccountView) -> list[str]:
     """Return the components that say something: not a delta of 0 of 0."""
-    budget = view.budget or {}
-    names = [
-        name
-        for name in view.spent
-        if view.budget is None
-        or any(
-            amounts.get(name, "0") != "0"
-            for amounts in (budget, view.spent, view.reserved, view.forfeited)
-        )
-    ]
+    names = list(view.spent)
+    if view.budget is not None:
+        sums = (view.budget, view.spent, view.reserved, view.forfeited)
+        names = [n for n in names if any(each.get(n, "0") != "0" for each in sums)]
     return names or list(view.spent)[:1]
 
 
@@ -125,12 +116,11 @@ def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
     parts = [view for view in views if view.gate.partition]
     if len(views) <= most or not parts:
         return list(views)
-    room = max(most - (len(views) - len(parts)), 2)
-    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[: room // 2]
-    newest = sorted(parts, key=lambda view: view.gate.partition, reverse=True)
-    kept = {view.id for view in (*fullest, *newest[: room - room // 2])}
-    kept |= {view.id for view in views if not view.gate.partition}
-    return [view for view in views if view.id in kept]
+    half = max(most - (len(views) - len(parts)), 2) // 2
+    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[:half]
+    newest = sorted(parts, key=lambda view: view.gate.partition)[-half:]
+    shown = {view.id for view in (*fullest, *newest)}
+    return [view for view in views if not view.gate.partition or view.id in shown]
 
 
 def alert_text(account: str, threshold: str) -> str:
@@ -157,18 +147,15 @@ def account_title(view: AccountView) -> str:
 
 def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
     """Say which account of a dataset this is."""
-    if kind == "dataset":
-        return f"dataset {dataset}"
-    if kind == "others":
-        return f"dataset {dataset} beside reserved shares"
-    if kind == "population":
-        return dataset.replace("/", " ", 1)
-    if kind == "partition":
-        return f"partition {name}"
     inside = f" in {partition}" if partition else ""
-    if kind == "flow":
-        return f"share of {name}{inside}"
-    return f"{kind} of {name}{inside}"
+    titles = {
+        "dataset": f"dataset {dataset}",
+        "others": f"dataset {dataset} beside reserved shares",
+        "population": dataset.replace("/", " ", 1),
+        "partition": f"partition {name}",
+        "flow": f"share of {name}{inside}",
+    }
+    return titles.get(kind, f"{kind} of {name}{inside}")
 
 
 def reading_text(view: AccountView) -> str:
@@ -185,25 +172,3 @@ def reading_text(view: AccountView) -> str:
     reading = short_up(Fraction(view.reading)) if defined else "infinity"
     delta = short_up(number_from_text(view.delta))
     return f"epsilon {reading} at delta {delta}{halt}"
-
-
-def account_lines(views: list[AccountView]) -> list[str]:
-    """Return a Markdown table with a column for each account."""
-    rows: list[tuple[str, list[str]]] = [
-        ("theorem", [view.theorem for view in views]),
-        ("spent", [amounts_text(view.spent) for view in views]),
-        ("reserved", [amounts_text(view.reserved) for view in views]),
-        ("forfeited", [amounts_text(view.forfeited) for view in views]),
-        ("left", [amounts_text(view.left, up=False) for view in views]),
-        ("used", [percent_text(view.used_fraction) for view in views]),
-        ("reading", [reading_text(view) for view in views]),
-    ]
-    titles = " | ".join(in_markdown(account_title(view)) for view in views)
-    lines = [f"| | {titles} |", "| --- |" + " --- |" * len(views)]
-    return lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
-
-
-def in_markdown(text: str) -> str:
-    """Keep a name from being a link, a picture, a tag, a line or a cell of a table."""
-    line = plain(text).replace("\n", " ")
-    return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)

@@ -114,7 +114,7 @@ def _collect(
     held = [
         each
         for each in views.open_reservations(ledger)
-        if dataset in (None, *(split(name)[0] for name in each.accounts))
+        if dataset in (None, *(split(name)[0] for name in each.body["accounts"]))
     ]
     return replace(
         empty,

@@ -205,8 +205,9 @@ def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> 
     """With what to do; closing it posts the rest, and every view tells of it."""
     assert run_process("die", code=PREFLIGHT).returncode == -9
     (row,) = run_json("ledger", "reservations")["reservations"]
-    assert (row["alive"], row["step"]) == (False, "run reservation of weekly-report")
-    assert row["covers"].startswith("block/")
+    assert not row["alive"]
+    assert row["body"]["step"] == "run reservation of weekly-report"
+    assert row["body"]["covers"].startswith("block/")
     whole = row["undrawn"]["cdnow#1"]
     assert whole == {"mu_squared": "0.01"}
     text = " ".join(run_fine("ledger", "reservations").split())

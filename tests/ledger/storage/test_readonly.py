@@ -85,15 +85,15 @@ def test_few_points_of_a_long_journal(writer: Ledger) -> None:
     with pytest.raises(BudgetRefused):
         granted(writer, "5")
     granted(writer, "0.01")
-    whole = views.usage(writer, "a")["a#1"]
+    whole = views.usage(writer, "a", most=100)["a#1"]
     few = views.usage(writer, "a", most=5)["a#1"]
     assert len(whole) == 43
     assert len(few) <= 12
-    assert set(few) < set(whole)
+    moves = [point for point in few if point.kind != "refuse"]
+    assert set(moves) < set(whole)
     assert few[-1] == whole[-1]
     assert [point.kind for point in few].count("refuse") == 1
-    assert views.usage(writer, "a", most=1000)["a#1"] == whole
-    assert views.usage(writer, "b") == {}
+    assert views.usage(writer, "b", most=9) == {}
 
 
 def test_a_journal_of_several_pages_is_read_whole(
@@ -103,11 +103,11 @@ def test_a_journal_of_several_pages_is_read_whole(
     for _ in range(6):
         granted(writer, "0.01")
     whole, spent = (
-        views.usage(writer, "a")["a#1"],
+        views.usage(writer, "a", most=100)["a#1"],
         spending(writer, "a", ("step",), term=1),
     )
     assert [point.seq for point in whole] == list(range(2, 9))
     for page in (1, 2, 7, 8):
         monkeypatch.setattr("dpflow.ledger.storage.tables._PAGE", page)
-        assert views.usage(writer, "a")["a#1"] == whole
+        assert views.usage(writer, "a", most=100)["a#1"] == whole
         assert spending(writer, "a", ("step",), term=1) == spent

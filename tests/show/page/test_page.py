@@ -153,12 +153,10 @@ def test_hostile_names_are_text(shop):
     )
     held = OpenReservation(
         reservation="r",
-        step=EVIL,
-        accounts=(EVIL,),
-        cost={"mechanism": EVIL},
-        body={"flow": EVIL},
+        body={"step": EVIL, "flow": EVIL, "cost": {"mechanism": EVIL}},
         alive=False,
         at=EVIL,
+        undrawn={},
     )
     kept = replace(made.releases[0], key=EVIL, step=EVIL, dataset=EVIL)
     verification = Verification(bad=[Finding(problem=EVIL)], witness=EVIL)

@@ -143,7 +143,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     held_run(ledger, ["0.1"] * 3)
     ledger.settle(drawn(ledger).reservation)
     assert told() == {"preflight": "0.2", "count": "0.1"}
-    used = [point.used_fraction for point in usage(ledger, "a")["a#1"]]
+    used = [point.used_fraction for point in usage(ledger, "a", most=99)["a#1"]]
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
     assert told() == {"count": "0.1"}
@@ -158,7 +158,7 @@ def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
         granted(ledger, "0.05", flow="weekly", flow_run="two"), outcome="failed"
     )
     granted(ledger, "0.05", flow="weekly", flow_run="three")
-    found = [each.cost for each in last_costs(ledger, "weekly", but="four")]
+    found = [cost for *_, cost in last_costs(ledger, "weekly", but="four")]
     assert found == [PureDP(epsilon="0.1"), PureDP(epsilon="0.2")]
     assert last_costs(ledger, "weekly", but="one") == []
     assert last_costs(ledger, "daily", but="four") == []
