@@ -31,8 +31,7 @@ _PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, F
 _PLAIN += (date, datetime, time, timedelta, UUID, PurePath)
 _ENUMS = (Enum, IntEnum, StrEnum, Flag, IntFlag)
 #: What the codec writes of scalars that tell their values themselves.
-_SCALARS = {"numpy.generic", "numpy.str_", "numpy.bytes_"}
-_SCALARS |= {"pandas.Timestamp", "pandas.NaTType", "pandas.NAType"}
+_SCALARS = {"numpy.generic", "pandas.Timestamp", "pandas.NaTType", "pandas.NAType"}
 #: What a list that is read as it stands may be made of.
 _LEAVES = {str, bool, int, float, type(None), bytes}
 _FLOATS = ("float16", "float32", "float64")

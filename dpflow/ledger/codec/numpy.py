@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpflow.ledger.codec.kinds import check_size, register, unstorable
+from dpflow.ledger.codec.kinds import KINDS, check_size, register, unstorable
 
 Array = np.ndarray[Any, Any]
 
@@ -54,10 +54,10 @@ def _make_scalar(*parts: Any) -> Any:
     return _make_array(*parts)[()]
 
 
-# Texts inherit from Python's own, too.
-_SCALARS = (np.generic, np.str_, np.bytes_)
 _KINDS: dict[type, Any] = {
     np.ndarray: (_array_parts, _make_array),
-    **dict.fromkeys(_SCALARS, (_scalar_parts, _make_scalar)),
+    np.generic: (_scalar_parts, _make_scalar),
 }
-register("numpy.", _KINDS, inherited=_SCALARS)
+register("numpy.", _KINDS, inherited=(np.generic,))
+# Texts inherit from Python's own, too.
+KINDS.update(dict.fromkeys((np.str_, np.bytes_), KINDS[np.generic]))

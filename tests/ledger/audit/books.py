@@ -14,14 +14,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.entry import canonical, entry_hash, first_hash
-from tests.ledger.support import (
-    Place,
-    edit,
-    granted,
-    make_policy,
-    read,
-    request,
-)
+from tests.ledger.support import Place, edit, granted, make_policy, read, request
 from tests.signing import key_of
 
 KEY = key_of("k")

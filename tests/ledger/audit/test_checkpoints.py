@@ -11,14 +11,7 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.audit.books import (
-    KEY,
-    cheaper,
-    fill,
-    points,
-    rewrite,
-    signed_thrice,
-)
+from tests.ledger.audit.books import KEY, cheaper, fill, points, rewrite, signed_thrice
 from tests.ledger.support import Place, edit, granted, make_ledger, read, url
 from tests.ledger.witness.accidents import copy_database
 from tests.signing import key_of

@@ -13,13 +13,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.ledger.forging import settle_for
-from tests.ledger.support import (
-    Place,
-    granted,
-    make_ledger,
-    make_policy,
-    url,
-)
+from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 
 PLAIN = PureDP(epsilon="0.01")
 STOPPING = EarlyStopping(PLAIN, stops=(5, 20))

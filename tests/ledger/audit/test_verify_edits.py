@@ -15,14 +15,7 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import digest
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import KEY, postings, rewrite
-from tests.ledger.support import (
-    Place,
-    granted,
-    make_ledger,
-    make_policy,
-    read,
-    request,
-)
+from tests.ledger.support import Place, granted, make_ledger, make_policy, read, request
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
