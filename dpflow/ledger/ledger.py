@@ -28,7 +28,7 @@ from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.digests import Digests
-from dpflow.ledger.entry import Entry, JournalError
+from dpflow.ledger.entry import JournalError
 from dpflow.ledger.following import TooFar, Trail
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
@@ -133,12 +133,11 @@ class Ledger:
                 if "waited" in error.details or not resent:
                     raise
             return self._decided([replace(command, again=True) for command in commands])
-        except Exception:
-            raise
         except BaseException as stopped:
             # An interrupt may have kept a transaction from its end: it ends when
             # nothing refers to it, and a kept interrupt would refer to it.
-            clear_frames(stopped.__traceback__)
+            if not isinstance(stopped, Exception):
+                clear_frames(stopped.__traceback__)
             raise
 
     def _decided(self, commands: Sequence[Command]) -> list[Decision]:
@@ -228,7 +227,7 @@ class Ledger:
     def _witnessed(self, decisions: Sequence[Decision]) -> list[Any]:
         """Return the answers once the witness has the entries, and not before."""
         try:
-            self.watch.tell([entry for each in decisions for entry in _news(each)])
+            self.watch.tell(e for d in decisions for e in (*d.earlier, *d.entries))
         except LedgerError as error:
             return [self._unwitnessed(each, error) for each in decisions]
         return [each.answer for each in decisions]
@@ -242,7 +241,7 @@ class Ledger:
         if isinstance(decision.answer, Granted):
             with suppress(DpflowError):
                 self.void(decision.answer.reservation, reason="not witnessed")
-        elif not any(map(is_told, _news(decision))):
+        elif not any(map(is_told, decision.entries)):
             return decision.answer
         # One for each: a traceback belongs to the thread that raises it.
         return type(error)(error.message, **error.details)
@@ -361,11 +360,6 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.storage.close()
-
-
-def _news(decision: Decision) -> Iterable[Entry]:
-    """Return the entries that the witness may not have yet."""
-    return (*decision.earlier, *decision.entries)
 
 
 def _raised(answer: Any) -> Any:

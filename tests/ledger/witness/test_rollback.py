@@ -133,26 +133,16 @@ def test_an_open_process_goes_on_after_a_repair(tmp_path, kept):
     audit(host.path)
 
 
-@pytest.mark.parametrize(
-    "event", [event for event in HARMLESS if event not in OF_FILES]
-)
-def test_nothing_else_is_taken_for_an_accident_in_a_database(tmp_path, event, database):
-    """The same with a witness on PostgreSQL."""
-    for seed in range(FEW):
-        host = after(event, tmp_path / str(seed), seed, w=True, kept=database)
-        assert isinstance(next_step(host), Granted), seed
-        host.work()
-        audit(host.path)
-
-
 @pytest.mark.parametrize("event", HARMLESS)
-def test_nothing_else_is_taken_for_an_accident(tmp_path, event):
-    """The next steps run, and what they charge is witnessed again."""
-    for seed in range(FEW):
-        host = after(event, tmp_path / str(seed), seed, w=True)
-        assert isinstance(next_step(host), Granted), seed
-        host.work()
-        audit(host.path)
+def test_nothing_else_is_taken_for_an_accident(tmp_path, event, database):
+    """The next steps run, and their charges are witnessed again, at either place."""
+    for kept in (None,) if event in OF_FILES else (None, database):
+        for seed in range(FEW):
+            folder = tmp_path / f"{seed}-{kept is None}"
+            host = after(event, folder, seed, w=True, kept=kept)
+            assert isinstance(next_step(host), Granted), seed
+            host.work()
+            audit(host.path)
 
 
 # A witness that is missing or damaged

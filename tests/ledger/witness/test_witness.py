@@ -67,9 +67,6 @@ def witness(tmp_path: Path) -> Witness:
 # The file
 
 
-NAMES = st.text(min_size=1, max_size=30)
-
-
 @given(st.integers(0, 200), st.integers(1, 255))
 def test_any_damage_to_a_line_is_noticed(at, flip):
     """The checksum is over the whole line."""

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    ConfigurationError,
-)
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
