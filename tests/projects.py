@@ -113,13 +113,13 @@ def bring_ledger_back(folder: Path) -> None:
 def locked_ledger(folder: Path) -> Iterator[None]:
     """Hold the ledger's lock, as another process might for too long."""
     storage: Any = current_project().ledger.storage
-    patience, storage._lock_seconds = storage._lock_seconds, 0.1
+    patience, storage.lock_seconds = storage.lock_seconds, 0.1
     with Path(f"{ledger_file(folder)}.lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            storage._lock_seconds = patience
+            storage.lock_seconds = patience
 
 
 def _database_files(folder: Path, name: str) -> list[Path]:

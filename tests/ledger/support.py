@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -40,6 +40,7 @@ UNIT = math.lcm(10**36, *range(1, 101))
 
 #: Where a ledger is: a SQLite file, or the URL of a PostgreSQL database.
 Place = Path | str
+StorageType = TypeVar("StorageType", bound=Storage)
 
 
 def make_policy(dataset: str = "a", **fields: str) -> Policy:
@@ -356,7 +357,14 @@ def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
 
 def impatient(path: Path) -> Ledger:
     """Open a ledger that does not wait long for others."""
-    return ledger_on(SqliteStorage(path, lock_seconds=0.4))
+    return ledger_on(waiting(SqliteStorage(path), 0.4))
+
+
+def waiting(storage: StorageType, seconds: float) -> StorageType:
+    """Return a storage that waits so long for other writers."""
+    for each in (storage, getattr(storage, "server", storage)):
+        each.lock_seconds = seconds
+    return storage
 
 
 def write_a_row(session: Transaction) -> None:

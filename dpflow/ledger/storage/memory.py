@@ -16,7 +16,7 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.ledger.damage import damaged
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
+from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import TurnQueue
 
@@ -36,7 +36,7 @@ class Memory(Storage):
     """
 
     def __init__(self, name: str, *, read_only: bool = False) -> None:
-        super().__init__(f"{MEMORY}{name}", LOCK_SECONDS, read_only=read_only)
+        super().__init__(f"{MEMORY}{name}", read_only=read_only)
         self.name = name
 
     @classmethod

@@ -22,7 +22,7 @@ from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import VERSION, Identity, unusable
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.postgres_owners import SessionOwners
-from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
+from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Questions, Transaction
 
 #: More keys than these are forgotten.
@@ -38,22 +38,15 @@ class PostgresStorage(Storage):
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        lock_seconds: How long to wait for other writers.
         read_only: Refuse every write, whatever the role may do.
 
     Raises:
         ConfigurationError: If the URL cannot be read.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lock_seconds: float = LOCK_SECONDS,
-        read_only: bool = False,
-    ) -> None:
-        self.server = Server(url, lock_seconds=lock_seconds)
-        super().__init__(self.server.place, lock_seconds, read_only=read_only)
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self.server = Server(url)
+        super().__init__(self.server.place, read_only=read_only)
         self._url = url
         #: What this process saw and wrote, which says what to load in the first trip.
         self.newest = State(whole=True)
@@ -94,7 +87,7 @@ class PostgresStorage(Storage):
 
     def owners(self) -> SessionOwners:
         """Return an owner of charges, which is seen by its lock in the database."""
-        return SessionOwners(Server(self._url, lock_seconds=self._lock_seconds))
+        return SessionOwners(Server(self._url))
 
     def close(self) -> None:
         """Close the connection; a later call opens it again.

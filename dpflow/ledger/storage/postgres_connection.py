@@ -108,7 +108,6 @@ class Server:
 
     Args:
         url: `postgresql://user:password@host:port/database?options`.
-        lock_seconds: How long the server lets a transaction wait for a lock.
 
     Attributes:
         place: The URL without any secret, for messages.
@@ -121,8 +120,10 @@ class Server:
 
     #: What the server keeps, for messages.
     keeps = "ledger"
+    #: How long the server lets a transaction wait for a lock.
+    lock_seconds = 30.0
 
-    def __init__(self, url: str, *, lock_seconds: float) -> None:
+    def __init__(self, url: str) -> None:
         options: dict[str, Any] = {}
         with suppress(psycopg.Error):
             # A password could be taken for something else in any other URL.
@@ -136,7 +137,6 @@ class Server:
             )
             raise ConfigurationError(msg)
         self._options = {**_DEFAULTS, **options, **_FIXED}
-        self.lock_seconds = lock_seconds
         self.place = _shown(options)
         self.login: str | None = None
         self._connection: Connection | None = None

@@ -12,8 +12,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -33,7 +34,7 @@ from dpflow.ledger.storage.sqlite_files import (
     translated,
 )
 from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
-from dpflow.ledger.storage.storage import LOCK_SECONDS, Storage
+from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
 
@@ -53,20 +54,13 @@ class SqliteStorage(Storage):
 
     Args:
         path: The file. It must exist; `create` makes one.
-        lock_seconds: How long to wait for other writers.
         read_only: Refuse every write, whatever this process may do.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        lock_seconds: float = LOCK_SECONDS,
-        read_only: bool = False,
-    ) -> None:
+    def __init__(self, path: Path | str, *, read_only: bool = False) -> None:
         # The working directory may change while the ledger is in use.
         self.path = Path(path).absolute()
-        super().__init__(str(path), lock_seconds, read_only=read_only)
+        super().__init__(str(path), read_only=read_only)
         self._wal_path = real_path(self.path, "-wal")
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
@@ -135,7 +129,7 @@ class SqliteStorage(Storage):
             LedgerUnavailable: If another thread was in a transaction for too long.
         """
         with self._alone():
-            self._close_connection(self._lock_seconds)
+            self._close_connection(self.lock_seconds)
             self._file_lock.close()
         self._file = None
 
@@ -145,7 +139,7 @@ class SqliteStorage(Storage):
     @contextmanager
     def _writing(self) -> Iterator[SqliteTables]:
         """Run a block in one transaction that writes."""
-        until = time.monotonic() + self._lock_seconds
+        until = time.monotonic() + self.lock_seconds
         with self._alone() as turn, self._translating():
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
@@ -159,7 +153,7 @@ class SqliteStorage(Storage):
     @contextmanager
     def _unlocked(self) -> Iterator[sqlite3.Connection]:
         """Give the connection without the writers' lock."""
-        until = time.monotonic() + self._lock_seconds
+        until = time.monotonic() + self.lock_seconds
         with self._alone():
             look_at(self.path, self._file)
             connection = self._connection
@@ -206,7 +200,7 @@ class SqliteStorage(Storage):
         look_at(self.path, self._file)
         if self._file_lock.take(until) is None:
             advice = f" (`fuser {self._file_lock.path}` names it)"
-            raise busy(self.place, "process", self._lock_seconds, advice)
+            raise busy(self.place, "process", self.lock_seconds, advice)
         self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
@@ -338,13 +332,13 @@ _storages: WeakSet[SqliteStorage] = WeakSet()
 _unusable: dict[FileId, str] = {}
 
 
-def _tell(method: Callable[[SqliteStorage], None]) -> None:
+def _call(method: str) -> None:
     for storage in list(_storages):
-        method(storage)
+        getattr(storage, method)()
 
 
 os.register_at_fork(
-    before=lambda: _tell(SqliteStorage._before_fork),  # noqa: SLF001
-    after_in_parent=lambda: _tell(SqliteStorage._after_fork_in_parent),  # noqa: SLF001
-    after_in_child=lambda: _tell(SqliteStorage._after_fork_in_child),  # noqa: SLF001
+    before=partial(_call, "_before_fork"),
+    after_in_parent=partial(_call, "_after_fork_in_parent"),
+    after_in_child=partial(_call, "_after_fork_in_child"),
 )

@@ -13,22 +13,20 @@ from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
 from dpflow.locks import Turn, TurnQueue
 
-#: How long to wait for other writers.
-LOCK_SECONDS = 30.0
-
 
 class Storage(ABC):
     """A place where a ledger is kept, used by one thread of a process at a time.
 
     Args:
         place: The ledger, for messages; without any secret.
-        lock_seconds: How long to wait for other writers.
         read_only: Refuse every write, whatever this process may do.
     """
 
-    def __init__(self, place: str, lock_seconds: float, *, read_only: bool) -> None:
+    #: How long to wait for other writers.
+    lock_seconds = 30.0
+
+    def __init__(self, place: str, *, read_only: bool) -> None:
         self.place = place
-        self._lock_seconds = lock_seconds
         self._read_only = read_only
         self.opened: Identity | None = None
         self._pid = os.getpid()
@@ -97,9 +95,9 @@ class Storage(ABC):
         line, turn = self._line, Turn()
         try:
             try:
-                if not line.take(turn, self._lock_seconds):
+                if not line.take(turn, self.lock_seconds):
                     holder = f"thread of this process, {line.first_name()},"
-                    raise busy(self.place, holder, self._lock_seconds)
+                    raise busy(self.place, holder, self.lock_seconds)
                 yield turn
             finally:
                 self._leave(line, turn)

@@ -19,7 +19,6 @@ from dpflow.ledger.storage.sql import named_statements
 from dpflow.ledger.witness.base import Stored, Witness
 from dpflow.ledger.witness.lines import KEPT, Line, compacted
 
-_LOCK_SECONDS = 20.0
 _READ_COMMITTED = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -32,6 +31,7 @@ class _End(NamedTuple):
 
 class _WitnessServer(Server):
     keeps = "witness"
+    lock_seconds = 20.0
 
     def translated(self, error: psycopg.Error) -> DpflowError:
         """Return the error of the server's message alone."""
@@ -51,12 +51,12 @@ class PostgresWitness(Witness):
     """
 
     def __init__(self, url: str, ledger_url: str | None, ledger: str) -> None:
-        self._server = _WitnessServer(url, lock_seconds=_LOCK_SECONDS)
+        self._server = _WitnessServer(url)
         super().__init__(self._server.place, ledger)
         #: The ledger's server, until it was compared with the witness's.
         self._ledger: Server | None = None
         if ledger_url is not None:
-            self._ledger = Server(ledger_url, lock_seconds=_LOCK_SECONDS)
+            self._ledger = Server(ledger_url)
         #: From which number on compaction is due.
         self._due = 0
 

@@ -83,7 +83,7 @@ def deadline() -> Iterator[None]:
 
 def patient() -> None:
     """Let this process wait for the ledger's lock not too long."""
-    current_project().ledger.storage._lock_seconds = PATIENCE  # type: ignore[attr-defined]
+    current_project().ledger.storage.lock_seconds = PATIENCE
 
 
 class Interrupt:

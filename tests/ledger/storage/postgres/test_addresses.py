@@ -70,7 +70,7 @@ def test_a_driver_s_message_is_never_shown(password: str) -> None:
     """A mask would show where a short password stands in a sentence that all know."""
     url = f"postgresql://app:{password}@db/x"
     failed = f'connection failed: {url} at "127.0.0.1": Connection refused'
-    error = Server(url, lock_seconds=1).translated(psycopg.OperationalError(failed))
+    error = Server(url).translated(psycopg.OperationalError(failed))
     assert str(error) == (
         "the ledger postgresql://app@db/x cannot be used: no server accepts "
         "connections at this address. The step did not run and nothing was charged "

@@ -104,7 +104,7 @@ def await_end(owners: SessionOwners, name: str) -> None:
 
 def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
     """One name per object, alive for others while its session stands."""
-    first, second = (SessionOwners(Server(postgres_url, lock_seconds=9)) for _ in "ab")
+    first, second = (SessionOwners(Server(postgres_url)) for _ in "ab")
     assert first.mine() == first.mine() != second.mine()
     name = first.mine()
     assert read(postgres_url, LOCKS) == [(2,)]
@@ -127,7 +127,7 @@ def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
 
 def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
     """Neither for itself, nor when it asks for others."""
-    mine = SessionOwners(Server(postgres_url, lock_seconds=9))
+    mine = SessionOwners(Server(postgres_url))
     name = mine.mine()
 
     def ask(say: Callable[[str], None]) -> None:

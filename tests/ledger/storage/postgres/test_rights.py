@@ -20,7 +20,15 @@ from dpflow.ledger.opening import open_ledger, roles_script
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from tests.ledger.forging import settle_for
-from tests.ledger.support import audit, edit, granted, ledger_on, make_policy, read
+from tests.ledger.support import (
+    audit,
+    edit,
+    granted,
+    ledger_on,
+    make_policy,
+    read,
+    waiting,
+)
 from tests.postgres import server
 
 DENIED = psycopg.errors.InsufficientPrivilege
@@ -253,7 +261,7 @@ def test_a_reader_reads(roles: dict[str, str]) -> None:
 
 def test_a_reader_stops_no_step(roles: dict[str, str]) -> None:
     """Whatever it locks; a worker that has the turn is the control."""
-    storage = PostgresStorage(roles["worker"], lock_seconds=0.2)
+    storage = waiting(PostgresStorage(roles["worker"]), 0.2)
     worker = ledger_on(storage)
     locks = (
         "LOCK TABLE dpflow.entry, dpflow.tag IN ACCESS SHARE MODE; "
@@ -293,7 +301,7 @@ def test_a_reader_holds_no_dead_workers_name(roles: dict[str, str]) -> None:
 
 def test_a_reader_that_takes_a_workers_name_is_told_of(roles: dict[str, str]) -> None:
     """The message speaks of the name, and of no dataset."""
-    server = PostgresStorage(roles["worker"], lock_seconds=0.2).server
+    server = waiting(PostgresStorage(roles["worker"]), 0.2).server
     owners = SessionOwners(server)
     key = int.from_bytes(bytes.fromhex(owners.mine())[:8], signed=True)
     owners._server.drop()

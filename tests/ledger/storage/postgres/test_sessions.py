@@ -24,6 +24,7 @@ from tests.ledger.support import (
     read,
     refusal,
     sums,
+    waiting,
 )
 
 # Locks and deadlines
@@ -31,7 +32,7 @@ from tests.ledger.support import (
 
 def test_threads_of_a_forked_child_stand_in_one_line() -> None:
     """Also if both find, at the same time, that their process is a new one."""
-    storage = PostgresStorage("postgresql://db/x", lock_seconds=0.05)
+    storage = waiting(PostgresStorage("postgresql://db/x"), 0.05)
     answers: list[str] = []
 
     def enter() -> None:
@@ -52,24 +53,24 @@ def test_a_held_ledger_is_waited_for_and_no_longer(
     ledger: Ledger, postgres_url: str
 ) -> None:
     """The wait ends with a refusal, of another process or thread, and nothing runs."""
-    waiting = ledger_on(PostgresStorage(postgres_url, lock_seconds=0.3))
+    patient = ledger_on(waiting(PostgresStorage(postgres_url), 0.3))
     with ledger.storage.write() as transaction:
         transaction.books()
         since = time.monotonic()
         with pytest.raises(LedgerUnavailable, match="another process holds the lock"):
-            granted(waiting, "0.1")
+            granted(patient, "0.1")
         assert 0.3 <= time.monotonic() - since < 10
     answers: list[str] = []
-    with waiting.storage.read():
+    with patient.storage.read():
         thread = threading.Thread(
-            target=lambda: answers.append(refusal(lambda: granted(waiting, "0.1")))
+            target=lambda: answers.append(refusal(lambda: granted(patient, "0.1")))
         )
         thread.start()
         thread.join()
     assert answers == ["LedgerUnavailable"]
-    granted(waiting, "0.1")
+    granted(patient, "0.1")
     assert sums(postgres_url) == (0, Fraction(1, 10))
-    waiting.close()
+    patient.close()
 
 
 def test_a_holder_that_stopped_is_ended_by_the_server(

@@ -36,6 +36,7 @@ from tests.ledger.support import (
     reserve_all,
     sums,
     url,
+    waiting,
 )
 from tests.signing import key_of
 
@@ -48,7 +49,7 @@ TENTH = Fraction(1, 10)
 
 def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:
     """By the name that the program gave it."""
-    database = SqliteStorage(path, lock_seconds=SHORT)
+    database = waiting(SqliteStorage(path), SHORT)
     ledger = ledger_on(database)
     inside, leave = threading.Event(), threading.Event()
 
