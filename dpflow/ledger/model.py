@@ -1,8 +1,7 @@
-"""What is asked of the ledger, and what comes of it.
+"""Commands to the ledger and their decisions.
 
-Deciding does no input or output. A command has everything that its decision needs, the
-state has every key that it may meet, and the decision is an answer with the entries
-that say all of what it changes.
+Deciding does no input or output. A command holds its parameters, the state holds every
+key that the decision reads, and the decision is an answer with its entries.
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ from dpflow.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(ABC):
-    """What is asked of the ledger, and how that is decided.
+    """Command to the ledger, with its decision.
 
     Attributes:
         at: The time, a label.
-        writer: Who writes.
-        facts: Who decides, with which code, for the journal.
-        applies: Whether a policy that nothing was charged under is applied by it.
-        again: Whether it was sent before, so that it may have come through already.
+        writer: User and host, or the login of the database.
+        facts: User and code version, for the journal.
+        applies: Whether a step with it opens a term under its policy.
+        again: Whether this is the second sending, so that the first may have succeeded.
         guarded: Whether it is decided only while the witness agrees with the ledger.
-        follows: Whether it is decided only on entries that were followed. The witness
-            is told of it then: who began there would follow nothing before.
+        follows: Whether all entries are followed before it is decided. A command whose
+            entries the witness notes has to: a process that begins to follow at its
+            line reads no earlier entry.
         resent: Whether it is sent again where its outcome is unknown.
     """
 
@@ -59,7 +59,7 @@ class Command(ABC):
     again: bool = False
 
     def keys(self, state: State) -> Iterable[str]:
-        """Return the keys to load, as far as those that were loaded tell.
+        """Return the keys to load, as far as the loaded keys determine them.
 
         Default: a trial of the decision, in which a key that is not loaded reads as
         absent. What the trial does not reach so is read in the next one.
@@ -75,12 +75,12 @@ class Command(ABC):
         return ()
 
     def charges_met(self, _: State) -> Iterable[str | None]:
-        """Return charges whose owners' end would change the decision."""
+        """Return charges whose decision depends on whether their owner runs."""
         return ()
 
     @abstractmethod
     def decide(self, state: State) -> Decision:
-        """Answer the command, without input or output.
+        """Return the decision, without input or output.
 
         Raises:
             DpflowError: If it cannot be decided; then it contributes nothing.
@@ -88,16 +88,16 @@ class Command(ABC):
 
 
 class Decision:
-    """An answer, and the entries that say all of what it changes.
+    """An answer and its entries.
 
     Attributes:
-        state: After the entries, for the next decision.
-        command: What is decided.
-        answer: The answer; an error is one, too.
-        entries: Written one after another, each on the state after the one before.
+        state: State after the entries, for the next decision.
+        command: The command.
+        answer: The answer, which may be an error.
+        entries: New entries, each on the state after the one before.
         kept: By release key, values to keep; None for those to drop.
-        earlier: The entry of a charge that was granted when it was asked for first:
-            whether the witness was told of it then is not known.
+        earlier: Entries of an earlier grant of the same command, which the witness may
+            lack.
     """
 
     def __init__(self, state: State, command: Command, answer: Any = None) -> None:
@@ -116,7 +116,7 @@ class Decision:
         *,
         charge: str | None = None,
     ) -> Entry:
-        """Write the next entry, which also says who sent the command."""
+        """Write the next entry, with the user and code of the command."""
         command, (number, previous) = self.command, self.state.head
         facts = {**command.facts, **body}
         draft = Entry(
@@ -131,11 +131,11 @@ class Decision:
         return entry
 
     def keep(self, key: str, value: str) -> None:
-        """Keep the value of a release that was settled, for all that come after."""
+        """Keep the value of a settled release for later steps."""
         self.state.values[key] = self.kept[key] = value
 
     def answered(self, answer: Any, earlier: Sequence[Entry] = ()) -> Decision:
-        """Answer the command with what was written."""
+        """Set the answer and return the decision."""
         self.answer, self.earlier = answer, earlier
         return self
 
@@ -192,7 +192,7 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
 
 @lru_cache(maxsize=512)
 def rule_of(text: str) -> Rule:
-    """Make a rule from the text that was pinned for it.
+    """Make a rule from its pinned text.
 
     A threshold is the pinned or the newly solved one, whichever is lower: a later
     solver cannot raise what a term was opened with.

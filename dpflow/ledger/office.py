@@ -1,4 +1,4 @@
-"""What an operator asks of a ledger after a look at it."""
+"""Operators' commands that read the ledger first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the ledger and what comes out of it."""
+"""Requests to the ledger, its answers, and records of its views."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A step that asks to run.
+    """Request of a step to run.
 
     Attributes:
         reservation: A fresh uuid of this execution of the body, made before sending.
-        owner: The process that asks (`dpflow.ledger.storage.owners`).
+        owner: The process of the step (`dpflow.ledger.storage.owners`).
         policies: One per dataset that the step reads; all admit it or none.
         populations: One per population that any of these datasets belongs to.
         cost: The step's worst case.
@@ -47,11 +47,11 @@ class Request:
         key_text: The release key for people.
         arguments: Keyed digest of each argument of a step that names its release key;
             None of one that it ignores.
-        fresh: Whether a new draw is wanted, at a new charge, where there is a release.
+        fresh: Whether to draw anew, at a new charge, although there is a release.
         on_change: "refuse" if a release that was made at another cost is an error.
         preflights: Runs whose preflight may hold the step's worst case, nearest first.
         covers: For a preflight, the run that it holds.
-        planned: For a preflight, its steps; their reservations' ids are not used.
+        planned: For a preflight, its steps; the ids of their reservations are unused.
         body: Further facts for the journal: task run, attempt, version. Never data.
 
     Raises:
@@ -106,11 +106,11 @@ class Request:
 
     @property
     def locked(self) -> list[str]:
-        """Everything that nobody else may change while the step is decided."""
+        """Names of its datasets and populations."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
     def told(self) -> dict[str, Any]:
-        """Return what every entry about it says."""
+        """Return its facts in each of its entries."""
         return {
             "step": self.step,
             "flow": self.flow,
@@ -127,7 +127,7 @@ class Request:
         return digest(canonical(steps)) if steps else None
 
     def made(self, body: Mapping[str, Any]) -> bool:
-        """Say whether an entry reserved for this request, or for the same again."""
+        """Say whether a reserve entry with this body is of the same request."""
         told = {**self.told(), "key": self.release_key, "planned": self.plan}
         alike = sorted(told.pop("datasets")) == sorted(body["datasets"])
         return alike and all(body.get(name) == said for name, said in told.items())
@@ -135,7 +135,7 @@ class Request:
 
 @by_identity
 def described(cost: Cost) -> Mapping[str, Any]:
-    """Return a cost's description; it is made once, and not to be changed."""
+    """Return a cost's description, made once; it must not be changed."""
     return cost.describe()
 
 
@@ -147,12 +147,12 @@ def cost_text(cost: Cost) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How a ledger decides, whatever is asked.
+    """How a ledger decides every command.
 
     Attributes:
-        applies_policies: Whether the first step applies its policy by itself. If not,
-            someone has to run `dpflow policy apply`.
-        facts: Who decides, with which code (`dpflow.ledger.provenance`).
+        applies_policies: Whether the first step applies its policy. If not, an operator
+            has to run `dpflow policy apply`.
+        facts: User and code version (`dpflow.ledger.provenance`).
     """
 
     applies_policies: bool = True
@@ -183,10 +183,10 @@ class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
     Attributes:
-        alerts: Thresholds that were reached with it; not told again if the same id is
-            sent again.
+        alerts: Thresholds that were reached with it; empty for an id that was sent
+            again.
         beyond: Whether the run has a preflight, and it did not cover the step.
-        opened: Terms of which it is the first charge; told once, too.
+        opened: Terms of which it is the first charge; empty for an id sent again, too.
     """
 
     reservation: str

@@ -1,4 +1,4 @@
-"""Keys of the ledger, and what each of them says: frozen data and pure functions.
+"""Keys of the ledger and the content of each: frozen data and pure functions.
 
 The row of a key is plain JSON; an entry that names the key has its row after the entry.
 `docs/derivations/ledger.md` lists all keys.
@@ -33,11 +33,11 @@ class Book(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A stretch of a book's life under one set of pinned fields.
+    """A period of a book under one set of pinned fields.
 
     Attributes:
         entry: Number of the entry that opened it, or tightened it last.
-        facts: What that entry says of it, whole.
+        facts: The term in the body of that entry.
     """
 
     book: str
@@ -57,7 +57,7 @@ class Account(NamedTuple):
     Attributes:
         entry: Number of the entry that named it last.
         overdrawn: Whether more was charged than its filter admits.
-        told: Thresholds of use that were told, with the entries that told them.
+        told: Alerts of the account: thresholds of use, each with its entry.
     """
 
     id: str
@@ -66,11 +66,6 @@ class Account(NamedTuple):
     held: Amounts
     overdrawn: bool = False
     told: Mapping[str, int] = NONE
-
-    @property
-    def book(self) -> str:
-        """The dataset or population that it belongs to."""
-        return self.id.partition("#")[0]
 
 
 class Charge(NamedTuple):

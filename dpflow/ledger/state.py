@@ -127,7 +127,7 @@ class State:
         return new and opening is not None and opening.kind == "open"
 
     def book(self, name: str) -> Book:
-        """Return a book; one that nobody opened has no terms."""
+        """Return a book; one that was never opened has no terms."""
         row = self.row(f"book/{name}")
         if row is None:
             return Book(name)
@@ -173,7 +173,7 @@ class State:
                     yield account
 
     def charge(self, name: str | None) -> Charge | None:
-        """Return a charge; None if nobody made it."""
+        """Return a charge; None if it was never made."""
         row = None if name is None else self.row(f"charge/{name}")
         if name is None or row is None:
             return None
@@ -203,9 +203,9 @@ class State:
         return None if run is None else self.charge(self.run(run).reservation)
 
     def granted(self, step: str, account: str) -> Amounts | None:
-        """Return the most that a step was ever granted on an account."""
-        found = self.row(granted_key(step, account))
-        return None if found is None else tuple(found)
+        """Return the largest amount that a step was granted on an account."""
+        row = self.row(granted_key(step, account))
+        return None if row is None else tuple(row)
 
     def claimed(self, source: str) -> Mapping[str, str]:
         """Return what each book said when it used a source."""

@@ -320,11 +320,12 @@ class Play:
         if not rows:
             return
         row = self.random.choice(rows)
+        book = row.id.partition("#")[0]
         loss: dict[str, Any] = {
             "amounts": {row.id: tuple(-(-amount // 3) for amount in row.settled)},
-            "books": {row.book: ["f"]},
+            "books": {book: ["f"]},
             "lost": ((50, self.random.choice("fe") * 64),),
-            "frozen": self.random.choice([{}, {}, {row.book: "a freeze was lost"}]),
+            "frozen": self.random.choice([{}, {}, {book: "a freeze was lost"}]),
             "head": state.head[0],
             "repairs": state.repairs + 1,
         }

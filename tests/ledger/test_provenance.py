@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import getpass
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import dpflow
-from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger import provenance as room
-from dpflow.ledger.decision.by_hand import Amend
 from dpflow.ledger.provenance import provenance, system_user
-from dpflow.ledger.records import Conditions
-from tests.ledger.support import Place, granted, make_ledger, read, url
+from tests.ledger.support import url
 
 
 @pytest.fixture(autouse=True)
@@ -63,32 +59,6 @@ def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> No
     provenance.cache_clear()
     (repository / "policy.yaml").write_text("dataset: b\n")
     assert provenance(repository)["code"] == {**clean, "dirty": True}
-
-
-def test_who_ends_a_charge_without_a_commit_tells_none(path: Place) -> None:
-    """Not that of whoever reserved, which did not run when the charge ended."""
-    code = {"commit": "c0ffee", "dirty": False}
-    facts = {"who": "worker", "dpflow": "9", "code": code}
-    make_ledger(path).close()
-    worker = open_ledger(url(path), conditions=Conditions(facts=facts))
-    closer = open_ledger(url(path), conditions=Conditions(facts={"who": "ann"}))
-    settled, void = granted(worker), granted(worker)
-    dead = granted(worker, owner="0" * 32)
-    more = Amend(charge=settled, cost=PureDP(epsilon="0.2"), reason="it cost more")
-    closer.settle(settled)
-    closer.ask(more)
-    closer.forfeit(dead, reason="the host is gone")
-    closer.owners = worker.owners
-    closer.void(void, reason="it never started")
-    sql = "SELECT body FROM entry WHERE kind = ?"
-    for kind in ("settle", "void", "forfeit", "adjust"):
-        ((text,),) = read(path, sql, kind)
-        told = json.loads(text)
-        assert told["who"] == "ann"
-        assert not told.keys() & {"code", "dpflow"}
-    assert json.loads(read(path, sql, "reserve")[0][0])["code"] == code
-    worker.close()
-    closer.close()
 
 
 def test_git_is_asked_once_per_process(

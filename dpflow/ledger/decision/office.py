@@ -1,4 +1,4 @@
-"""What operators decide by hand: it only ever raises usage, or closes a book."""
+"""Freezes, withdrawals, resumed schedules and signed checkpoints."""
 
 from __future__ import annotations
 

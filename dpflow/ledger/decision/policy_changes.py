@@ -197,7 +197,7 @@ def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
     for kind, name in [("others", ""), *shares] if reserved else []:
         gate = announced_gate(pins, kind, name)
         place = f"{kind}/{name}" if name else kind
-        row = state.account(f"{term.book}#{term.number}/{place}")
+        row = state.account(f"{term.whole}/{place}")
         if gate and row and not gate.admits(Tally(row.settled) + Tally(row.held)):
             whose = f"flow {name!r}" if name else "the flows without a reserved share"
             msg = f"{whose} used more in this term than the file leaves to them."
@@ -228,12 +228,12 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
             f"which never loosens a gate: {error}. Undo the edit, or open a new term."
         )
         raise LedgerCorrupt(msg) from error
-    after, whole = pen.state.newest(policy.dataset), f"{before.book}#{before.number}"
+    after = pen.state.newest(policy.dataset)
     assert after is not None
     return [
         row.id
         for row in was.accounts(before.book)
-        if is_within(row.id, whole)
+        if is_within(row.id, before.whole)
         and not is_admitted(after, row.id, tuple(map(add, row.settled, row.held)))
     ]
 

@@ -25,21 +25,18 @@ from dpflow.policy.pinned import declared_budget, difference_lines
 
 FIRST = "first decision"
 UNCHARGED = "nothing was charged before"
-#: Reasons of terms that nobody applied in so many words; the next file may replace
-#: such a term until something is charged.
+#: Reasons of terms that a step opened; the next file may replace such a term until it
+#: is charged.
 BY_ITSELF = (FIRST, UNCHARGED)
 
 
 def is_charged(state: State, term: Term) -> bool:
-    """Say whether a step may have read data under a term, at whatever cost.
-
-    One whose charge was given back counts as well.
-    """
-    return state.account(f"{term.book}#{term.number}") is not None
+    """Say whether a term was charged at any cost; a voided charge counts as well."""
+    return state.account(term.whole) is not None
 
 
 def agrees(term: Term, policy: Policy) -> bool:
-    """Say whether a file asks for what the ledger has pinned."""
+    """Say whether a file declares what the ledger has pinned."""
     if term.facts["declared"] == declared(policy):
         return True
     return canonical(term.facts["pinned"]) == canonical(pinned(policy))
@@ -175,21 +172,16 @@ def pin(
         "gates": {**term.get("gates", {}), **gates_text(pins)},
     }
     said = {"policy": facts["policy_hash"], "book": policy.dataset, "term": facts}
-    claims = {**source_claim(policy), **body.get("claims", {})}
+    claims = dict(body.get("claims", {}))
+    if policy.source is not None:
+        claims[policy.source] = policy.population or ""
     return pen.write(kind, {}, {**body, **said, "claims": claims})
 
 
-def source_claim(policy: Policy) -> dict[str, str]:
-    """Return the name that a term with this policy uses, for others of the ledger."""
-    source = policy.source
-    return {} if source is None else {source: policy.population or ""}
-
-
 def may_be_replaced(state: State, term: Term) -> bool:
-    """Say whether the next file may take an uncharged term's place by itself.
+    """Say whether a step with the next file may replace an uncharged term.
 
-    Not one that a person applied, and not while the dataset is frozen. Where a term was
-    charged, none after it was opened by itself.
+    It replaces neither a term that a person applied nor one of a frozen dataset.
     """
     by_itself = term.facts["reason"] in BY_ITSELF
     is_open = state.book(term.book).frozen is None

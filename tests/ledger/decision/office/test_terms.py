@@ -98,7 +98,7 @@ def test_what_someone_applied_is_not_replaced_by_a_step(ledger: Ledger) -> None:
 
 
 def test_each_decision_tells_who_with_which_code_and_policy(path: Place) -> None:
-    """In the hashed body; who amends a charge is told apart from whoever made it."""
+    """In the hashed body; the user who ends or amends a charge did not make it."""
     make_ledger(path).close()
     dirty = {"commit": "c0ffee", "dirty": True}
     bob = {"who": "bob", "code": dirty, "dpflow": "9"}
@@ -107,26 +107,27 @@ def test_each_decision_tells_who_with_which_code_and_policy(path: Place) -> None
     worker.settle(reservation)
     with pytest.raises(Exception, match="refused"):
         granted(worker, "5")
-    ann = {"who": "ann", "code": {**dirty, "dirty": False}, "dpflow": "9"}
+    dead, ann = granted(worker, owner="0" * 32), {"who": "ann"}
     officer = open_ledger(url(path), conditions=Conditions(facts=ann))
     more, spent = PureDP(epsilon="0.2"), PureDP(epsilon="0.1")
     officer.ask(Amend(charge=reservation, cost=more, reason="it cost more"))
     officer.ask(Prior(policy=BASIC, cost=spent, reason="2024", evidence="0" * 64))
     officer.ask(Freeze(book="a", reason="wrong sigma"))
     officer.ask(Freeze(book="a", reason="it was right", unfreeze=True))
+    officer.forfeit(dead, reason="the host is gone")
     words = {"repairs": 1, "head": len(entries(officer))}
     lost = {"amounts": {"a#1": (1, 0)}, "books": {"a": []}, "lost": ((99, "f" * 64),)}
     officer.ask(Repair(reason="restored", **lost, **words))
     (term,) = terms_of(officer)
     hashed = term["policy_hash"]
     by_bob = dict.fromkeys(("open", "reserve", "settle", "refuse"), bob)
-    by_ann = dict.fromkeys(("adjust", "freeze", "unfreeze", "repair"), ann)
-    for kind, facts in {**by_bob, **by_ann}.items():
-        told = body(officer, kind)
-        assert {name: told.get(name) for name in facts} == facts, kind
-        # A settlement names its charge and repeats nothing of it.
-        policy = {"open": hashed, "settle": None}.get(kind, {"a": hashed})
-        assert told.get("policy") == policy, kind
+    kinds_of_ann = ("adjust", "freeze", "unfreeze", "repair", "forfeit")
+    for kind, facts in {**by_bob, **dict.fromkeys(kinds_of_ann, ann)}.items():
+        said = body(officer, kind)
+        assert {name: said[name] for name in bob if name in said} == facts, kind
+        # The end of a charge names it and repeats nothing of it.
+        policies = {"open": hashed, "settle": None, "forfeit": None}
+        assert said.get("policy") == policies.get(kind, {"a": hashed}), kind
     audit(officer)
     worker.close()
     officer.close()
