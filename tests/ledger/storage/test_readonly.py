@@ -8,7 +8,7 @@ from contextlib import nullcontext as does_not_raise
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, LedgerError, LedgerUnavailable
+from dpflow.exceptions import LedgerError, LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger, views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Freeze
@@ -76,24 +76,6 @@ def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
     assert read(path, "SELECT * FROM kept") == []
     with writer.storage.write() as within:
         write_a_row(within)
-
-
-def test_few_points_of_a_long_journal(writer: Ledger) -> None:
-    """The newest is there, and so are refusals; shares are those of their entries."""
-    for _ in range(40):
-        granted(writer, "0.01")
-    with pytest.raises(BudgetRefused):
-        granted(writer, "5")
-    granted(writer, "0.01")
-    whole = views.usage(writer, "a", most=100)["a#1"]
-    few = views.usage(writer, "a", most=5)["a#1"]
-    assert len(whole) == 43
-    assert len(few) <= 12
-    moves = [point for point in few if point.kind != "refuse"]
-    assert set(moves) < set(whole)
-    assert few[-1] == whole[-1]
-    assert [point.kind for point in few].count("refuse") == 1
-    assert views.usage(writer, "b", most=9) == {}
 
 
 def test_a_journal_of_several_pages_is_read_whole(

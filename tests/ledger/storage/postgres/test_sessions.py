@@ -30,25 +30,6 @@ from tests.ledger.support import (
 # Locks and deadlines
 
 
-def test_threads_of_a_forked_child_stand_in_one_line() -> None:
-    """Also if both find, at the same time, that their process is a new one."""
-    storage = waiting(PostgresStorage("postgresql://db/x"), 0.05)
-    answers: list[str] = []
-
-    def enter() -> None:
-        storage._pid = -1  # As read before the other thread noted the new process.
-        with storage._alone():
-            answers.append("in")
-
-    with storage._alone():
-        thread = threading.Thread(target=lambda: answers.append(refusal(enter)))
-        thread.start()
-        thread.join()
-    assert answers == ["LedgerUnavailable"]
-    enter()
-    assert answers[1:] == ["in"]
-
-
 def test_a_held_ledger_is_waited_for_and_no_longer(
     ledger: Ledger, postgres_url: str
 ) -> None:
