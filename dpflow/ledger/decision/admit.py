@@ -57,6 +57,8 @@ from dpflow.rounding import number_text
 
 #: Characters of what an entry says of its keys.
 MOST_TEXT = 16 * 2**20
+#: Causes of a refusal that no noise and no smaller step changes.
+_NEVER = ("closed", "ended", "frozen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,18 @@ class _Case(NamedTuple):
         if not self.drawn:
             return self.pairs
         return [(gate, gate.rule.zero()) for gate, _ in self.pairs]
+
+    @property
+    def halted(self) -> set[str]:
+        """The accounts that have halted the flow run."""
+        run = self.request.flow_run
+        halted = () if run is None else self.pen.state.run(run).halted
+        return {gate.id for gate, _ in self.pairs} & {*halted}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reservation of the step's run has ended."""
+        return self.cover is not None and self.cover.ended
 
 
 def _sent_before(request: Request, charge: Charge) -> Granted:
@@ -271,11 +285,13 @@ def _case(pen: Decision, request: Request) -> _Case:
         "release_key": request.key_text or None,
         "units": {gate.id: gate.size for gate, _ in asked if gate.size != 1},
     }
-    if arguments := {k: v for k, v in (request.arguments or {}).items() if v}:
-        body["arguments"] = arguments
-    if request.covers is not None:
-        body["covers"] = request.covers
+    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
+    body |= _said(arguments=arguments, covers=request.covers)
     return _Case(pen, request, terms, asked, pairs, cover, body)
+
+
+def _said(**facts: Any) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 # Refusing
@@ -283,22 +299,17 @@ def _case(pen: Decision, request: Request) -> _Case:
 
 def _refused(case: _Case) -> BudgetRefused | None:
     """Refuse a request that a gate does not admit, with an entry; None if all do."""
-    request, pairs, state = case.request, case.pairs, case.pen.state
-    facts = {**case.body}
-    if (run := refusal_of_run(state, request)) is not None:
+    request, facts = case.request, {**case.body}
+    run, refusing = refusal_of_run(case.pen.state, request), _refusing(case)
+    if run is not None:
         error = refused_with_run(request, run)
         facts["refused_with"] = run["covers"]
         # Of the account that refused the run, if the step is charged to it.
-        refusing = [min(pairs, key=lambda pair: pair[0].id != run["account"])]
+        refusing = [min(case.pairs, key=lambda pair: pair[0].id != run["account"])]
+    elif refusing:
+        error = _refusal(case, *refusing[0])
     else:
-        halted: set[str] = set()
-        if request.flow_run is not None:
-            halted |= {*state.run(request.flow_run).halted}
-            halted &= {gate.id for gate, _ in pairs}
-        cause, refusing = _refusing(case, halted)
-        if not refusing:
-            return None
-        error = _refusal(case, cause, refusing[0], halted)
+        return None
     gates = [refusing[0][0]]
     # An odometer halts the flow run even where another gate refused first; a frozen
     # one says nothing about the run.
@@ -315,38 +326,34 @@ def _refused(case: _Case) -> BudgetRefused | None:
     return error
 
 
-def _refusing(case: _Case, halted: set[str]) -> tuple[str, list[tuple[Gate, Tally]]]:
-    """Return the accounts that refuse a request, and why the first one does."""
-    closed = {gate.id for gate, _ in case.asked if gate.closed}
-    cause, refusing = (
-        "",
-        [
+def _refusing(case: _Case) -> Sequence[tuple[Gate, Tally]]:
+    """Return the accounts that refuse a request, frozen ones first."""
+    pairs, halted = case.pairs, case.halted
+    if closed := {gate.id for gate, _ in case.asked if gate.closed}:
+        refusing = [pair for pair in pairs if pair[0].id in closed]
+    elif case.ended:
+        refusing = [*pairs[:1]]
+    else:
+        refusing = [
             pair
-            for pair, (gate, added) in zip(case.pairs, case.added, strict=True)
+            for pair, (gate, added) in zip(pairs, case.added, strict=True)
             if gate.id in halted or not gate.admits(added)
-        ],
-    )
-    if closed:
-        cause, refusing = "closed", [p for p in case.pairs if p[0].id in closed]
-    elif case.cover is not None and case.cover.ended:
-        cause, refusing = "ended", [*case.pairs[:1]]
-    # What closes a dataset for everyone is said before what this step lacks.
-    refusing.sort(key=lambda pair: pair[0].state != "frozen")
-    if refusing and refusing[0][0].state == "frozen":
-        cause = "frozen"
-    elif refusing and not cause:
-        gate = refusing[0][0]
-        cause = "halted" if gate.id in halted else gate.state.replace("open", "")
-    return cause, refusing
+        ]
+    return sorted(refusing, key=lambda pair: pair[0].state != "frozen")
 
 
-def _refusal(
-    case: _Case, cause: str, first: tuple[Gate, Tally], halted: set[str]
-) -> BudgetRefused:
+def _refusal(case: _Case, gate: Gate, amount: Tally) -> BudgetRefused:
     """Build the error of the first account that refuses a request."""
-    (gate, amount), state = first, case.pen.state
-    never = cause in ("closed", "ended", "frozen")
-    may_fit = not (never or halted or case.drawn)
+    state, halted = case.pen.state, case.halted
+    cause = "" if gate.state == "open" else gate.state
+    if cause != "frozen":
+        if gate.closed:
+            cause = "closed"
+        elif case.ended:
+            cause = "ended"
+        elif gate.id in halted:
+            cause = "halted"
+    may_fit = not (cause in _NEVER or halted or case.drawn)
     refusal = Refusal(
         request=case.request,
         account=gate,
@@ -357,7 +364,8 @@ def _refusal(
         factor=fitting_factor(case.asked) if may_fit else None,
     )
     most = state.granted(case.request.step, gate.id)
-    exhausted = not never and most is not None and amount.fits_within(Tally(most))
+    before = most is not None and amount.fits_within(Tally(most))
+    exhausted = before and cause not in _NEVER
     return refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
 
 
@@ -371,19 +379,14 @@ def _held(case: _Case) -> Granted:
     roots = {f"{term.book}#{term.number}": term for term in case.terms}
     opened = [term for root, term in roots.items() if state.account(root) is None]
     accounts = [gate.id for gate, _ in case.pairs]
+    told = {
+        alert.account: [a.threshold for a in alerts if a.account == alert.account]
+        for alert in alerts
+    }
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
-    if request.release_key is not None:
-        facts["key"] = request.release_key
-    if request.planned:
-        facts["planned"] = request.plan
+    facts |= _said(key=request.release_key, planned=request.plan, told=told)
     if cover is not None and case.drawn:
-        held = {"held": cover.held} if cover.held else {}
-        facts["preflight"] = {"id": cover.charge, **held}
-    if alerts:
-        facts["told"] = {
-            alert.account: [a.threshold for a in alerts if a.account == alert.account]
-            for alert in alerts
-        }
+        facts["preflight"] = {"id": cover.charge, **_said(held=cover.held)}
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
     entry = case.pen.write("reserve", amounts, facts, charge=request.reservation)
     if (length := len(entry.columns.rows)) > MOST_TEXT:

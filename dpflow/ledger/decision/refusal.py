@@ -23,6 +23,8 @@ from dpflow.rounding import (
 if TYPE_CHECKING:
     from dpflow.ledger.decision.gates import Gate
 
+#: Amounts in a theorem's own currency.
+Named = Mapping[str, str]
 _JOURNALED = ("gate", "theorem", "asked", "left", "fits")
 
 
@@ -62,8 +64,8 @@ def journaled(error: BudgetRefused) -> dict[str, Any]:
 def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
     """Build the error that names asked, left and what would fit."""
     account, request = refusal.account, refusal.request
-    by, reason, fits = _words(refusal)
     asked, left = _amounts(account, refusal.asked)
+    by, reason, fits = _words(refusal, asked, left)
     flow = f" of flow {request.flow!r}" if request.flow else ""
     message = (
         f"Step {request.step!r}{flow} was refused{by}. "
@@ -110,7 +112,7 @@ def frozen_text(freeze: Mapping[str, Any]) -> str:
 # Words
 
 
-def _words(refusal: Refusal) -> tuple[str, str, str]:
+def _words(refusal: Refusal, asked: Named, left: Named | None) -> tuple[str, str, str]:
     """Return the gate that refused, the reason, and what would fit."""
     account, request, cause = refusal.account, refusal.request, refusal.cause
     gate, dataset = f" by {_gate(account)}", _dataset(account)
@@ -135,22 +137,21 @@ def _words(refusal: Refusal) -> tuple[str, str, str]:
     fits = "No further DP step of this flow run will be admitted."
     if cause == "halted":
         return gate, "it has halted this flow run already.", fits
-    return gate, _shortage(refusal), fits if refusal.run_halted else _fitting(refusal)
+    if not refusal.run_halted:
+        fits = _fitting(refusal, asked, left)
+    return gate, _shortage(refusal, asked, left), fits
 
 
 def _gate(account: Gate) -> str:
-    theorem, dataset = account.rule.theorem, _dataset(account)
-    if account.kind in ("dataset", "population"):
-        return f"the {theorem} filter of {dataset}"
-    if account.kind == "others":
-        return f"the reserved shares of {dataset}"
+    theorem, name, dataset = account.rule.theorem, account.name, _dataset(account)
     if account.partition:
         dataset = f"partition {account.partition!r} of {dataset}"
-    if account.kind == "partition":
-        return f"the {theorem} filter of {dataset}"
-    if account.kind == "flow":
-        return f"the share of flow {account.name!r} in {dataset}"
-    return f"the {theorem} odometer of flow {account.name!r} on {dataset}"
+    texts = {
+        "others": f"the reserved shares of {dataset}",
+        "flow": f"the share of flow {name!r} in {dataset}",
+        "odometer": f"the {theorem} odometer of flow {name!r} on {dataset}",
+    }
+    return texts.get(account.kind, f"the {theorem} filter of {dataset}")
 
 
 def _dataset(account: Gate) -> str:
@@ -159,7 +160,7 @@ def _dataset(account: Gate) -> str:
     return f"dataset {account.dataset!r}"
 
 
-def _shortage(refusal: Refusal) -> str:
+def _shortage(refusal: Refusal, asked: Named, left: Named | None) -> str:
     """Say what a step needs of its account, and what remains there."""
     account, rule = refusal.account, refusal.account.rule
     if isinstance(rule, Odometer) and account.halt is not None:
@@ -171,29 +172,24 @@ def _shortage(refusal: Refusal) -> str:
             f"halt_at_epsilon {short_down(account.halt)} "
             f"(at delta {short_up(rule.delta)})."
         )
-    asked, left = _amounts(account, refusal.asked)
     needs = f"it needs {_shown(asked, up=True)}."
     if left is None:
         return needs
-    budget = "the budget"
-    if account.kind == "others":
-        budget = "the budget beside reserved shares"
-    elif isinstance(rule, Filter):
+    budget = "the budget beside reserved shares"
+    if account.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
-    shown = _shown(left, up=False, asked=asked)
-    return f"{needs} Remaining: {shown} of {budget}."
+    return f"{needs} Remaining: {_shown(left, up=False, asked=asked)} of {budget}."
 
 
-def _fitting(refusal: Refusal) -> str:
+def _fitting(refusal: Refusal, asked: Named, left: Named | None) -> str:
     """Say at which noise a step would fit."""
-    account, left = refusal.account, refusal.account.left()
-    if left is not None and all(
+    account, rest = refusal.account, refusal.account.left()
+    if rest is not None and all(
         # All that is missing is a billionth of what is needed.
-        (need - rest) * 10**9 <= need
-        for need, rest in zip(refusal.asked.amounts, left.amounts, strict=True)
+        (need - free) * 10**9 <= need
+        for need, free in zip(refusal.asked.amounts, rest.amounts, strict=True)
     ):
-        asked, named = _amounts(account, refusal.asked)
-        share = _shown(named or {}, up=False, asked=asked)
+        share = _shown(left or {}, up=False, asked=asked)
         return f"The excess is a rounding of the split: take {share}."
     if refusal.factor is None:
         why = "the budget is used up"
@@ -209,9 +205,7 @@ def _fitting(refusal: Refusal) -> str:
     )
 
 
-def _amounts(
-    account: Gate, asked: Tally
-) -> tuple[dict[str, str], dict[str, str] | None]:
+def _amounts(account: Gate, asked: Tally) -> tuple[Named, Named | None]:
     """Return what a step asks of an account, and what remains there, if known.
 
     Of a halt: how far the reading rises, and its distance from the halt, rounded down.
@@ -228,9 +222,7 @@ def _amounts(
     return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}, rest
 
 
-def _shown(
-    amounts: Mapping[str, str], *, up: bool, asked: Mapping[str, str] | None = None
-) -> str:
+def _shown(amounts: Named, *, up: bool, asked: Named | None = None) -> str:
     """Write amounts for people, without zeros except of what is asked."""
     short = short_up if up else short_down
     parts = [

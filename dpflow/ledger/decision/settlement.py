@@ -112,27 +112,22 @@ class Seal(Command):
             ReservationConflict: If another process runs the flow, or the ledger lost
                 charges since: then nothing is returned.
         """
-        pen, charge = Decision(state, self), state.reservation(self.run)
-        if charge is None:
-            return pen.answered(answer=False)
+        pen, charge, problem = Decision(state, self), state.reservation(self.run), ""
+        if charge is None or charge.state != "open":
+            # Only this process seals it, so the first command succeeded.
+            sealed = charge is not None and charge.state == "sealed"
+            return pen.answered(answer=self.again and sealed)
         if is_repaired(state, charge):
             # Draws may be among the charges that it lost and charged again.
-            msg = (
-                f"the ledger was repaired since reservation {charge.id} was made, so "
-                "what was drawn of it is unknown; close it with `dpflow ledger "
-                f"reservations --close {charge.id} --reason TEXT` when its run has "
-                "ended"
+            problem = (
+                f"the ledger was repaired since reservation {charge.id} was made, and "
+                "its draws are unknown; when its run has ended, close it with `dpflow "
+                f"ledger reservations --close {charge.id} --reason TEXT`"
             )
-            raise ReservationConflict(msg, reservation=charge.id)
-        if charge.state != "open":
-            # Only this process seals it, so the first command succeeded.
-            return pen.answered(self.again and charge.state == "sealed")
-        if charge.owner != self.owner:
-            msg = (
-                f"another process runs flow run {self.run} and seals its reservation "
-                f"{charge.id}"
-            )
-            raise ReservationConflict(msg, reservation=charge.id)
+        elif charge.owner != self.owner:
+            problem = f"another process runs flow run {self.run} and seals {charge.id}"
+        if problem:
+            raise ReservationConflict(problem, reservation=charge.id)
         pen.write("seal", charge.held, {"outcome": self.outcome}, charge=charge.id)
         return pen.answered(answer=True)
 
