@@ -291,17 +291,15 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
     """Put a file in the ledger's place; return the new path of the replaced one.
 
     At every moment there is the old ledger, the new one, or none, which refuses every
-    step. SQLite would play an old log into the new file, so the log moves first.
+    step. SQLite would play an old log into the new file, so no log stays.
     """
     number, aside = 0, path
     while any(Path(f"{aside}{end}").exists() for end in _PARTS):
         number += 1
         aside = Path(f"{path}.before-restore-{number}")
     was_there = path.exists()
-    logs = [end for end in _PARTS[1:] if Path(f"{path}{end}").exists()]
-    if was_there:
-        path.rename(aside) if logs else os.link(path, aside)
-    for end in logs:
+    # The file first: without its log it would lack the newest charges.
+    for end in (end for end in _PARTS if Path(f"{path}{end}").exists()):
         Path(f"{path}{end}").rename(f"{aside}{end}")
     sync_path(path.parent)
     part.replace(path)

@@ -27,7 +27,7 @@ from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.entry import Amounts, Sums
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts
-from dpflow.ledger.rows import OF_FLOW, account_key, split
+from dpflow.ledger.rows import OF_FLOW, Account, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Witness
@@ -267,44 +267,38 @@ def _loss(
         # These entries moved no account.
         used = None if gate is None else gate.rule.named(gate.used)
         return Loss(account, gone, used, used)
-    nothing = Tally((0,) * len(gone[0].used[account]))
-    settled = nothing if row is None else Tally(row.settled)
-    held = nothing if row is None else Tally(row.held)
-    after = _repaired(
-        account, 0 if row is None else row.entry, settled, held, gone, whole=whole
-    )
+    more = _lacking(account, row, gone, whole=whole)
     book, number, kind, name, _ = split(account)
     term = state.term(book, number)
     # A flow that may not use the dataset any more has no gate that counts.
     closed = kind in OF_FLOW and term and not covers_flow(term.facts["pinned"], name)
-    if not closed and after != settled:
-        amounts[account] = (after - settled).amounts
+    if not closed and any(more.amounts):
+        amounts[account] = more.amounts
     if gate is None or row is None:
         return Loss(account, gone, None, None)
-    return Loss(account, gone, *map(gate.rule.named, (gate.used, after + held)))
+    return Loss(account, gone, *map(gate.rule.named, (gate.used, gate.used + more)))
 
 
-def _repaired(
-    account: str,
-    entry: int,
-    settled: Tally,
-    held: Tally,
-    gone: Sequence[Line],
-    *,
-    whole: bool,
+def _lacking(
+    account: str, row: Account | None, gone: Sequence[Line], *, whole: bool
 ) -> Tally:
-    """Return the least that is surely not less than what was settled.
+    """Return the least that surely makes up for what an account lacks.
 
-    Where the witness has every missing charge, their sum is added. Else, if the
-    ledger is merely older, its use is raised to the last that was witnessed; and if it
-    has gone another way since, that is added to it.
+    Where the witness has every missing charge, it is their sum. Else, if the ledger is
+    merely older, its use is raised to the last that was witnessed; and if it has gone
+    another way since, that is added to it.
     """
     used = Tally(max(gone, key=lambda line: line.number).used[account])
-    total, charges = settled, [line for line in gone if line.kind != HEAD]
+    nothing, entry = used.times(0), 0
+    settled, held = nothing, nothing
+    if row is not None:
+        settled, held, entry = Tally(row.settled), Tally(row.held), row.entry
+    charges = [line for line in gone if line.kind != HEAD]
+    more = nothing
     for line in charges if whole else ():
-        total = total + Tally(line.amounts[account])
+        more = more + Tally(line.amounts[account])
     if min(line.number for line in gone) > entry:
-        return total.highest(remainder(used, held))
+        return more.highest(remainder(remainder(used, held), settled))
     if not whole or len(charges) < len(gone):
-        return total.highest(settled + used)
-    return total
+        return more.highest(used)
+    return more

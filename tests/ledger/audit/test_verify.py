@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -186,6 +187,19 @@ def test_a_grant_above_its_gate_is_named(ledger, path):
     assert row == [("reserve",)]
     with pytest.raises(LedgerCorrupt, match="above its gate"):
         granted(open_ledger(url(path), witness="none"), "0.001")
+
+
+def test_a_charge_that_was_made_twice_is_named(ledger, path):
+    """Where the database's own check is gone, too."""
+    (first,), (second,) = read(path, "SELECT charge FROM entry WHERE number IN (2, 4)")
+    edit(path, "DROP INDEX entry_made", "DROP INDEX entry_ended")
+
+    def again(row):
+        row["rows"] = json.loads(json.dumps(row["rows"]).replace(second, first))
+        row["charge"] = first if row["charge"] == second else row["charge"]
+
+    rewrite(path, again)
+    assert "was made before" in verify(ledger).bad[0].problem
 
 
 def test_a_grant_while_frozen_is_named(ledger, path):
