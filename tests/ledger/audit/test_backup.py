@@ -43,6 +43,16 @@ def used(host: Host) -> Fraction:
     return sum(sums(host.path))
 
 
+def crashed(host: Host) -> None:
+    """Let another process charge something and die, so that its log stays."""
+
+    def crash(say) -> None:
+        host.work(host.open())
+        die()
+
+    Child(crash).end()
+
+
 def back_up(host: Host, name: str = "kept.db") -> Path:
     """Back the ledger up."""
     ledger = host.open()
@@ -65,12 +75,7 @@ def put_back(host: Host, copy: Path, **options):
 
 def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
     """Also what is still in the log of a process that has died."""
-
-    def crash(say) -> None:
-        host.work(host.open())
-        die()
-
-    Child(crash).end()
+    crashed(host)
     assert Path(f"{host.path}-wal").stat().st_size > 0
     before = set(host.folder.iterdir())
     copy = back_up(host)
@@ -169,12 +174,7 @@ def test_a_restore_keeps_the_file_that_was_there(host: Host) -> None:
 def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     """SQLite would play it into the backup."""
     copy = back_up(host)
-
-    def crash(say) -> None:
-        host.work(host.open())
-        die()
-
-    Child(crash).end()
+    crashed(host)
     host.path.unlink()
     assert Path(f"{host.path}-wal").exists()
     (file,) = Path(host.witness).iterdir()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +20,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     ReservationConflict,
 )
-from dpflow.ledger import Ledger, create_ledger, open_ledger
+from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
@@ -58,6 +60,14 @@ def host(tmp_path: Path) -> Host:
     found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
     found.work()
     return found
+
+
+def forgetful(host: Host) -> Host:
+    """Let a host charge something, and lose that."""
+    copy = host.copy()
+    host.work()
+    host.replace_by(copy)
+    return host
 
 
 def used(path: Path) -> dict[str, Fraction]:
@@ -139,10 +149,7 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
 def test_a_forged_ledger_is_not_made_good(host: Host) -> None:
     """The witness that is begun anew would hide what was forged."""
     charge = granted(host.open(), "0.25", policies=[POLICIES["a"]])
-    copy = host.copy()
-    host.work()
-    host.replace_by(copy)
-    forger = open_ledger(url(host.path), witness="none")
+    forger = open_ledger(url(forgetful(host).path), witness="none")
     with pytest.MonkeyPatch.context() as patch:
         settle_for(forger, charge, patch, 0)
     forger.close()
@@ -152,13 +159,11 @@ def test_a_forged_ledger_is_not_made_good(host: Host) -> None:
 
 def test_comparing_changes_nothing(host: Host) -> None:
     """Nor does a repair of a ledger that agrees."""
-    copy, every = host.copy(), "SELECT * FROM entry"
+    every = "SELECT * FROM entry"
     before = read(host.path, every)
     assert reconcile(host.open(), POLICIES, reason=WHY).agrees
     assert (read(host.path, every), repairs(host.path)) == (before, 0)
-    host.work()
-    host.replace_by(copy)
-    found = compare(host.open())
+    found = compare(forgetful(host).open())
     assert {loss.account for loss in found.losses} >= {"a#1"}
     assert before == read(host.path, every)
 
@@ -186,13 +191,11 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger is repaired, the witness still tells of what is not there."""
-    copy = host.copy()
-    host.work()
-    host.replace_by(copy)
-    ledger = host.open()
+    ledger = forgetful(host).open()
     assert ledger.watch.witness is not None
     with monkeypatch.context() as patch:
-        patch.setattr(type(ledger.watch.witness), "enrol", _crash)
+        enrol = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(type(ledger.watch.witness), "enrol", enrol)
         with pytest.raises(KeyboardInterrupt):
             reconcile(ledger, POLICIES, reason=WHY)
     first = used(host.path)
@@ -203,10 +206,6 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     assert (found.agrees, found.losses, found.again > 0) == (False, (), True)
     assert used(host.path) == first
     granted(ledger, "0.25", policies=[POLICIES["a"]])
-
-
-def _crash(*_args: object, **_options: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
@@ -355,10 +354,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
 
 def test_two_who_repair_at_once_charge_once(host: Host) -> None:
     """What the second read of the witness is old when it has the lock."""
-    copy = host.copy()
-    host.work()
-    host.replace_by(copy)
-    first, second = host.open(), host.open()
+    first, second = forgetful(host).open(), host.open()
     asking, repaired = second.ask, []
 
     def late(*arguments: Any, **options: Any) -> Any:
@@ -437,13 +433,8 @@ def test_a_run_reservation_of_before_a_repair_returns_nothing(
     if forged:
         monkeypatch.setattr(settlement, "is_repaired", lambda *_: False)
         wanted = (LedgerCorrupt, "perhaps")
+    ends = partial(living.void, whole, reason="x")
+    if kind == "seal":
+        ends = partial(living.seal, RUN, outcome="completed")
     with pytest.raises(wanted[0], match=wanted[1]):
-        end_of_run(living, whole, kind)
-
-
-def end_of_run(ledger: Ledger, whole: str, kind: str) -> None:
-    """End a run reservation, by one of two ways."""
-    if kind == "void":
-        ledger.void(whole, reason="x")
-    else:
-        ledger.seal(RUN, outcome="completed")
+        ends()
