@@ -154,7 +154,8 @@ def begin_like_last(place: Place, run: str) -> None:
         if last := last_costs(project.ledger, name, but=run):
             _hold(last, place, run)
             return
-    logger.warning("no run of flows %s is complete: this one holds nothing", names)
+    flow = next(iter(names), None)
+    logger.warning("no completed run of flow %r: this one holds nothing", flow)
 
 
 def seal_run(run: str, outcome: str) -> None:
