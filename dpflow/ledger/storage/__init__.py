@@ -1,5 +1,5 @@
-"""Where rows and entries are kept: it knows rows, and not what they mean.
+"""Storages of a ledger: its rows and entries, without their meaning.
 
-Each storage has `load`, one locked read of the rows that keys name, each checked
-against the entry that moved it last, and `store`, which writes what entries imply.
+A transaction has `load`, one read of the rows that keys name, each checked against the
+newest entry about it, and `append`, which writes entries.
 """

@@ -14,10 +14,16 @@ from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.storage.base import busy
 from dpflow.ledger.storage.owners import THREAD_SECONDS, Liveness, names_here
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.locks import TurnQueue
+
+#: dpflow itself never takes such a lock.
+_ADVICE = (
+    " once it has ended (pg_locks shows it by locktype 'advisory' and mode "
+    "'ExclusiveLock'; pg_terminate_backend ends it)"
+)
 
 
 class SessionOwners(Liveness):
@@ -63,18 +69,10 @@ class SessionOwners(Liveness):
         except psycopg.Error as error:
             self._server.drop()
             if isinstance(error, psycopg.errors.LockNotAvailable):
-                raise self._name_taken() from None
+                holder = "session, under the name of this process,"
+                place, waited = self._server.place, self._server.lock_seconds
+                raise busy(place, holder, waited, _ADVICE) from None
             raise self._server.translated(error) from None
-
-    def _name_taken(self) -> LedgerUnavailable:
-        place, waited = self._server.place, self._server.lock_seconds
-        msg = (
-            f"another session has locked the name of this process in {place}; waited "
-            f"{waited:g} s. The step did not run and nothing was charged. Find the "
-            "session in pg_locks (locktype 'advisory', mode 'ExclusiveLock') and end "
-            "it with pg_terminate_backend: dpflow never takes such a lock."
-        )
-        return LedgerUnavailable(msg, ledger=place, waited=waited)
 
 
 def _key(owner: str) -> int:
