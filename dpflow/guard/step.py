@@ -226,7 +226,7 @@ class Step:
         except Exception as error:
             why = "" if isinstance(error, Untold) else f"{type(error).__name__}: "
             msg = (
-                f"{what} of step {self.name!r} does not fit its arguments: {why}"
+                f"{what} of step {self.name!r} fails for its arguments: {why}"
                 f"{error}. The step did not run."
             )
             raise ConfigurationError(msg) from error

@@ -101,7 +101,7 @@ def test_a_cost_function_that_raises_is_told(shop):
         return {}["week"]
 
     error = refusal(shop, step_at(cost), ConfigurationError)
-    assert "cost function of step 'bad' raised KeyError: 'week'" in error.message
+    assert "step 'bad' fails for its arguments: KeyError: 'week'" in error.message
     assert "The step did not run." in error.message
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import LedgerError
-from dpflow.ledger.decision import admit
+from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Decision
+from dpflow.ledger.state import State
 from tests.hunts.machinery.memory import Crash
 from tests.hunts.machinery.simulation import (
     CLOCKS,
@@ -121,7 +123,17 @@ def generous(patch: pytest.MonkeyPatch) -> None:
 
 def fresh_ids(patch: pytest.MonkeyPatch) -> None:
     """Forget that an id was sent before."""
-    patch.setattr(admit, "_known", lambda *_: None)
+    decide, charge = Reserve.decide, State.charge
+
+    def forgetful(command: Reserve, state: State) -> Decision:
+        mine = command.request.reservation
+        with patch.context() as inner:
+            inner.setattr(
+                State, "charge", lambda s, n: None if n == mine else charge(s, n)
+            )
+            return decide(command, state)
+
+    patch.setattr(Reserve, "decide", forgetful)
 
 
 @pytest.mark.parametrize("control", [unlocked, generous, fresh_ids])
