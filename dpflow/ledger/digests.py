@@ -45,13 +45,15 @@ class Digests:
             return bool(self.of())
         return False
 
-    def check_value(self, value: str, charge: str, told: str | None, name: str) -> None:
+    def check_value(
+        self, value: str, charge: str, digest: str | None, name: str
+    ) -> None:
         """Refuse a value that is not the one that was settled.
 
         Raises:
             ReleaseError: If its digest is another.
         """
-        if self.of_value(charge, value) != told:
+        if self.of_value(charge, value) != digest:
             msg = (
                 f"the value of release {name!r} is not the one that was settled: its "
                 "digest differs. Someone edited the ledger, or it is damaged; run "

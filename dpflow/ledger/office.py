@@ -20,8 +20,8 @@ from dpflow.policy import Policy
 
 def resume(ledger: Ledger, flow: str) -> None:
     """Note that a flow's schedule was resumed, in each book that refused a step."""
-    refused = (each.body for each in refusals(ledger) if each.body.get("flow") == flow)
-    books = {split(name)[0] for body in refused for name in body["accounts"]}
+    bodies = [view.body for view in refusals(ledger) if view.body.get("flow") == flow]
+    books = {split(name)[0] for body in bodies for name in body["accounts"]}
     if books:
         ledger.ask(Resume(books=tuple(sorted(books)), flow=flow))
 
@@ -59,7 +59,7 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Proposal:
         **wish: Further fields of `Apply`: `reason`, `new_term`, `raise_lifetime`.
 
     Raises:
-        PolicyChanged: If only a new term can hold the policy, and none was asked for.
+        PolicyChanged: If only a new term can hold the policy, without `new_term`.
         PolicyNotApplied: If the lifetime or a freeze forbids it.
         ConfigurationError: If another dataset has its source.
     """

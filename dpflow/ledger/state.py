@@ -35,11 +35,11 @@ def whole_book(book: str) -> str:
 
 @dataclass(slots=True)
 class State:
-    """The newest entry of each key that was loaded, and what it says.
+    """The newest entry and row of each key that was loaded.
 
     Attributes:
-        rows: What each key is.
-        numbers: The entry that named it last.
+        rows: Row of each key.
+        numbers: Number of the entry that named the key last.
         entries: Those entries, and others that were loaded, by number.
         made: The entries that reserved the charges, by charge.
         ends: The entries that ended them.
@@ -208,7 +208,7 @@ class State:
         return None if row is None else tuple(row)
 
     def claimed(self, source: str) -> Mapping[str, str]:
-        """Return what each book said when it used a source."""
+        """Return the books that claim a source, each with its population."""
         return self.row(f"claim/{source}") or NONE
 
     @property

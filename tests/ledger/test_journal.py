@@ -17,13 +17,24 @@ def draft(kind: str, body: dict[str, Any], **fields: Any) -> Entry:
 
 
 def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
-    """Its value would be written over; one that was looked for is new."""
+    """Its value would be written over; a key that was loaded and is absent is new."""
     with pytest.raises(JournalError, match="account/a#1 was not loaded"):
         State().account("a#1")
     assert State(asked={"account/a#1"}).account("a#1") is None
     assert State(asked={whole_book("a")}).account("a#1/flow/x") is None
-    with pytest.raises(JournalError, match="was not loaded"):
-        State(asked={whole_book("a")}).account("ba#1")
+    for read in (State(asked={whole_book("a")}).account, State().claimed):
+        with pytest.raises(JournalError, match="was not loaded"):
+            read("ba#1")
+    with pytest.raises(JournalError, match="term/a#1 was not loaded"):
+        State().term("a", 1)
+
+
+def test_a_trial_collects_the_keys_that_it_lacks() -> None:
+    """They read as absent until they are loaded."""
+    state = State(missing=set(), asked={"book/a"})
+    assert (state.book("a").terms, state.term("a", 1)) == (0, None)
+    assert [*state.accounts("a")] == []
+    assert state.missing == {"term/a#1", whole_book("a")}
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ class Repair(Command):
         books: Those that lost something, with the flows whose charges were lost.
         lost: Number and hash of each entry that is missing.
         frozen: By book that lost a decision, why it is frozen.
-        head: Number of the newest entry when the losses were found.
+        head: Number of the newest entry when the ledger was compared.
         repairs: How many repairs the ledger has with this one.
         policies: To open a term again of a book that lacks them all.
     """
@@ -235,7 +235,7 @@ class Repair(Command):
             "reason": self.reason,
             "policy": policies_of(terms),
             "flows": {book: list(flows) for book, flows in self.books.items()},
-            "lost": [told for _, told in self.lost],
+            "lost": [digest for _, digest in self.lost],
             "repairs": self.repairs,
         }
         posted = _raised(pen, "repair", extra, body)
@@ -246,7 +246,7 @@ class Repair(Command):
         return pen.answered(posted)
 
     def _again(self, state: State) -> Iterator[tuple[Gate, Tally]]:
-        """Yield what is charged to each account, the whole of each term included.
+        """Yield the amount for each account, and zero for the whole of each term.
 
         Raises:
             ConfigurationError: If its term is gone, or has no gate for it.
@@ -309,7 +309,7 @@ def _posted(gate: Gate, more: Tally, *, late: bool) -> Tally:
 
 
 def _charged(state: State, charge: Charge) -> dict[str, Amounts]:
-    """Return what each account was charged for a step, by all entries."""
+    """Return the amounts that all entries charged to accounts for a step."""
     last = charge.ended or charge.made
     charged = {
         name: (0,) * len(amount) if last.kind == "void" else amount

@@ -43,12 +43,12 @@ class Freeze(Command):
 
 def closed(pen: Decision, term: Term, reason: str, *, unfreeze: bool) -> None:
     """Write that a book is frozen, or unfrozen."""
-    told = {"who": pen.command.facts.get("who", ""), "reason": reason}
-    body = {**told, "book": term.book, "policy": policies_of([term])}
+    why = {"who": pen.command.facts.get("who", ""), "reason": reason}
+    body = {**why, "book": term.book, "policy": policies_of([term])}
     if unfreeze:
         pen.write("unfreeze", {}, body)
     else:
-        pen.write("freeze", {}, {**body, "frozen": {**told, "at": pen.command.at}})
+        pen.write("freeze", {}, {**body, "frozen": {**why, "at": pen.command.at}})
 
 
 def policies_of(terms: Iterable[Term]) -> dict[str, str]:
@@ -79,8 +79,8 @@ class Withdraw(Command):
             or kept.key not in state.values
         ):
             return pen.answered(answer=False)
-        told = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
-        pen.write("withdraw", {}, told, charge=kept.charge)
+        body = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
+        pen.write("withdraw", {}, body, charge=kept.charge)
         return pen.answered(answer=True)
 
 

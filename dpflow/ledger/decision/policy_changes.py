@@ -123,7 +123,7 @@ def term_views(
     Args:
         state: With all terms and accounts of the book.
         book: Its name.
-        forgotten: Accounts that are known to have been charged, whatever they say.
+        forgotten: Accounts that the witness knows to have been charged.
     """
     terms, frozen = state.terms(book), state.book(book).frozen
     lost = {split(name)[1] for name in forgotten if split(name)[0] == book}
@@ -228,8 +228,7 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
             f"which never loosens a gate: {error}. Undo the edit, or open a new term."
         )
         raise LedgerCorrupt(msg) from error
-    after = pen.state.newest(policy.dataset)
-    assert after is not None
+    after = before._replace(facts=entry.body["term"])
     return [
         row.id
         for row in was.accounts(before.book)

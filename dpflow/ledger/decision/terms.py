@@ -133,18 +133,17 @@ def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:
         reason: Why.
         **body: As of `pin`.
     """
+    number = pen.state.book(policy.dataset).terms + 1
     term = {
-        "number": pen.state.book(policy.dataset).terms + 1,
+        "number": number,
         "pinned": pinned(policy),
         "opened": declared_budget(policy.promised),
         "reason": reason,
         "at": pen.command.at,
         "by": pen.command.writer,
     }
-    pin(pen, "open", policy, term, {**body, "reason": reason})
-    newest = pen.state.newest(policy.dataset)
-    assert newest is not None
-    return newest
+    entry = pin(pen, "open", policy, term, {**body, "reason": reason})
+    return Term(policy.dataset, number, entry.number, entry.body["term"])
 
 
 def pin(
