@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    LedgerUnavailable,
-    how_to_install,
-)
-from dpflow.ledger.damage import damaged
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable, how_to_install
 from dpflow.ledger.entry import first_hash
 
 #: Of the tables and of the law: hash text, kinds, and what `journal.after` does. Each
@@ -59,41 +53,6 @@ class Identity(NamedTuple):
     def first(self) -> str:
         """The hash before that of the first entry."""
         return first_hash(self.ledger, VERSION, self.created_at, self.environment)
-
-
-def identity_in(
-    rows: Sequence[tuple[Any, ...]], place: str, opened: Identity | None
-) -> Identity:
-    """Read the identity of a ledger.
-
-    Args:
-        rows: The answer to the question `identity`.
-        place: The ledger, for messages.
-        opened: Of the ledger that was opened.
-
-    Raises:
-        LedgerCorrupt: If it has none, or another ledger was put in its place.
-        LedgerUnavailable: If another version made it.
-    """
-    if len(rows) != 1:
-        what = "its identity row is missing"
-        raise damaged(what, place)
-    *facts, version = rows[0]
-    if version != VERSION:
-        msg = (
-            f"the ledger {place} has the tables of another version of dpflow, which "
-            "this version cannot read. Use that version, or make a new ledger with "
-            "`dpflow ledger init` and charge the prior spending there."
-        )
-        raise LedgerUnavailable(msg, ledger=place)
-    identity = Identity(*facts)
-    if opened not in (None, identity):
-        msg = (
-            f"the ledger {place} is another ledger than before: its id is "
-            f"{identity.ledger}. Nothing was charged. Restore the first."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
-    return identity
 
 
 def unusable(text: str, place: str) -> LedgerUnavailable:

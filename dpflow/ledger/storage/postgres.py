@@ -104,7 +104,8 @@ class PostgresStorage(Storage):
             connection = self.server.open()
             try:
                 with connection.pipeline() as pipeline:
-                    tables = PostgresTables(self, connection, pipeline, begin)
+                    connection.execute(begin[0])
+                    tables = PostgresTables(self, connection, pipeline, begin[1])
                     yield tables
                     end = "COMMIT" if tables.has_written else "ROLLBACK"
                     ended = connection.execute(end)
@@ -129,9 +130,9 @@ class PostgresTables(Transaction):
 
     Args:
         storage: Of the ledger that was opened.
-        connection: Outside a transaction, in a pipeline; the first question begins one.
+        connection: In a transaction and a pipeline.
         pipeline: Waits for the answers to all that was sent.
-        begin: `_READING` or `_WRITING`.
+        first: The first question.
     """
 
     def __init__(
@@ -139,12 +140,11 @@ class PostgresTables(Transaction):
         storage: PostgresStorage,
         connection: Connection,
         pipeline: psycopg.Pipeline,
-        begin: tuple[str, str],
+        first: str,
     ) -> None:
         sql = sql_of(shows_values=connection.facts["shows_values"])
         super().__init__(storage.place, storage.opened, connection.execute, sql)
-        self._storage, self._mode, self._first = storage, *begin
-        self._pipeline = pipeline
+        self._storage, self._pipeline, self._first = storage, pipeline, first
         self.has_written = False
 
     def load(
@@ -174,8 +174,6 @@ class PostgresTables(Transaction):
         super().append(entries, kept)
 
     def _run(self, questions: Questions) -> list[list[Any]]:
-        if self._head is None:
-            self._execute(self._mode)
         cursors = [self._execute(self._sql[name], values) for name, values in questions]
         self._pipeline.sync()
         return [cursor.fetchall() for cursor in cursors]

@@ -10,11 +10,12 @@ from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any
 
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.damage import UNREADABLE, damaged
 from dpflow.ledger.entry import Columns, Entry, JournalError, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import VERSION, Identity, identity_in
+from dpflow.ledger.storage.base import VERSION, Identity
 from dpflow.ledger.storage.sql import statements
 
 #: Says which keys to load, as far as those that were loaded tell.
@@ -281,7 +282,25 @@ class Reading(ABC):
             LedgerCorrupt: If another ledger is in the place of the one that was opened.
             LedgerUnavailable: If another version made it.
         """
-        return identity_in(rows, self.place, self._identity)
+        if len(rows) != 1:
+            what = "its identity row is missing"
+            raise damaged(what, self.place)
+        *facts, version = rows[0]
+        if version != VERSION:
+            msg = (
+                f"the ledger {self.place} has the tables of another version of dpflow, "
+                "which this version cannot read. Use that version, or make a new "
+                "ledger with `dpflow ledger init` and charge the prior spending there."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+        identity = Identity(*facts)
+        if self._identity not in (None, identity):
+            msg = (
+                f"the ledger {self.place} is another ledger than before: its id is "
+                f"{identity.ledger}. Nothing was charged. Restore the first."
+            )
+            raise LedgerCorrupt(msg, ledger=self.place)
+        return identity
 
     @abstractmethod
     def _run(self, questions: Questions) -> list[list[Any]]:
