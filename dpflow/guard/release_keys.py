@@ -49,7 +49,7 @@ _MIXED = (
 )
 
 
-class Untold(ValueError):
+class AmbiguousArgument(ValueError):
     """An argument whose text could stand for another one."""
 
 
@@ -57,7 +57,7 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
     """Fill a template with the public arguments.
 
     Raises:
-        Untold: If an argument cannot be told by its text.
+        AmbiguousArgument: If an argument cannot be told by its text.
         Exception: If the template does not fit the arguments.
 
     Examples:
@@ -76,7 +76,7 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
         texts.append(_text(field, value, filled))
     if not TEXT.fullmatch("".join(texts)):
         msg = "an argument holds NUL or half a surrogate pair: take that character out"
-        raise Untold(msg)
+        raise AmbiguousArgument(msg)
     return "".join(texts)
 
 
@@ -92,7 +92,7 @@ def check_calendars(template: str) -> None:
     """Refuse fields that count years by one calendar and their parts by another.
 
     Raises:
-        Untold: If there is one: days of two years would share a text.
+        AmbiguousArgument: If there is one: days of two years would share a text.
     """
     forms: dict[str, str] = {}
     for _, field, form, _ in _parsed(template):
@@ -106,7 +106,7 @@ def check_calendars(template: str) -> None:
                     "weeks (%G, %V), so that days around two New Years would share a "
                     f"text; {advice}"
                 )
-                raise Untold(msg)
+                raise AmbiguousArgument(msg)
 
 
 def identify(
@@ -124,7 +124,7 @@ def identify(
         that a field without a format writes.
 
     Raises:
-        Untold: If no text tells one of them.
+        AmbiguousArgument: If no text tells one of them.
     """
     found = {}
     for name in names:
@@ -157,7 +157,7 @@ def _text(field: str, value: Any, form: str) -> str:
             f"its argument {field!r} is {text[:80]!r}, which describes an object by "
             "its address, and another one gets that later. Name what tells it"
         )
-        raise Untold(msg)
+        raise AmbiguousArgument(msg)
     return text
 
 
@@ -188,7 +188,7 @@ def _whole(field: str, value: Any) -> Any:
     """Return the value if its own text tells it, else a text that does.
 
     Raises:
-        Untold: If there is none.
+        AmbiguousArgument: If there is none.
     """
     value = as_plain_date(value)
     if _tells_itself(type(value)):
@@ -203,7 +203,7 @@ def _whole(field: str, value: Any) -> Any:
             f"text, or list it in ignore=({field!r},) if the output does not depend "
             "on it"
         )
-        raise Untold(msg) from None
+        raise AmbiguousArgument(msg) from None
     tree = json.loads(text)
     if isinstance(tree, dict) and tree.get(TYPE_KEY) in _SCALARS:
         return value

@@ -14,7 +14,7 @@ from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import captured, check_body, is_constant, name_of
 from dpflow.guard.release_keys import (
-    Untold,
+    AmbiguousArgument,
     check_calendars,
     fill,
     has_address,
@@ -224,7 +224,8 @@ class Step:
         try:
             return work()
         except Exception as error:
-            why = "" if isinstance(error, Untold) else f"{type(error).__name__}: "
+            is_ambiguous = isinstance(error, AmbiguousArgument)
+            why = "" if is_ambiguous else f"{type(error).__name__}: "
             msg = (
                 f"{what} of step {self.name!r} fails for its arguments: {why}"
                 f"{error}. The step did not run."

@@ -18,7 +18,7 @@ from prefect.types import DateTime
 
 from dpflow import guarded, release
 from dpflow.exceptions import ConfigurationError, ReservationConflict
-from dpflow.guard.release_keys import Untold, fill
+from dpflow.guard.release_keys import AmbiguousArgument, fill
 from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
@@ -341,7 +341,7 @@ def test_a_format_of_one_calendar_is_filled():
     day = date(2024, 12, 31)
     for form in ("%G-W%V", "%Y-%m-%d", "%Y-W%W", "%%V%Y"):
         assert fill("{v:{form}}", {"v": day, "form": form}) == day.strftime(form)
-    with pytest.raises(Untold, match="write %Y"):
+    with pytest.raises(AmbiguousArgument, match="write %Y"):
         fill("{v:{form}}", {"v": day, "form": "%B %G%%"})
 
 
@@ -379,7 +379,7 @@ def collide(one, other, key):
     """Say whether two arguments that differ get one key."""
     try:
         same_key = key(one) == key(other)
-    except Untold:
+    except AmbiguousArgument:
         return False
     return same_key and not same(one, other)
 
