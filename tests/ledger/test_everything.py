@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,14 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.office import apply_policy
-from dpflow.policy import Policy, load_policies
+from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.run_reservations import drawn, held_run, whole
 from tests.ledger.support import Place, audit, granted, url
@@ -57,76 +56,40 @@ KINDS = {
 }
 
 
-@dataclass
-class World:
-    """A project whose ledger has lived through everything."""
-
-    folder: Path
-    path: Place
-    ledger: Ledger
-
-    @property
-    def policies(self) -> dict[str, Policy]:
-        """The policies as the files say."""
-        return dict(load_policies(self.folder / "policies"))
-
-    def write(self, name: str, text: str) -> None:
-        """Write a policy file."""
-        (self.folder / "policies" / f"{name}.yaml").write_text(text, "utf-8")
-
-    def checked(self, name: str) -> Policy:
-        """Return a policy, with all that the ledger holds so far verified."""
-        report = verify(self.ledger, key=KEY, sign=True)
-        assert report.bad == []
-        assert report.witness == "agrees"
-        return self.policies[name]
-
-
 @pytest.fixture
-def world(
+def ledger(
     path: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    """Make the project and let everything happen, verified after each kind of thing."""
-    witness = str(tmp_path / "witness")
-    for name, value in (
-        ("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k")),
-        ("DPFLOW_WITNESS", witness),
-        (LEDGER_VARIABLE, url(path)),
-    ):
-        monkeypatch.setenv(name, value)
+) -> Iterator[Ledger]:
+    """Make a project and a ledger with all kinds of entries, verified in between."""
+    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k"))
+    monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
+    monkeypatch.setenv(LEDGER_VARIABLE, url(path))
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "policies").mkdir()
-    (tmp_path / "pyproject.toml").touch()
-    ledger = create_ledger(url(path), witness=witness)
-    pin_ledger(ledger, tmp_path / "policies")
-    made = World(folder=tmp_path, path=path, ledger=ledger)
-    made.write("shop", SHOP)
-    made.write("visits", VISITS)
-    live(made)
+    Path("policies").mkdir()
+    Path("pyproject.toml").touch()
+    made = create_ledger(url(path), witness=str(tmp_path / "witness"))
+    pin_ledger(made, tmp_path / "policies")
+    visits = policy_of(VISITS)
+    for deed in (charge_plainly, hold_runs, charge_by_hand, freeze, tighten, open_term):
+        deed(made, policy_of(SHOP))
+        report = verify(made, key=KEY, sign=True)
+        assert (report.bad, report.witness) == ([], "agrees")
+        made.settle(granted(made, "0.1", policies=[visits]))
+    verify(made, key=KEY, sign=True)
     yield made
-    ledger.close()
+    made.close()
 
 
-def live(world: World) -> None:
-    """Let happen what can happen to a ledger."""
-    charge_plainly(world, world.policies["shop"])
-    hold_run_in_shop(world, world.checked("shop"))
-    by_hand(world, world.checked("shop"))
-    visits = world.checked("visits")
-    world.ledger.settle(granted(world.ledger, "0.1", policies=[visits]))
-    world.ledger.ask(Freeze(book="shop", reason="looked odd"))
-    with pytest.raises(BudgetRefused, match="frozen"):
-        granted(world.ledger, STEP, policies=[world.checked("shop")])
-    world.ledger.ask(Freeze(book="shop", reason="was not", unfreeze=True))
-    tighten(world, world.checked("shop"))
-    open_a_term(world, world.checked("shop"))
-    world.checked("shop")
+def policy_of(text: str) -> Policy:
+    """Write a policy file and read it."""
+    policy = parse_policy(text)
+    Path("policies", f"{policy.dataset}.yaml").write_text(text, "utf-8")
+    return policy
 
 
-def charge_plainly(world: World, policy: Policy) -> None:
+def charge_plainly(ledger: Ledger, policy: Policy) -> None:
     """Settle, fail, void, forfeit and refuse steps."""
-    ledger = world.ledger
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r0"}
     ledger.settle(granted(ledger, STEP, key="week/1", **here), value="3")
     ledger.settle(granted(ledger, STEP, **here), outcome="failed")
@@ -137,18 +100,14 @@ def charge_plainly(world: World, policy: Policy) -> None:
         granted(ledger, Gaussian(sensitivity=1, sigma="0.1"), policies=[policy])
 
 
-def hold_run_in_shop(world: World, policy: Policy) -> None:
+def hold_runs(ledger: Ledger, policy: Policy) -> None:
     """Hold runs that are sealed, sealed as failed, closed, voided and left open."""
-    ledger = world.ledger
+    here: dict[str, Any] = {"policies": [policy], "flow": "weekly"}
     for run_id in ("r1", "r2", "r3", "r4"):
-        here: dict[str, Any] = {
-            "policies": [policy],
-            "flow": "weekly",
-            "flow_run": run_id,
-        }
         owner = {"owner": "0" * 32} if run_id == "r3" else {}
-        name = held_run(ledger, [STEP] * 3, run=run_id, **here, **owner)
-        mine = drawn(ledger, STEP, preflights=(run_id,), **here)
+        same = {**here, "flow_run": run_id}
+        name = held_run(ledger, [STEP] * 3, run=run_id, **same, **owner)
+        mine = drawn(ledger, STEP, preflights=(run_id,), **same)
         assert not mine.beyond
         if run_id != "r4":
             ledger.settle(mine.reservation)
@@ -158,58 +117,56 @@ def hold_run_in_shop(world: World, policy: Policy) -> None:
     assert ledger.seal("r2", outcome="failed")
     unused = held_run(ledger, [STEP], run="r5", policies=[policy])
     ledger.void(unused, reason="never started")
-    inner = whole(
-        ledger, [STEP], run="r6", policies=[policy], preflights=("r4",), flow="weekly"
-    )
-    ledger.reserve(inner)
+    ledger.reserve(whole(ledger, [STEP], run="r6", preflights=("r4",), **here))
     assert ledger.seal("r6", outcome="completed")
 
 
-def by_hand(world: World, policy: Policy) -> None:
-    """Amend a step and charge what was spent before."""
-    ledger = world.ledger
+def charge_by_hand(ledger: Ledger, policy: Policy) -> None:
+    """Amend a step and charge prior spending."""
     name = granted(ledger, STEP, policies=[policy])
     ledger.settle(name)
-    ledger.ask(
-        Amend(
-            charge=name, cost=Gaussian(sensitivity=1, sigma=15), reason="a wrong sigma"
-        )
-    )
-    world.checked("shop")
+    more = Gaussian(sensitivity=1, sigma=15)
+    ledger.ask(Amend(charge=name, cost=more, reason="a wrong sigma"))
     ledger.ask(Prior(policy=policy, cost=STEP, reason="before", evidence="e" * 64))
 
 
-def tighten(world: World, policy: Policy) -> None:
+def freeze(ledger: Ledger, policy: Policy) -> None:
+    """Freeze the dataset, which then refuses, and unfreeze it."""
+    ledger.ask(Freeze(book="shop", reason="looked odd"))
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(ledger, STEP, policies=[policy])
+    ledger.ask(Freeze(book="shop", reason="was not", unfreeze=True))
+
+
+def tighten(ledger: Ledger, policy: Policy) -> None:
     """Lower the budget in place."""
-    world.write("shop", SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
-    result = apply_policy(world.ledger, world.policies["shop"])
-    assert result.action == "tighten"
-    name = granted(world.ledger, STEP, policies=[world.checked("shop")])
-    world.ledger.settle(name)
-    assert policy.dataset == "shop"
+    lower = policy_of(SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
+    assert apply_policy(ledger, lower).action == "tighten"
+    with pytest.raises(PolicyChanged):
+        granted(ledger, STEP, policies=[policy])
+    ledger.settle(granted(ledger, STEP, policies=[lower]))
 
 
-def open_a_term(world: World, policy: Policy) -> None:
+def open_term(ledger: Ledger, policy: Policy) -> None:
     """Open a second term and charge it, with a run that holds and draws."""
-    wish = {"reason": "a new year", "new_term": True}
-    apply_policy(world.ledger, policy, **wish)
+    apply_policy(ledger, policy, reason="a new year", new_term=True)
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
-    held_run(world.ledger, [STEP] * 2, run="r7", **here)
-    step = drawn(world.ledger, STEP, preflights=("r7",), **here)
-    world.ledger.settle(step.reservation)
-    assert world.ledger.seal("r7", outcome="completed")
+    held_run(ledger, [STEP] * 2, run="r7", **here)
+    step = drawn(ledger, STEP, preflights=("r7",), **here)
+    ledger.settle(step.reservation)
+    assert ledger.seal("r7", outcome="completed")
 
 
-def test_all_that_reads_a_ledger_agrees(world: World) -> None:
+def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
     """Verified, audited, exported, and printed by every command."""
-    report = verify(world.ledger, key=KEY)
+    report = verify(ledger, key=KEY)
     assert report.bad == []
-    audit(world.path)
-    _, *rows = journal_rows(world.ledger)
+    audit(path)
+    _, *rows = journal_rows(ledger)
     assert {row["kind"] for row in rows} == KINDS
     assert [row["number"] for row in rows] == [*range(1, report.entries + 1)]
     run_fine("ledger", "export", "--out", "journal.jsonl")
-    exported = verify_export(world.folder / "journal.jsonl", KEY)[1]
+    exported = verify_export(Path("journal.jsonl"), KEY)[1]
     assert (exported.bad, exported.signed, exported.entries) == ([], True, len(rows))
     assert run_json("ledger", "verify")["fine"]
     # One run, of which one step still runs: the rest of it is shown once.
