@@ -13,12 +13,6 @@ import psycopg
 
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.ledger.support import Place
-
-
-def faulty(path: Place) -> FaultySqlite | FaultyPostgres:
-    """Open a storage whose statements run between two hooks."""
-    return FaultyPostgres(path) if isinstance(path, str) else FaultySqlite(path)
 
 
 class FaultySqlite(SqliteStorage):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -16,9 +15,7 @@ from dpflow.ledger.model import all_terms
 from dpflow.ledger.rows import Account
 from dpflow.ledger.state import State, charge_keys, whole_book
 from dpflow.ledger.storage.tables import Reading
-
-#: One epsilon in tally units.
-UNIT = math.lcm(10**36, *range(1, 101))
+from tests.ledger.auditor import UNIT
 
 
 def entries(ledger: Ledger, book: str | None = "a") -> list[Entry]:

@@ -7,12 +7,13 @@ import select
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.opening import open_ledger
-from tests.ledger.support import Place, await_death, granted, url
+from tests.ledger.journals import await_death
+from tests.ledger.support import Place, granted, url
 
 
 class Child:
@@ -132,5 +133,6 @@ def killed(path: Place, cost: str = "0.1") -> str:
     child = Child(work)
     reservation = child.line()
     child.end()
-    await_death(path, reservation)
+    with closing(open_ledger(url(path))) as ledger:
+        await_death(ledger, reservation)
     return reservation

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,10 +31,8 @@ from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Transaction
 from dpflow.policy import Policy, parse_policy
 from tests.ledger import auditor
+from tests.ledger.auditor import UNIT
 from tests.ledger.columns import show_columns, show_columns_of_postgres
-
-#: One epsilon in tally units.
-UNIT = math.lcm(10**36, *range(1, 101))
 
 #: Where a ledger is: a SQLite file, or the URL of a PostgreSQL database.
 Place = Path | str
@@ -235,25 +231,6 @@ def _postgres(path: str, *statements: str) -> psycopg.Connection[tuple[Any, ...]
     if there != (None,):
         show_columns_of_postgres(connection, *statements)
     return connection
-
-
-def await_death(path: Place, reservation: str) -> None:
-    """Wait until the ledger sees that the owner of a reservation has died.
-
-    The server of a database hears of it a moment after the operating system.
-    """
-    if isinstance(path, Path) or in_memory(path):
-        return
-    from dpflow.ledger.storage.postgres import PostgresStorage
-    from dpflow.ledger.storage.postgres_owners import SessionOwners
-
-    ((owner,),) = read(path, "SELECT owner FROM charge WHERE id = ?", reservation)
-    owners = SessionOwners(PostgresStorage(path).server)
-    until = time.monotonic() + 60
-    while owners.alive(owner):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    owners.close()
 
 
 def sums(path: Place, account: str = "a#1") -> tuple[Fraction, Fraction]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import Term, is_within
@@ -45,13 +46,11 @@ class FlowRun:
 
     Attributes:
         charges: Charges of its steps and of its run reservations, in order.
-        lent: Charges of runs within it that drew from its reservations.
         begun: Whether its first entry was read.
         refused: Whether it met a refusal, on whatever dataset.
     """
 
     charges: tuple[JournalCharge, ...]
-    lent: tuple[str, ...]
     begun: bool
     refused: bool = False
 
@@ -167,19 +166,8 @@ def _runs(
         if _number(charge) > start and not KINDS[charge.last.kind].by_hand:
             name = charge.made.body.get("flow_run") or charge.id
             runs.setdefault(name, []).append(charge)
-    lent: dict[str, list[str]] = {}
-    for own in runs.values():
-        names = {charge.id for charge in own}
-        for charge in own:
-            around = drawn_from(charge.made.body)
-            if around not in names:
-                lent.setdefault(around, []).append(charge.id)
     found = [
-        FlowRun(
-            charges=tuple(own),
-            lent=tuple(name for charge in own for name in lent.get(charge.id, ())),
-            begun=_number(own[0]) > sure,
-        )
+        FlowRun(charges=tuple(own), begun=_number(own[0]) > sure)
         for own in runs.values()
     ]
     return found, older
@@ -254,46 +242,47 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
     Those of its population are among them.
     """
     own = [*run.steps, *run.reservations]
-    names = {charge.id for charge in own}
+    entries = [entry for c in own for entry in (c.made, c.ended) if entry is not None]
+    entries.sort(key=lambda entry: entry.number)
     with ledger.storage.read() as reading:
-        state = read_charges(reading, [*names, *run.lent])
+        state = read_charges(reading, [charge.id for charge in own])
         wholes = newest_wholes(reading, dataset)
-    # What other runs drew of its reservations is theirs when it ends.
-    entries = [charge.made for charge in own]
-    entries += [charge.ended for charge in own if charge.ended]
-    entries += [state.made[name] for name in run.lent]
-    totals: dict[str, Tally] = {}
-    peaks: dict[str, list[Tally]] = {}
-    held: dict[tuple[str, str], Tally] = {}
-
-    def add(account: str, more: Tally, less: Tally) -> None:
-        total = totals[account] = totals.get(account, more.times(0)) + more - less
-        peak = peaks.setdefault(account, [])
-        if not any(total.fits_within(each) for each in peak):
-            peak[:] = [*(each for each in peak if not each.fits_within(total)), total]
-
-    for entry in sorted(entries, key=lambda each: each.number):
-        charge, kind = entry.charge or "", KINDS[entry.kind]
-        for account, posted in entry.amounts.items():
-            amount = Tally(posted)
-            more = less = amount.times(0)
-            around = drawn_from(entry.body), account
-            if kind.ends:
-                less = held.pop((charge, account), less)
-                more = amount if kind.settles else more
-            elif around in held:
-                held[around], less = held[around] - amount, amount
-            if not kind.ends and charge in names:
-                held[charge, account] = more = amount
-            add(account, more, less)
-    for each in filter(None, map(state.charge, names)):
-        # Raised by hand, after its end whenever that was.
-        for account, added in each.added.items():
-            add(account, Tally(added), Tally(added).times(0))
-    with ledger.storage.read() as reading:
-        within = (n for n in totals if any(is_within(n, each) for each in wholes))
+        names = {name for charge in own for name in charge.made.amounts}
+        within = (n for n in names if any(is_within(n, each) for each in wholes))
         gates = gates_by_name(reading, within)
+    raised = [charge.added for c in own if (charge := state.charge(c.id))]
     return {
-        name: RunCharge(gate=gate, spent=totals[name], peaks=tuple(peaks[name]))
+        name: _charge_of(gate, entries, [each[name] for each in raised if name in each])
         for name, gate in gates.items()
     }
+
+
+def _charge_of(
+    gate: Gate, entries: Iterable[Entry], raised: Iterable[Amounts]
+) -> RunCharge:
+    """Return what entries did to an account, and what was raised by hand after them."""
+    total, peaks = gate.rule.zero(), [gate.rule.zero()]
+    held: dict[str, Tally] = {}
+    for entry in entries:
+        if gate.id not in entry.amounts:
+            continue
+        amount, kind = Tally(entry.amounts[gate.id]), KINDS[entry.kind]
+        charge, around = str(entry.charge), drawn_from(entry.body)
+        if kind.ends:
+            total = total - held.pop(charge)
+            total = total + amount if kind.settles else total
+        elif around in held:
+            held[charge], held[around] = amount, held[around] - amount
+        else:
+            held[charge], total = amount, total + amount
+        peaks = _with_peak(peaks, total)
+    for added in raised:
+        total = total + Tally(added)
+    return RunCharge(gate=gate, spent=total, peaks=tuple(_with_peak(peaks, total)))
+
+
+def _with_peak(peaks: list[Tally], total: Tally) -> list[Tally]:
+    """Add a sum to those of which none is below another."""
+    if any(total.fits_within(peak) for peak in peaks):
+        return peaks
+    return [*(peak for peak in peaks if not peak.fits_within(total)), total]

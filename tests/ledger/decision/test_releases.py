@@ -13,11 +13,11 @@ from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
 from dpflow.ledger.views import history
+from tests.ledger.journals import await_death
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     Place,
     audit,
-    await_death,
     granted,
     new_ledger,
     read,
@@ -87,7 +87,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
     assert isinstance(answer, Busy)
     assert first == answer.reservation
     child.kill()
-    await_death(path, first)
+    await_death(ledger, first)
     second = granted(ledger, key="week/1")
     assert sums(path) == (0, 2 * TENTH)
     ledger.settle(second, value=VALUE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -18,11 +17,10 @@ from dpflow.ledger.rows import Release
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import release_value
-from tests.ledger.processes import Child, die
+from tests.ledger.processes import killed
 from tests.ledger.support import (
     BASIC,
     Place,
-    await_death,
     granted,
     make_policy,
     url,
@@ -38,20 +36,6 @@ FLOWS = make_policy(
     other_flows="allow",
 )
 NOISY = Gaussian(sensitivity=1, sigma=20)
-
-
-def dead_charge(path: Place, cost: str) -> str:
-    """Let another process reserve and die."""
-
-    def work(say: Callable[[str], None]) -> None:
-        say(granted(open_ledger(url(path)), cost, step="crashed"))
-        die()
-
-    child = Child(work)
-    reservation = child.line()
-    child.end()
-    await_death(path, reservation)
-    return reservation
 
 
 def only(ledger: Ledger) -> AccountView:
@@ -75,12 +59,11 @@ def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> 
     """By whether a charge was settled, is in progress, or will never be settled."""
     ledger.settle(granted(ledger, "0.1"))
     live = granted(ledger, "0.2", body={"task_run": "t"})
-    dead = dead_charge(path, "0.4")
+    dead = killed(path, "0.4")
     told = {"spent": "0.1", "reserved": "0.2", "forfeited": "0.4", "left": "0.3"}
     assert told == amounts(only(ledger))
     found = {each.reservation: each for each in views.open_reservations(ledger)}
     assert {live: True, dead: False} == {k: each.alive for k, each in found.items()}
-    assert found[dead].body["step"] == "crashed"
     assert found[live].body["task_run"] == "t"
     ledger.forfeit(dead, reason="closed by an operator")
     assert told == amounts(only(ledger))
@@ -259,7 +242,7 @@ def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> N
     ledger.settle(granted(ledger, "0.1"), outcome="failed")
     ledger.void(granted(ledger, "0.1"), reason="not started")
     granted(ledger, "0.1")  # it runs
-    dead = dead_charge(path, "0.1")
+    dead = killed(path, "0.1")
     expected = {"own noise": 2, "failed: error": 1, "forfeited": 1}
     assert unusual(ledger) == expected
     ledger.forfeit(dead, reason="closed by an operator")
