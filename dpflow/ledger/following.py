@@ -79,6 +79,9 @@ class Trail:
             if at[0] and (entry is None or entry.hash != at[1]):
                 self._at = None
         if self._is_far(head[0]):
+            if self._at is not None and self._epoch == self._watch.epoch:
+                # An older copy with many further entries does not go on from it.
+                next(reading.after(self._at[0], self._at[0] + 1, self._at[1]))
             raise TooFar
         self._follow(reading)
 

@@ -218,10 +218,9 @@ class Ledger:
         names = (name for c in commands for name in c.charges_met(state) if name)
         met = [state.charge(name) for name in names]
         others = {c.owner for c in met if c is not None and c.state == "open"}
-        if others or len(commands) > 1:
-            asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-            living = {owner for owner in others - asking if self.owners.alive(owner)}
-            state.alive = asking | living
+        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+        living = {owner for owner in others - asking if self.owners.alive(owner)}
+        state.alive = asking | living
         return state
 
     def _witnessed(self, decisions: Sequence[Decision]) -> list[Any]:

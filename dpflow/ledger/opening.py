@@ -80,10 +80,7 @@ def open_ledger(
 
 
 def create_ledger(
-    url: str,
-    *,
-    environment: str | None = None,
-    witness: str | None = None,
+    url: str, *, environment: str | None = None, witness: str | None = None
 ) -> Ledger:
     """Make a new, empty ledger, and begin its witness.
 

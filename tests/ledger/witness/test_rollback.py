@@ -99,21 +99,25 @@ def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
         ledger.close()
 
 
-@pytest.mark.parametrize("operator", [False, True])
-def test_an_open_process_notices_without_a_witness(tmp_path, operator):
-    """It compares the newest entry that it followed, before any command."""
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_an_open_process_notices_without_a_witness(tmp_path, monkeypatch, more):
+    """Before any command, also if others went on with the older copy, however far."""
     host = Host(tmp_path, "none", random.Random(1))
     ledger = host.open()
     host.work(ledger)
     copy = host.copy()
     host.work(ledger)
     copy_database(copy, host.path)
+    for _ in range(more):
+        host.work(least=6)
+    monkeypatch.setattr("dpflow.ledger.following.MOST", 6)
     before = read(host.path, "SELECT * FROM entry")
-    if operator:
-        with pytest.raises(LedgerCorrupt, match="is another one than before"):
+    words = "is another one than before|not what was hashed"
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match=words):
             ledger.ask(Freeze(book="a", reason="test"))
-    with pytest.raises(LedgerCorrupt, match="is another one than before"):
-        granted(ledger, "0.25", policies=[POLICY])
+        with pytest.raises(LedgerCorrupt, match=words):
+            granted(ledger, "0.25", policies=[POLICY])
     assert read(host.path, "SELECT * FROM entry") == before
     assert isinstance(next_step(host), Granted)
 
