@@ -60,14 +60,24 @@ BEGIN
         RAISE EXCEPTION 'the login % may not %', session_user, wrong
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    INSERT INTO dpflow.tag SELECT key, NEW.number
-    FROM json_object_keys(CAST(NEW.rows AS json)) AS key;
     RETURN NEW;
 END
 $$;
 CREATE TRIGGER entry_is_checked BEFORE INSERT ON dpflow.entry FOR EACH ROW
     EXECUTE FUNCTION dpflow.check_entry();
 
+-- After the insert: `ON CONFLICT DO NOTHING` would leave tags of an entry that is not
+-- there.
+CREATE FUNCTION dpflow.tag_entry() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO dpflow.tag SELECT key, NEW.number
+    FROM json_object_keys(CAST(NEW.rows AS json)) AS key;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER entry_is_tagged AFTER INSERT ON dpflow.entry FOR EACH ROW
+    EXECUTE FUNCTION dpflow.tag_entry();
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 
 -- name: prepare_connection

@@ -75,5 +75,6 @@ ALTER FUNCTION dpflow.take_turn OWNER TO dpflow_owner;
 ALTER FUNCTION dpflow.is_operators OWNER TO dpflow_owner;
 ALTER FUNCTION dpflow.hash_of OWNER TO dpflow_owner;
 ALTER FUNCTION dpflow.check_entry OWNER TO dpflow_owner;
+ALTER FUNCTION dpflow.tag_entry OWNER TO dpflow_owner;
 ALTER SCHEMA dpflow OWNER TO dpflow_owner;
 COMMIT;

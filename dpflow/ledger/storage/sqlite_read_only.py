@@ -77,11 +77,7 @@ def opened_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     if not alive and time.time() - path.stat().st_mtime <= _UNSURE:
         time.sleep(_UNSURE)
     uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
-    with closing(
-        sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5
-        )
-    ) as connection:
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         yield connection
     if not alive and before != _stamps(path, log):
         msg = (

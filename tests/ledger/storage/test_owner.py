@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,24 +107,6 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
     os.waitpid(child.pid, 0)
     assert not owners.alive(name)
     gate.open()
-
-
-def test_a_fork_while_another_thread_takes_its_name(owners: Owners) -> None:
-    """The child does not wait for a thread that it does not have."""
-    children: list[Child] = []
-    fork = lambda: children.append(Child(lambda say: say(owners.mine())))
-
-    def fork_meanwhile() -> None:
-        thread = threading.Thread(target=fork)
-        thread.start()
-        thread.join()
-
-    Owners._lock.run(fork_meanwhile, 60)
-    (child,) = children
-    spoke = child.speaks(10)
-    os.kill(child.pid, signal.SIGKILL)
-    assert spoke
-    assert len(child.end()[1][0]) == 32
 
 
 def test_closing_gives_the_name_up(owners: Owners) -> None:

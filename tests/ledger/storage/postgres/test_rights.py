@@ -64,11 +64,11 @@ def next_entry(url: str, kind: str, charge: str | None = None) -> Columns:
     return written(previous, draft, {"book/a": None}).columns
 
 
-def insert(url: str, *entries: Columns) -> None:
+def insert(url: str, *entries: Columns, end: str = "") -> None:
     """Insert entries in one statement, as a login may without dpflow."""
     values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(entries))
     with psycopg.connect(url) as connection:
-        sql = f"INSERT INTO dpflow.entry VALUES {values}"
+        sql = f"INSERT INTO dpflow.entry VALUES {values} {end}"
         connection.execute(sql.encode(), [each for entry in entries for each in entry])
 
 
@@ -143,9 +143,12 @@ def test_a_worker_appends_entries_that_continue_the_journal(
     for wrong in (hashed(at="t\nx"), hashed(kind="refuse\n"), hashed(charge="c\n")):
         with pytest.raises(psycopg.errors.CheckViolation):
             insert(worker, wrong)
+    ((made,),) = read(postgres_url, "SELECT min(charge) FROM entry WHERE charge > ''")
+    insert(worker, hashed(kind="reserve", charge=made), end="ON CONFLICT DO NOTHING")
+    tagged = f"SELECT key FROM tag WHERE number = {good.number}"
+    assert read(postgres_url, tagged) == []
     # The control: the good one is taken, and the database tags it.
     insert(worker, good)
-    tagged = f"SELECT key FROM tag WHERE number = {good.number}"
     assert read(postgres_url, tagged) == [("book/a",)]
     for kind in ("open", "tighten", "unfreeze", "adjust", "repair", "checkpoint"):
         insert(roles["operator"], next_entry(roles["operator"], kind))

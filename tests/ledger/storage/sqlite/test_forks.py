@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -74,28 +73,6 @@ def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) 
     kept = {name for (name,) in read(path, "SELECT id FROM charge")}
     assert {first, *lines} <= kept
     assert sums(path) == (0, Fraction(5, 100))
-    audit(path)
-
-
-def test_a_fork_waits_for_a_thread_that_writes(ledger: Ledger, path: Path) -> None:
-    """Shortly, and then both parent and child go on; no lock is left behind."""
-    ledger.owners.mine()
-    inside = threading.Event()
-
-    def write() -> None:
-        with ledger.storage.write():
-            inside.set()
-            time.sleep(0.2)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    inside.wait()
-    child = Child(lambda say: say(granted(ledger)))
-    code, lines = child.end()
-    assert code == 0, lines
-    thread.join()
-    granted(ledger)
-    assert sums(path) == (0, 2 * TENTH)
     audit(path)
 
 
