@@ -41,6 +41,9 @@ class Kind(NamedTuple):
     inherited: bool = False
 
 
+#: Types of columns: each with its arguments, and the type as which it is written.
+Types = Mapping[str, tuple[Any, tuple[str, ...], Any]]
+
 #: Kinds by the types of their values.
 KINDS: dict[type, Kind] = {}
 _BY_NAME: dict[str, Kind] = {}
@@ -132,6 +135,23 @@ def unstorable(value: object, hint: str) -> ReleaseError:
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     name = f"{module}{kind.__qualname__}"
     return ReleaseError(f"a value of type {name} cannot be stored; {hint}.", type=name)
+
+
+def column_parts(types: Types, name: str, column: Any, of: Any) -> list[Any]:
+    """Return the name of a column's type, its arguments, and the column to write.
+
+    Args:
+        types: Those that can be stored.
+        name: Of the column's type.
+        column: A column of polars or Arrow.
+        of: Its type.
+    """
+    if name not in types:
+        hint = f"a column of {of} has no exact text; cast it to numbers or text"
+        raise unstorable(column, hint)
+    _, names, written = types[name]
+    plain = column if written is None else column.cast(written)
+    return [name, [getattr(of, argument) for argument in names], plain]
 
 
 def check_size(characters: int) -> None:

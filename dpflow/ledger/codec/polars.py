@@ -9,41 +9,33 @@ from typing import Any
 
 import polars as pl
 
-from dpflow.ledger.codec.kinds import register, unstorable
+from dpflow.ledger.codec.kinds import Types, column_parts, register
 
 _NUMBERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _PLAIN = (*_NUMBERS, "Float32", "Float64", "Boolean", "String", "Binary", "Null")
-#: Arguments of each type, and the type as which its values are written, if another.
-_TYPES: dict[str, tuple[tuple[str, ...], str | None]] = {
-    **dict.fromkeys(_PLAIN, ((), None)),
-    "Date": ((), "Int32"),
-    "Time": ((), "Int64"),
-    "Datetime": (("time_unit", "time_zone"), "Int64"),
-    "Duration": (("time_unit",), "Int64"),
-    "Decimal": (("precision", "scale"), None),
+_TYPES: Types = {
+    **{name: (getattr(pl, name), (), None) for name in _PLAIN},
+    "Date": (pl.Date, (), pl.Int32),
+    "Time": (pl.Time, (), pl.Int64),
+    "Datetime": (pl.Datetime, ("time_unit", "time_zone"), pl.Int64),
+    "Duration": (pl.Duration, ("time_unit",), pl.Int64),
+    "Decimal": (pl.Decimal, ("precision", "scale"), None),
     # Only the categories of an Enum are part of its type.
-    "Categorical": ((), "String"),
-    "Enum": (("categories",), "String"),
+    "Categorical": (pl.Categorical, (), pl.String),
+    "Enum": (pl.Enum, ("categories",), pl.String),
 }
 
 
 def _series_parts(series: Any) -> list[Any]:
-    dtype = series.dtype
-    kind = dtype.base_type().__name__
-    if kind not in _TYPES:
-        hint = f"a column of {dtype} has no exact text; cast it to numbers or text"
-        raise unstorable(series, hint)
-    names, written = _TYPES[kind]
-    values = series.cast(getattr(pl, written)) if written else series
-    arguments = [getattr(dtype, name) for name in names]
-    return [series.name, kind, arguments, values.to_list()]
+    name = series.dtype.base_type().__name__
+    *kind, column = column_parts(_TYPES, name, series, series.dtype)
+    return [series.name, *kind, column.to_list()]
 
 
 def _make_series(name: str, kind: str, arguments: list[Any], values: list[Any]) -> Any:
-    _, written = _TYPES[kind]
-    dtype = getattr(pl, kind)(*arguments)
-    as_written = getattr(pl, written) if written else dtype
-    return pl.Series(name, values, dtype=as_written, strict=True).cast(dtype)
+    make, _, written = _TYPES[kind]
+    dtype = make(*arguments)
+    return pl.Series(name, values, dtype=written or dtype, strict=True).cast(dtype)
 
 
 _KINDS: dict[type, Any] = {

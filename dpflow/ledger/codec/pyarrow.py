@@ -10,15 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpflow.ledger.codec.kinds import register, unstorable
+from dpflow.ledger.codec.kinds import Types, column_parts, register
 
 _PLAIN: tuple[Callable[[], Any], ...] = (
     *(pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64),
     *(pa.float32, pa.float64, pa.bool_, pa.null),
     *(pa.string, pa.large_string, pa.binary, pa.large_binary),
 )
-#: Each type with its arguments, and that as which its values are written, if another.
-_TYPES: dict[str, tuple[Callable[..., Any], tuple[str, ...], Any]] = {
+_TYPES: Types = {
     **{str(kind()): (kind, (), None) for kind in _PLAIN},
     "decimal128": (pa.decimal128, ("precision", "scale"), None),
     "date32": (pa.date32, (), pa.int32()),
@@ -32,12 +31,8 @@ def _array_parts(array: Any) -> list[Any]:
         # Only the names that stand in it: others may be of rows that were left out.
         return ["dictionary", [str(kind.index_type)], array.cast(kind.value_type)]
     name = str(kind).partition("(")[0].partition("[")[0]
-    if name not in _TYPES:
-        hint = f"a column of {kind} has no exact text; cast it to numbers or text"
-        raise unstorable(array, hint)
-    _, names, written = _TYPES[name]
-    whole = array if written is None else array.cast(written)
-    return [name, [getattr(kind, each) for each in names], whole.to_pylist()]
+    *named, column = column_parts(_TYPES, name, array, kind)
+    return [*named, column.to_pylist()]
 
 
 def _make_array(name: str, arguments: list[Any], values: Any) -> Any:
