@@ -217,7 +217,8 @@ def last_costs(
         done = [step for step in steps if step.done]
         failed = {step.body["step"] for step in steps if not step.done}
         if (
-            all(part.whole for part in parts)
+            done
+            and all(part.whole for part in parts)
             and all(step.ended for step in steps)
             and failed <= {step.body["step"] for step in done}
         ):

@@ -150,7 +150,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
 
 
 def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
-    """Failed, refused and unfinished runs do not count, nor does the one that asks."""
+    """Failed, void and unfinished runs do not count, nor does the one that asks."""
     here: dict[str, Any] = {"flow": "weekly", "flow_run": "one"}
     for epsilon in ("0.1", "0.2"):
         ledger.settle(granted(ledger, epsilon, **here), body={"outcome": "completed"})
@@ -158,6 +158,8 @@ def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
         granted(ledger, "0.05", flow="weekly", flow_run="two"), outcome="failed"
     )
     granted(ledger, "0.05", flow="weekly", flow_run="three")
+    void = granted(ledger, "0.05", flow="weekly", flow_run="five")
+    ledger.void(void, reason="not started")
     found = [cost for *_, cost in last_costs(ledger, "weekly", but="four")]
     assert found == [PureDP(epsilon="0.1"), PureDP(epsilon="0.2")]
     assert last_costs(ledger, "weekly", but="one") == []
