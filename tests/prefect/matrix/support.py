@@ -115,7 +115,11 @@ def books(folder: Path | None = None, run: object = None) -> Books:
         # A charge may end in between, or its process, which all three tell.
         held, before = _held(ledger), None
         while held != before:
-            entries = [e for e in journal(ledger) if run is None or e.run == str(run)]
+            entries = [
+                entry
+                for entry in journal(ledger)
+                if run is None or entry.body.get("flow_run") == str(run)
+            ]
             views = [v for v in accounts(ledger, "shop") if v.kind == "dataset"]
             held, before = _held(ledger), held
     finally:
