@@ -127,7 +127,7 @@ class Reserve(Command):
         before = released(state, request)
         if before is not None:
             return pen.answered(before)
-        taken = None if request.covers is None else reopened(pen, request)
+        taken = reopened(pen, request)
         if taken is not None:
             return taken
         case = _case(pen, request)

@@ -148,9 +148,8 @@ def known_charge(state: State, name: str) -> Charge:
     charge = state.charge(name)
     if charge is None:
         msg = (
-            f"the ledger knows no reservation {name!s:.60}. "
-            "`dpflow ledger reservations` lists those that nobody settled, and "
-            "`dpflow history` all."
+            f"the ledger has no reservation {name!s:.60}. `dpflow history` lists all, "
+            "and `dpflow ledger reservations` those that are open."
         )
         raise ReservationConflict(msg, reservation=name)
     return charge
@@ -181,7 +180,7 @@ def _has_ended(state: State, charge: Charge, command: End) -> bool:
     elif charge.covers is not None and (kind == "settle" or (kind == "void" and drawn)):
         problem = (
             f"reservation {charge.id} is the one of flow run {charge.covers}: "
-            "its steps are settled each by itself, and its end is a seal"
+            "each of its steps is settled, and its end is a seal"
         )
     if problem:
         raise ReservationConflict(problem, reservation=charge.id)

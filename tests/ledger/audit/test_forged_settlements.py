@@ -8,8 +8,9 @@ import pytest
 
 from dpflow import EarlyStopping, PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import LedgerCorrupt
+from dpflow.exceptions import InvalidCost, LedgerCorrupt
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision import settlement
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.ledger.forging import settle_for
@@ -72,6 +73,27 @@ def test_an_allowed_settlement_for_less_is_not_found(
     assert verify(ledger).fine
     granted(open_ledger(url(path)), PLAIN, policies=(STEADY,))
     ledger.close()
+
+
+def test_a_step_of_an_unknown_class_returns_nothing_to_a_group(
+    path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no outcome returns anything, its class need not be loaded to see that."""
+    ledger = make_ledger(path)
+    fields = {
+        "unit": "user-week",
+        "partition": "{by: week}",
+        "lifetime": "{epsilon: 2}",
+    }
+    given: dict[str, Any] = {"partitions": ("2026-W05", "2026-W06")}
+    charge = granted(ledger, STOPPING, policies=[make_policy(**fields)], **given)
+    settle_for(ledger, charge, monkeypatch, 0, reported=5)
+
+    def unknown(_: object) -> Cost:
+        raise InvalidCost("unknown", name="mechanism", value="unknown")
+
+    monkeypatch.setattr(settlement, "cost_from_description", unknown)
+    assert "settled for less" in str(verify(ledger).bad[0])
 
 
 @pytest.mark.parametrize(

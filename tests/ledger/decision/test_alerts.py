@@ -90,7 +90,7 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
 
 
 def test_a_term_is_told_with_its_first_charge(ledger: Ledger) -> None:
-    """Once, be that charge voided; a refusal is none."""
+    """Once, be that charge voided; a refusal charges nothing. A new term is anew."""
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, "2", policies=(POLICY,)))
     first = request(ledger, "0.1", policies=(POLICY,))
@@ -100,11 +100,6 @@ def test_a_term_is_told_with_its_first_charge(ledger: Ledger) -> None:
     assert (told.book, told.number, told.facts["reason"]) == ("a", 1, FIRST)
     ledger.void(first.reservation, reason="not started")
     assert [opened(ledger) for _ in range(2)] == [[], []]
-
-
-def test_a_new_term_is_told_anew(ledger: Ledger) -> None:
-    """With the reason that was given for it."""
-    assert opened(ledger) == [f"a 1 {FIRST}"]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
     wish = {"reason": "a new year", "new_term": True}
     apply_policy(ledger, policy, **wish)

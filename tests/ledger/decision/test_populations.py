@@ -65,6 +65,8 @@ def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) ->
     with pytest.raises(BudgetExhausted, match="population 'people'"):
         on(ledger, folder, "web")
     assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
+    with pytest.raises(PolicyError, match="begins with"):
+        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
 
 
 def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> None:
@@ -135,9 +137,3 @@ def test_a_member_must_fit_its_population(folder: Path) -> None:
         shop.write_text(text.replace(old, new))
         with pytest.raises(PolicyError, match=message):
             load_policies(folder)
-
-
-def test_a_dataset_cannot_take_a_populations_name() -> None:
-    """Its account would be the population's."""
-    with pytest.raises(PolicyError, match="begins with"):
-        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
