@@ -59,8 +59,7 @@ class Watch:
     def newest(self, head: int) -> int:
         """Return the number of the witness's newest line; the head without one."""
         with suppress(LedgerError):
-            look = self.look()
-            if look is not None and look.expected:
+            if (look := self.look()) is not None and look.expected:
                 return max(line.number for line in look.expected)
         return head
 
@@ -154,13 +153,12 @@ class Watch:
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
-        lines: Iterable[Line] = ()
-        if self.witness is not None:
-            with suppress(LedgerUnwitnessed):
-                lines = self.witness.all_lines()
+        if self.witness is None or not self.witness.exists():
+            return ()
+        lines = [line for line in self.witness.all_lines() if book in line.books]
         accounts = {
             account: None
-            for line in missing(reading, [e for e in lines if book in e.books])
+            for line in missing(reading, lines)
             for account, used in line.used.items()
             if (line.charge is not None or any(used)) and account.startswith(f"{book}#")
         }
