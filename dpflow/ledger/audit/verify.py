@@ -153,28 +153,23 @@ class _Verification:
                 self.points.append(self.report.checkpoint(draft, reading.hash_of))
             check(state, draft)
         entry = follow(state, draft)
-        if entry.kind == "reserve":
-            self._note_grant(entry)
-        self.report.postings += len(entry.amounts)
-        self._forget(entry)
-        return entry
-
-    def _note_grant(self, entry: Entry) -> None:
-        self.report.reservations += 1
-        for name in entry.amounts:
+        for name in entry.amounts if entry.kind == "reserve" else ():
             _, settled, held, *_ = entry.rows[ACCOUNT + name]
             total = [*map(add, settled, held)]
             most = self._granted.get(name, total)
             self._granted[name] = [*map(max, most, total)]
+        self.report.reservations += entry.kind == "reserve"
+        self.report.postings += len(entry.amounts)
+        self._forget(entry)
+        return entry
 
     def _recall(self, reading: Reading, entry: Entry) -> None:
         """Load what was dropped and is changed late."""
         needs = partial(keys_followed, entry=entry)
         past = reading.load(needs, before=entry.number)
-        for key, row in past.rows.items():
-            self._state.rows.setdefault(key, row)
-            self._state.numbers.setdefault(key, past.numbers[key])
-        self._state.made |= past.made
+        state = self._state
+        state.rows, state.numbers = past.rows | state.rows, past.numbers | state.numbers
+        state.made |= past.made
 
     def _forget(self, entry: Entry) -> None:
         """Drop what no later entry can change, but for those that load it again."""
@@ -191,9 +186,9 @@ class _Verification:
             if key.startswith(_OF_CHARGES):
                 del state.rows[key], state.numbers[key]
 
-    def _ask_gates(self, reading: Reading, book: str) -> None:
-        """Compare the highest sums of a book's accounts with their gates."""
-        for account in [name for name in self._granted if split(name)[0] == book]:
+    def _ask_gates(self, reading: Reading, book: str | None = None) -> None:
+        """Compare the highest sums of a book's accounts with their gates, or of all."""
+        for account in [a for a in self._granted if book in (None, split(a)[0])]:
             term = term_of_account(self._state, account)
             if is_admitted(term, account, tuple(self._granted.pop(account))):
                 continue
@@ -208,8 +203,7 @@ class _Verification:
 
     def _check_end(self, reading: Reading) -> None:
         """Compare what was counted with the tables, where the journal ends."""
-        for book in {split(name)[0]: None for name in self._granted}:
-            self._ask_gates(reading, book)
+        self._ask_gates(reading)
         for number, charge in reading.ask("made_twice"):
             what = f"it reserves for charge {charge}, which was made before"
             self.report.add(what, number)
