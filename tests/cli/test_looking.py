@@ -240,7 +240,7 @@ def test_what_is_kept_is_replayed_and_nothing_else_runs(place: Path, name: str) 
     *values, message = seen_by(name, place, look)
     assert values == [f"week {week}" for week in range(1, CHARGES + 1)]
     assert "may be read here and not written" in message
-    assert "The step did not run" in message
+    assert "the step did not run" in message
 
 
 def test_a_log_without_its_index_is_no_ledger_to_read(place: Path) -> None:

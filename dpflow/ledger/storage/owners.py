@@ -13,7 +13,6 @@ import os
 import re
 import uuid
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from dpflow.exceptions import LedgerUnavailable
@@ -22,8 +21,6 @@ from dpflow.locks import TurnQueue
 #: How long a thread waits for the others of its process.
 THREAD_SECONDS = 60.0
 _NAME = re.compile(r"[0-9a-f]{32}")
-#: At most so many files are looked at when a process takes its name.
-_SWEEP = 1000
 
 
 class Liveness:
@@ -151,7 +148,7 @@ class Owners(Liveness):
         as one whose file has no lock. Their charges stay held.
         """
         with suppress(OSError, LedgerUnavailable), os.scandir(self._folder) as files:
-            for file in islice(files, _SWEEP):
+            for file in files:
                 if _NAME.fullmatch(file.name) and not self.alive(file.name):
                     (self._folder / file.name).unlink(missing_ok=True)
 

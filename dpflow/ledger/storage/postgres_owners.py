@@ -20,10 +20,7 @@ from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.locks import TurnQueue
 
 #: dpflow itself never takes such a lock.
-_ADVICE = (
-    " once it has ended (pg_locks shows it by locktype 'advisory' and mode "
-    "'ExclusiveLock'; pg_terminate_backend ends it)"
-)
+_ADVICE = " once pg_terminate_backend has ended it (mode 'ExclusiveLock' in pg_locks)"
 
 
 class SessionOwners(Liveness):

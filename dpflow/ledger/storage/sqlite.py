@@ -91,8 +91,7 @@ class SqliteStorage(Storage):
                 )
                 raise ConfigurationError(msg)
             check_before_making(storage.path)
-            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
-            os.close(os.open(storage.path, flags, 0o600))
+            os.close(os.open(storage.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with storage._writing() as tables:
             make_tables(tables.connection, identity, secret)
         return storage

@@ -40,10 +40,9 @@ def not_writable(path: Path) -> LedgerUnavailable | None:
     passive = os.statvfs(path).f_flag & os.ST_RDONLY
     why = "its file system is read-only" if passive else "this user may not"
     msg = (
-        f"the ledger {path} may be read here and not written: {why}. So a release that "
-        "it keeps is replayed, and nothing is charged. The step did not run. Run it "
-        f"where the file and its folder {real.parent} can be written, as a "
-        "user who may."
+        f"the ledger {path} may be read here and not written: {why}. A release that it "
+        "keeps is replayed; the step did not run. Run it where the file and its folder "
+        f"{real.parent} can be written."
     )
     return LedgerUnavailable(msg, ledger=str(path))
 
