@@ -42,7 +42,7 @@ def report(
         warn(text)
     fine = made.stamp is None or made.stamp.found.fine
     if made.stamp is not None and not fine:
-        warn(f"the ledger is bad: {made.stamp.problems[0]}")
+        warn(f"the ledger is bad: {made.stamp.found.bad[0]}")
     return made, _written(made, out), fine
 
 
@@ -55,8 +55,8 @@ def _written(made: Report, out: Path) -> Iterator[str]:
 
 
 def _summary(made: Report) -> str:
-    known = len({section.standing.dataset for section in made.sections})
-    refused = sum(section.refused for section in made.sections)
+    known = len(made.sections)
+    refused = sum(section.status.refused for section in made.sections)
     if made.stamp is None:
         state = "not verified"
     elif made.stamp.found.fine:

@@ -33,17 +33,17 @@ def gauges(found: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]]
     left, runs, forfeited, refused, stopped = values = [
         list[tuple[Labels, float]]() for _ in _GAUGES
     ]
-    for known in found.datasets:
-        dataset = {"dataset": known.standing.dataset}
-        stopped.append((dataset, float(known.overview.state.stopped)))
-        refused.append((dataset, known.refused))
-        for outlook in known.outlooks:
+    for status in found.datasets:
+        dataset = {"dataset": status.standing.dataset}
+        stopped.append((dataset, float(status.overview.state.stopped)))
+        refused.append((dataset, status.refused))
+        for outlook in status.outlooks:
             if outlook.runs_left is not None:
-                label = {**dataset, "flow": outlook.flow or ""}
-                runs.append((label, outlook.runs_left))
-        for view in known.standing.accounts:
-            names = {"account": view.kind, "name": view.name, "term": str(view.term)}
-            label = {"dataset": view.dataset, **names}
+                flow = {**dataset, "flow": outlook.flow or ""}
+                runs.append((flow, outlook.runs_left))
+        for view in status.standing.accounts:
+            label = {"account": view.kind, "name": view.name, "term": str(view.term)}
+            label = {"dataset": view.dataset, **label}
             if view.used_fraction is not None:
                 left.append((label, max(1 - view.used_fraction, 0.0)))
             if view.budget:

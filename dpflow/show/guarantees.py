@@ -15,10 +15,9 @@ from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
 _NEARLY_ALL = 0.99
-_TIGHTENED = (
-    "A tightened term counts as it was opened. Its smaller numbers hold where usage "
-    "was below them and the tightening was decided without regard to what had been "
-    "released."
+_REST = (
+    ", and no flow can use the rest: epsilons of shares do not add up, so raise them "
+    "until this says 100%."
 )
 _OVERDRAWN = (
     "More was charged in an overdrawn term than its budget: no sum of budgets bounds "
@@ -46,7 +45,14 @@ def term_guarantee(
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
     held = _lifetime_holds(copy, terms)
-    return guarantee_in_words({**copy, "budget": budget}, adds_up=held, shortly=shortly)
+    pinned = {**copy, "budget": budget}
+    text = guarantee_in_words(pinned, adds_up=held, shortly=shortly)
+    if not whole or budget == terms[-1].budget:
+        return text
+    admitted = budget_text(terms[-1].budget)
+    return (
+        f"{text} The term was opened with it; now steps are admitted up to {admitted}."
+    )
 
 
 def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
@@ -78,14 +84,10 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     used = f"The flows' shares can use {percent_text(reach)} of the budget"
     text = f"{used} {budget_text(copy['budget'])}"
     if reach > 1:
-        return f"{text}: it may be gone before a flow has used its share."
+        return f"{text}: it may be used up before a flow has used its share."
     whole = all(share.get("epsilon") is not None for share in copy["flows"].values())
-    if reach >= _NEARLY_ALL or not whole or copy["other_flows"] != "refuse":
-        return f"{text}."
-    return (
-        f"{text}, and no flow can use the rest: epsilons of shares do not add up, so "
-        "raise them until this says 100%."
-    )
+    rest = reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse"
+    return f"{text}{_REST if rest else '.'}"
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:
@@ -104,28 +106,11 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
         parts.append(
             f"Charged terms add up to {total} {cap or 'and no lifetime is set'}."
         )
-    if any(view.opened != view.budget and not view.divided for view in terms):
-        parts.append(_TIGHTENED)
     if any(view.overdrawn for view in charged):
         parts.append(_OVERDRAWN)
     if len({(view.unit, view.relation) for view in charged}) > 1:
         parts.append(_DIFFERENT)
     return " ".join(parts)
-
-
-def tightened_in_words(terms: Sequence[TermView]) -> str:
-    """Say why a tightened term's guarantee is larger than its limit; "" if it is not.
-
-    Args:
-        terms: The dataset's terms, oldest first.
-    """
-    view = terms[-1] if terms else None
-    if view is None or view.divided or view.opened == view.budget:
-        return ""
-    return (
-        f"The guarantee stays {budget_text(view.opened)}, because the term was opened "
-        f"with it; from now on steps are admitted up to {budget_text(view.budget)}."
-    )
 
 
 def _term_text(view: TermView) -> str:
@@ -134,7 +119,7 @@ def _term_text(view: TermView) -> str:
     if view.divided:
         text += f", all parts within {budget_text(view.opened)}"
     elif view.opened != view.budget:
-        text += f", tightened to {budget_text(view.budget)}"
+        text += f", tightened to {budget_text(view.budget)}, counted as opened"
     if not view.charged:
         text += ", not charged"
     if view.overdrawn:

@@ -70,7 +70,6 @@ class History(TableRecord):
         ids = [each.account for each in items] if self.all_accounts else []
         settled = [_stacked(each.settled_after, unit) for each in items]
         left = [_stacked(each.left_after, unit, up=False) for each in items]
-        keys = [each.body.get("release_key") or "" for each in items]
         columns |= {
             "entry": [each.kind for each in items],
             "account": ids,
@@ -79,7 +78,7 @@ class History(TableRecord):
             heads[0]: [_stacked(each.amount, unit) for each in items],
             heads[1]: settled if ids else [],
             heads[2]: left if ids or not several else [],
-            "release key": [shown_key(key) for key in keys],
+            "release key": [shown_key(e.body.get("release_key") or "") for e in items],
             "outcome": [self._outcome(each) for each in items],
         }
         return Sheet.of(columns, *heads)
@@ -87,9 +86,7 @@ class History(TableRecord):
     @property
     def messages(self) -> list[str]:
         """What outcomes say in full; a repeated message stands once."""
-        return list(
-            dict.fromkeys(each.message for each in self.entries if each.message)
-        )
+        return [*dict.fromkeys(e.message for e in self.entries if e.message)]
 
     def _outcome(self, item: JournalEntry) -> str:
         said = item.message
@@ -141,14 +138,9 @@ def history(
     """
     found = settings()
     with inspected(found, tell=tell) as ledger:
-        # One more than asked for tells whether there are more.
-        items = views.history(
-            ledger,
-            dataset,
-            limit=limit + 1,
-            all_accounts=all_accounts,
-            decisions=decisions,
-        )
+        # One more than the limit says whether there are more.
+        kinds = {"all_accounts": all_accounts, "decisions": decisions}
+        items = views.history(ledger, dataset, limit=limit + 1, **kinds)
         policies, _ = policies_and_problem(found.policies)
         if not items and dataset is not None:
             check_dataset(ledger, policies, dataset)

@@ -40,37 +40,31 @@ HEADERS = {
 }
 _REFRESH = range(5, 3601)
 
-#: Reads the facts of one dataset or of all, with a stamp by this function.
-Reader = Callable[[str | None, Callable[[Ledger], Stamp]], Report]
 
-
-class Stamps:
-    """Verifies the ledger now and then, not for every answer.
+def recent_stamps(seconds: float = 60.0) -> Callable[[Ledger], Stamp]:
+    """Return a function that verifies a ledger now and then, not for every answer.
 
     Args:
-        seconds: A stamp is used for so long, and for twenty times as long as it took.
+        seconds: Shortest use of a stamp; the longest is twenty times as long as the
+            verification.
     """
+    lock, stamps = threading.Lock(), dict[str, tuple[float, Stamp]]()
 
-    def __init__(self, seconds: float = 60.0) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._known: tuple[str, float, Stamp] | None = None
-
-    def __call__(self, ledger: Ledger) -> Stamp:
-        """Return a stamp of this ledger, a recent one if there is one."""
-        with self._lock:
-            known = self._known
-            if known is not None and known[0] == ledger.id:
-                until = known[1] + max(self._seconds, 20 * known[2].seconds)
-                if known[2].found.fine and time.monotonic() < until:
-                    return known[2]
-            stamp = verified(ledger)
-            self._known = (ledger.id, time.monotonic(), stamp)
+    def recent(ledger: Ledger) -> Stamp:
+        with lock:
+            until, stamp = stamps.get(ledger.id, (0.0, None))
+            if stamp is None or not stamp.found.fine or time.monotonic() >= until:
+                begin = time.monotonic()
+                stamp = verified(ledger)
+                took = time.monotonic() - begin
+                stamps[ledger.id] = time.monotonic() + max(seconds, 20 * took), stamp
             return stamp
+
+    return recent
 
 
 def make_app(
-    read: Reader,
+    read: Callable[[str | None, Callable[[Ledger], Stamp]], Report],
     check: Callable[[], str],
     *,
     stamps: Callable[[Ledger], Stamp] | None = None,
@@ -84,10 +78,11 @@ def make_app(
     """
     from starlette.applications import Starlette  # noqa: PLC0415
     from starlette.middleware import Middleware  # noqa: PLC0415
+    from starlette.middleware.base import BaseHTTPMiddleware  # noqa: PLC0415
     from starlette.responses import HTMLResponse  # noqa: PLC0415
     from starlette.routing import Route  # noqa: PLC0415
 
-    verify = stamps or Stamps()
+    verify = stamps or recent_stamps()
 
     def report(request: Request) -> Response:
         """Return the page of all datasets or of one."""
@@ -111,34 +106,24 @@ def make_app(
         """Say whether the ledger can be read; it is not verified for this."""
         return _json(lambda: {"status": "ok", "ledger": check()}, status="bad")
 
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_guard)
     paths = {"/": report, "/dataset/{dataset:path}": report}
     paths |= {"/status.json": status, "/healthz": health}
     routes = [Route(path, answer, methods=["GET"]) for path, answer in paths.items()]
-    return Starlette(routes=routes, middleware=[Middleware(_Guard)])
+    return Starlette(routes=routes, middleware=[guard])
 
 
-class _Guard:
-    """Turns away who asks under another name, and adds the headers."""
+async def _guard(request: Request, answer: Callable[[Request], Any]) -> Response:
+    """Refuse a request under another name, and add the headers."""
+    from starlette.responses import PlainTextResponse  # noqa: PLC0415
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.datastructures import MutableHeaders  # noqa: PLC0415
-        from starlette.responses import PlainTextResponse  # noqa: PLC0415
-
-        async def answer(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        app = self._app
-        if scope["type"] == "http" and not _is_ours(scope):
-            text = "This page is for this machine only, as 127.0.0.1 or localhost.\n"
-            app = PlainTextResponse(text, status_code=421)
-        await app(scope, receive, answer)
+    text = "This page is for this machine only, as 127.0.0.1 or localhost.\n"
+    response: Response = PlainTextResponse(text, status_code=421)
+    if _is_ours(request.scope):
+        response = await answer(request)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def _is_ours(scope: Any) -> bool:

@@ -6,10 +6,9 @@ What the words mean is said by `state_of`, once, for everything that shows them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
@@ -20,7 +19,6 @@ from dpflow.ledger.rows import split
 from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing
 from dpflow.ledger.views.words import kind_title
-from dpflow.policy import Policy
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
@@ -172,10 +170,6 @@ class Bound:
         return f"{short_up(self.epsilon)} at {delta}"
 
 
-#: Before the first step.
-NOTHING = Bound(epsilon=Fraction(0))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowOverview:
     """One flow on one dataset.
@@ -233,21 +227,26 @@ def overview(
         paused: Whether the policy pauses the schedules of flows that are refused.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
-    spent = tuple(_spent(view) for view in _budgets(accounts))
     unusual = views.unusual_steps(ledger, dataset, standing.term)
     whole = [view for view in accounts if view.kind in _BUDGETS]
-    budgets = [*whole, *_above(ledger, pinned)]
+    population = population_of(pinned)
+    above = [] if population is None else views.accounts(ledger, population)
+    budgets = [*whole, *above]
     common = {view.state for view in budgets if view.kind != "partition"}
     halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
     shares = [view for view in accounts if view.kind in _OF_FLOW]
+    any_charged = any(view.charged for view in whole)
+    older = any(outlook.older for outlook in outlooks.values())
     flows = []
     names = {*pinned["flows"], *(view.name for view in shares), *outlooks, *halts}
     # Steps outside of any flow come last.
     for flow in sorted(names, key=lambda name: (name is None, name or "")):
         own, outlook = [v for v in shares if v.name == flow], outlooks.get(flow)
-        around = whole if any(each.older for each in outlooks.values()) else []
-        charged = _is_charged(own, outlook, around)
-        runs = pinned["flows"].get(flow, {}).get("plan", {}).get("runs")
+        has_run = outlook is not None and (outlook.run is not None or outlook.single)
+        # Without a share, only runs show that it charged, unless those are too old.
+        unseen = not own and older and any_charged
+        charged = has_run or any(view.charged for view in own) or unseen
+        plan = pinned["flows"].get(flow, {}).get("plan", {})
         state = state_of(
             common | {view.state for view in own},
             charged=charged,
@@ -255,68 +254,35 @@ def overview(
             outlook=outlook,
             pauses=paused,
         )
-        flows.append(
-            FlowOverview(
-                flow=flow,
-                state=state,
-                lost=_lost(own, budgets) if charged else NOTHING,
-                planned=None if runs is None else int(runs),
-                outlook=outlook,
-            )
-        )
-    gates, any_charged = {v.state for v in budgets}, any(v.charged for v in whole)
-    state = state_of(gates, charged=any_charged)
+        lost = _lost(own, budgets) if charged else Bound(epsilon=Fraction(0))
+        row = {"flow": flow, "state": state, "lost": lost, "outlook": outlook}
+        flows.append(FlowOverview(**row, planned=plan.get("runs")))
+    state = state_of({view.state for view in budgets}, charged=any_charged)
     # A dataset runs if one of its flows does; else it is as the first that stopped.
     if not state.stopped and all(each.state.word != RUNNING for each in flows):
         state = next((each.state for each in flows if each.state.stopped), state)
+    spent = tuple(_spent(view) for view in _budgets(accounts))
     return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
-
-
-def pauses(policy: Policy | None) -> bool:
-    """Say whether a policy pauses the schedules of flows whose budget is gone."""
-    return policy is not None and policy.on_exhausted.schedule == "pause"
-
-
-def _above(ledger: Ledger, pinned: Mapping[str, Any]) -> list[AccountView]:
-    """Return the account of a dataset's population in its newest term."""
-    population = population_of(pinned)
-    return [] if population is None else views.accounts(ledger, population)
-
-
-def _is_charged(
-    own: Sequence[AccountView],
-    ahead: Outlook | None,
-    whole: Sequence[AccountView],
-) -> bool:
-    """Say whether a flow may have charged something.
-
-    One without a gate of its own is known by its runs, unless those are too old.
-    """
-    has_run = ahead is not None and (ahead.run is not None or ahead.single)
-    if has_run or any(view.charged for view in own):
-        return True
-    return not own and any(view.charged for view in whole)
 
 
 def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
     """Return the least bound that holds; of a divided dataset, for its worst part."""
-    inside: dict[str, list[AccountView]] = {}
-    for view in own:
-        if view.charged:
-            inside.setdefault(view.gate.partition, []).append(view)
-    around = {
-        view.name: view for view in budgets if view.kind == "partition" and view.id
-    }
-    whole = [view for view in budgets if view.kind != "partition"]
-    found = []
+    charged = [view for view in own if view.charged]
+    parts = {view.gate.partition for view in charged}
+    budgets = [view for view in budgets if view.kind != "partition" or view.id]
+    around = {view.name for view in budgets if view.kind == "partition"}
+    least = []
     # A flow without gates of its own may have charged any part.
-    for part in inside or around or {""}:
-        gates = [*inside.get(part, ()), *whole, *filter(None, [around.get(part)])]
-        bounds = [each for view in gates for each in _bounds(view)]
+    for part in parts or around or {""}:
+        gates = [view for view in charged if view.gate.partition == part]
+        gates += [
+            v for v in budgets if v.kind != "partition" or (v.id and v.name == part)
+        ]
+        bounds = [bound for view in gates for bound in _bounds(view)]
         if not bounds:
             return None
-        found.append(min(bounds, key=lambda each: each.epsilon))
-    return max(found, key=lambda each: each.epsilon)
+        least.append(min(bounds, key=lambda bound: bound.epsilon))
+    return max(least, key=lambda bound: bound.epsilon)
 
 
 def _bounds(view: AccountView) -> Iterable[Bound]:
@@ -341,14 +307,16 @@ def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
 
 
 def _spent(view: AccountView) -> Spent:
+    rule = view.gate.rule
     used: Fraction | None = Fraction(0)
-    if view.charged and isinstance(view.gate.rule, Filter):
-        used = epsilon_used(view.gate.rule, view.gate.used)
+    if view.charged and isinstance(rule, Filter):
+        used = epsilon_used(rule, view.gate.used)
     return Spent(
         account=view.id,
         where="" if view.kind != "partition" else kind_title(view.kind, "", view.name),
         used=used,
         epsilon=view.epsilon or "0",
         delta=view.delta,
-        fraction=view.used_fraction,
+        # The account of people is their common cap, which opens whole.
+        fraction=None if rule.per_person else view.used_fraction,
     )

@@ -24,8 +24,6 @@ from dpflow.show.status import DatasetStatus
 
 _AMOUNTS = ("budget", "spent", "reserved", "forfeited", "left", "used")
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
-#: Without an amount these columns are left out.
-_RARE = ("reserved", "forfeited")
 
 
 def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
@@ -88,9 +86,6 @@ def accounts_sheet(views: Sequence[AccountView]) -> Sheet:
     """Return what filters have spent, one row for each component of a tally."""
     rows = [row for view in views for row in _account_rows(view)]
     columns = {head: [row[n] for row in rows] for n, head in enumerate(_ACCOUNT_HEADS)}
-    for name in _RARE:
-        if {*columns[name]} <= {"0"}:
-            del columns[name]
     return Sheet.of(columns, *_AMOUNTS)
 
 
@@ -99,13 +94,13 @@ def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
     tail = percent_text(view.used_fraction), view.state
     for name in shown_components(view):
         spent, budget = spent_and_budget(view, name)
-        held = [
-            amount_text(name, each[name]) for each in (view.reserved, view.forfeited)
-        ]
+        reserved, forfeited = (
+            "" if part[name] == "0" else amount_text(name, part[name])
+            for part in (view.reserved, view.forfeited)
+        )
         left = amount_text(name, (view.left or {}).get(name), up=False)
-        used, state = tail
-        yield (*heads, name, budget, spent, *held, left, used, state)
-        heads, tail = ("", ""), ("", "")
+        yield (*heads, name, budget, spent, reserved, forfeited, left, *tail)
+        heads = tail = ("", "")
 
 
 def odometers_sheet(views: Iterable[AccountView]) -> Sheet:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dpflow.config import Settings, settings, short_path
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
@@ -19,7 +19,7 @@ from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.guarantees import term_guarantee, terms_in_words
-from dpflow.show.overview import Overview, overview, pauses
+from dpflow.show.overview import Overview, overview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,12 @@ class Status(TableRecord):
     def sheet(self) -> Sheet:
         """Return its table."""
         heads = ("dataset", "state", "used", "flows")
-        return Sheet(heads, [_cells(each) for each in self.datasets])
-
-
-def _cells(known: DatasetStatus) -> tuple[str, ...]:
-    name, found = known.standing.dataset, known.overview
-    flows = "; ".join(f"{e.flow or '(no flow)'}: {e.text}" for e in found.flows)
-    return name, found.state.text, percent_text(known.used), flows
+        rows = []
+        for each in self.datasets:
+            flows = (f"{f.flow or '(no flow)'}: {f.text}" for f in each.overview.flows)
+            cells = each.overview.state.text, percent_text(each.used), "; ".join(flows)
+            rows.append((each.standing.dataset, *cells))
+        return Sheet(heads, rows)
 
 
 def status(
@@ -88,23 +87,33 @@ def status_of(
     part: str | None = None,
 ) -> Status:
     """Return the same of an open ledger."""
-    if part is not None and dataset is None:
-        msg = f"several datasets may have a part {part!r}. Name the dataset, too."
-        raise ConfigurationError(msg)
+    msg = f"several datasets may have a part {part!r}. Name the dataset, too."
+    require(part is None or dataset is not None, msg)
     policies, problem = policies_and_problem(found.policies)
     shown = standings(ledger, policies, dataset, part)
     ahead = outlooks(ledger, dataset)
-    refused: Counter[tuple[str, int | None]] = Counter(
-        (each.dataset, each.term) for each in views.refusals(ledger)
-    )
+    refused = Counter((each.dataset, each.term) for each in views.refusals(ledger))
+    datasets = []
+    for standing in shown:
+        name, policy = standing.dataset, policies.get(standing.dataset)
+        terms = tuple(views.terms(ledger, name))
+        own = tuple(outlook for outlook in ahead if outlook.dataset == name)
+        paused = policy is not None and policy.on_exhausted.schedule == "pause"
+        one = DatasetStatus(
+            standing=standing,
+            overview=overview(ledger, standing, own, paused=paused),
+            terms=terms,
+            outlooks=own,
+            refused=refused[name, standing.term or 0],
+            guarantee=term_guarantee(standing.pinned, terms),
+        )
+        datasets.append(one)
     return Status(
         ledger=ledger.id,
         place=ledger.place,
-        datasets=tuple(
-            _status_of(ledger, policies, each, ahead, refused) for each in shown
-        ),
+        datasets=tuple(datasets),
         flows=tuple(flow_outlooks(ahead)),
-        warnings=(*([problem] if problem else []), *_changes(policies, shown)),
+        warnings=(*filter(None, [problem]), *_changes(policies, shown)),
     )
 
 
@@ -127,10 +136,8 @@ class DatasetStatus:
 
     @property
     def history(self) -> str:
-        """The terms in words, if there is more to say than the newest budget."""
-        terms = self.terms
-        told = len(terms) > 1 or any(view.opened != view.budget for view in terms)
-        return terms_in_words(terms) if told else ""
+        """The terms in words, if there are several."""
+        return terms_in_words(self.terms) if len(self.terms) > 1 else ""
 
     @property
     def frozen(self) -> str:
@@ -145,28 +152,7 @@ class DatasetStatus:
         return max((each for each in shares if each is not None), default=None)
 
 
-def _status_of(
-    ledger: Ledger,
-    policies: PolicySet,
-    standing: Standing,
-    ahead: Sequence[Outlook],
-    refused: Mapping[tuple[str, int | None], int],
-) -> DatasetStatus:
-    name, pinned = standing.dataset, standing.pinned
-    terms = tuple(views.terms(ledger, name))
-    own = tuple(each for each in ahead if each.dataset == name)
-    return DatasetStatus(
-        standing=standing,
-        overview=overview(ledger, standing, own, paused=pauses(policies.get(name))),
-        terms=terms,
-        outlooks=own,
-        refused=refused[name, standing.term],
-        guarantee=term_guarantee(pinned, terms),
-    )
-
-
-def _changes(policies: PolicySet, shown: Sequence[Standing]) -> list[str]:
-    found = []
+def _changes(policies: PolicySet, shown: Sequence[Standing]) -> Iterator[str]:
     for standing in shown:
         if not standing.differences:
             continue
@@ -177,6 +163,5 @@ def _changes(policies: PolicySet, shown: Sequence[Standing]) -> list[str]:
             else "The ledger's copy governs and steps are refused: undo the edit, or "
             f"see `dpflow policy diff {standing.dataset}`."
         )
-        told = "; ".join(standing.differences)
-        found.append(f"{place} differs from the ledger: {told}. {then}")
-    return found
+        differences = "; ".join(standing.differences)
+        yield f"{place} differs from the ledger: {differences}. {then}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpflow.config import settings
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import RefusalView
@@ -71,10 +71,9 @@ def minute(at: str) -> str:
 
 
 def _cells(each: Spending) -> tuple[str, ...]:
-    used, share = amounts_text(each.amount), percent_text(each.used_fraction)
-    used = used.replace(", ", "\n")
-    last = minute(each.last)
-    return (each.account, *each.group, str(each.charges), used, share, last)
+    used = amounts_text(each.amount).replace(", ", "\n")
+    tail = used, percent_text(each.used_fraction), minute(each.last)
+    return (each.account, *each.group, str(each.charges), *tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,8 @@ def why(
     Examples:
         >>> why("orders", by=["week"]).spending[0].used_fraction
     """
-    if not set(by) <= set(GROUPS):
-        msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
-        raise ConfigurationError(msg)
+    msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
+    require({*by} <= {*GROUPS}, msg)
     found = settings()
     with inspected(found, tell=tell) as ledger:
         check_dataset(ledger, policies_and_problem(found.policies)[0], dataset)
@@ -133,11 +131,11 @@ def why(
 def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     """Return the number of the term to tell of; 0 if there is none yet."""
     numbers = [view.number for view in views.terms(ledger, dataset)]
-    if term is None or term in numbers:
-        return max(numbers, default=0) if term is None else term
-    known = ", ".join(map(str, numbers)) or "none yet"
-    msg = f"{dataset!r} has no term {term}. Its terms: {known}."
-    raise ConfigurationError(msg)
+    if term is None:
+        return max(numbers, default=0)
+    listed = ", ".join(map(str, numbers)) or "none yet"
+    require(term in numbers, f"{dataset!r} has no term {term}. Its terms: {listed}.")
+    return term
 
 
 def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:

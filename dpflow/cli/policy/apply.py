@@ -185,7 +185,6 @@ def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator
     if done.closed:
         yield f"{', '.join(done.closed)}: {_CLOSED}", "yellow"
     yield words.term_guarantee(policy.declared(), done.terms, shortly=shortly)
-    yield from filter(None, [words.tightened_in_words(done.terms)])
     yield words.terms_in_words(done.terms)
     for weak in advice(policy, terms=done.terms, strict=True):
         yield [("weak: ", "bold yellow"), weak.line]

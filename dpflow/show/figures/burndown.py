@@ -94,17 +94,13 @@ class BurnDown:
         return [point for _, points in self.lines for point in points]
 
     def sentence(self) -> str:
-        """Say what the figure shows."""
-        points = self.points
-        charges = {
-            point.reservation or point.seq
-            for point in points
-            if point.kind != "refuse" and point.covers is None
-        }
-        first, last = (f(p.at for p in points)[:10] for f in (min, max))
+        """Describe the figure in words."""
+        moves = [point for point in self.points if point.kind != "refuse"]
+        charges = {p.reservation or p.seq for p in moves if p.covers is None}
+        first, last = (f(p.at for p in self.points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
-        whole = f"Burn-down of {self.dataset} ({self.budget})"
-        parts = [f"{whole}: {len(charges)} charges {when}"]
+        parts = [f"Burn-down of {self.dataset} ({self.budget})"]
+        parts[0] += f": {len(charges)} charges {when}"
         parts += [f"{name}: {_left(pts[-1])} left" for name, pts in self.lines]
         parts.append(f"{self.refused} refusal{'' if self.refused == 1 else 's'}")
         if self.alerts:
@@ -140,11 +136,10 @@ def burn_down(
         ConfigurationError: If matplotlib is missing or nothing was charged yet.
         UnknownDataset: If no policy governs the dataset.
     """
-    style.new_figure()
-    project = current_project()
-    alerts = project.policies.policy_for(dataset).alerts
-    line = budget_line(outlooks(project.ledger, dataset))
-    data = BurnDown.read(project.ledger, dataset, alerts=alerts, line=line)
+    ledger, policies = current_project().ledger, current_project().policies
+    alerts = policies.policy_for(dataset).alerts
+    line = budget_line(outlooks(ledger, dataset))
+    data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
     if data is None:
         raise nothing_charged(dataset)
     return draw_burn_down(data, over=over)
@@ -152,10 +147,8 @@ def burn_down(
 
 def nothing_charged(dataset: str) -> ConfigurationError:
     """Return the error for a dataset without a charge."""
-    return ConfigurationError(
-        f"nothing was charged to dataset {dataset!r} yet, so there is nothing to draw. "
-        "Run a flow whose steps are under @dp_task."
-    )
+    msg = f"nothing was charged to dataset {dataset!r} yet. Run a flow with DP steps."
+    return ConfigurationError(msg)
 
 
 def draw_burn_down(
@@ -172,44 +165,37 @@ def draw_burn_down(
 
     places = [place(point) for point in data.points]
     start, end = min(places) if dates else 0, max(places)
-    figure = style.new_figure()
     title = f"{style.label(data.dataset)}: {data.budget}"
-    axes = style.new_axes(figure, title=title, x="", y="budget left, %")
-    labels = [style.label(name) for name, _ in data.lines]
-    for number, (_, points) in enumerate(data.lines):
+    figure, axes = style.new_figure(title, "budget left, %")
+    for number, (name, points) in enumerate(data.lines):
         moved = [p for p in points if p.kind != "refuse"]
         xs = [start, *map(place, moved), end]
-        ys = [_WHOLE, *(_height(p.used_fraction) for p in moved)]
+        ys = [_WHOLE, *map(_height, moved)]
         ys.append(ys[-1])
-        look = {**style.look(number), "linewidth": 1.6 if number else 2.2}
-        axes.step(xs, ys, where="post", **look)
-        if number == 0:
-            fill = {"color": look["color"], "alpha": 0.12, "linewidth": 0}
-            axes.fill_between(xs, ys, step="post", **fill)
+        look = {**style.look(number), "label": style.label(name)}
+        axes.step(xs, ys, where="post", linewidth=1.6 if number else 2.2, **look)
     if ahead := _ahead(data.line, start, end):
         last = data.lines[0][1][-1]
-        xy = [(place(last), _height(last.used_fraction)), *ahead]
         look = {"linestyle": (0, (2, 2)), "color": style.look(0)["color"]}
-        axes.plot(*zip(*xy, strict=True), **look)
-        labels.append("forecast")
+        xy = zip((place(last), _height(last)), *ahead, strict=True)
+        axes.plot(*xy, label="forecast", **look)
     if refused := [p for p in data.points if p.kind == "refuse"]:
-        xs, ys = [*map(place, refused)], [_height(p.used_fraction) for p in refused]
         mark = {"marker": "x", "linestyle": "", "color": style.REFUSED}
-        axes.plot(xs, ys, markersize=8, **mark)
-        labels.append(f"{data.refused} refused")
-    if len(labels) > 1:
-        style.legend(axes, axes.lines, labels)
+        xs, ys = [*map(place, refused)], [*map(_height, refused)]
+        axes.plot(xs, ys, markersize=8, label=f"{data.refused} refused", **mark)
+    if len(axes.lines) > 1:
+        style.legend(axes)
     if dates:
-        _date_ticks(axes)
+        figure.autofmt_xdate()
+        axes.set_xlabel("date (UTC)")
+        axes.margins(x=0.02)
     else:
         _charge_ticks(axes, data, place, ahead[-1][0] if ahead else end)
     axes.set_ylim(0, 106)
-    for alert in data.alerts:
-        share = _WHOLE * float(alert)
+    for share in (_WHOLE * float(alert) for alert in data.alerts):
         axes.axhline(_WHOLE - share, color=style.TEXT, linewidth=0.9, linestyle=":")
-        place_of = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
-        text = f"alert at {share:g} % used"
-        axes.annotate(text, (0.01, _WHOLE - share), fontsize=8, **place_of)
+        look = {"xycoords": ("axes fraction", "data"), "va": "bottom", "fontsize": 8}
+        axes.annotate(f"alert at {share:g} % used", (0.01, _WHOLE - share), **look)
     figure.set_label(data.sentence())
     return figure
 
@@ -218,15 +204,16 @@ def _ahead(line: BudgetLine | None, start: Any, end: Any) -> list[tuple[Any, flo
     """Return the points of a forecast; without a clock's days, over charges only."""
     if line is None:
         return []
-    if isinstance(end, datetime):
+    points: list[tuple[Any, float]]
+    if not isinstance(end, datetime):
+        points = [(end + grown, used) for _, used, grown in line.points]
+    else:
         days = line.points if line.clock else ()
         dated = [(datetime.combine(day, time(), UTC), used) for day, used, _ in days]
-        points: list[tuple[Any, float]] = [each for each in dated if each[0] >= end]
-    else:
-        points = [(end + grown, used) for _, used, grown in line.points]
+        points = [point for point in dated if point[0] >= end]
     limit = end + _HORIZON * (end - start)
-    cut = points[:1] + [each for each in points[1:] if each[0] <= limit]
-    return [(where, _height(used)) for where, used in cut]
+    cut = [p for number, p in enumerate(points) if number == 0 or p[0] <= limit]
+    return [(at, max(0.0, _WHOLE * (1 - used))) for at, used in cut]
 
 
 def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
@@ -238,39 +225,26 @@ def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
             key = style.label(point.release_key.rsplit("/", 1)[-1], 18)
             names.setdefault(key, place(point))
     if names:
-        # A forecast leaves them less room.
-        room = max(2, math.floor(_MOST_LABELS * max(names.values()) / max(end, 1)))
-        shown = [*names.items()][:: -(-len(names) // room)]
+        every = -(-len(names) // _MOST_LABELS)
         look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}
-        axes.set_xticks([at for _, at in shown], [name for name, _ in shown], **look)
+        axes.set_xticks([*names.values()][::every], [*names][::every], **look)
     else:
         axes.locator_params(axis="x", nbins=_MOST_LABELS, integer=True)
     axes.set_xlabel("entries of the journal, oldest first")
     axes.set_xlim(0, max(end, 1) * 1.02)
 
 
-def _date_ticks(axes: Any) -> None:
-    import matplotlib.dates  # noqa: PLC0415
-
-    dates: Any = matplotlib.dates
-    locator = dates.AutoDateLocator(minticks=3, maxticks=8)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-    axes.set_xlabel("date (UTC)")
-    axes.margins(x=0.02)
-
-
 def _moment(point: Usage) -> datetime:
     return datetime.fromisoformat(point.at).astimezone(UTC)
 
 
-def _height(used: float) -> float:
-    return max(0.0, _WHOLE * (1 - used))
+def _height(point: Usage) -> float:
+    return max(0.0, _WHOLE * (1 - point.used_fraction))
 
 
 def _left(point: Usage) -> str:
     """Write the remaining share, rounded down."""
-    return f"{math.floor(1000 * max(0.0, 1 - point.used_fraction)) / 10:g} %"
+    return f"{math.floor(10 * _height(point)) / 10:g} %"
 
 
 def _number(text: str | None) -> str:

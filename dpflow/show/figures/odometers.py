@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpflow.accounting import ODOMETERS, make_odometer
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.rounding import Number, exact
 from dpflow.show.figures import style
 
@@ -21,25 +21,20 @@ _MOST_STEPS = 10_000
 def readings(
     *, epsilon: Number, delta: Number, halt_at_epsilon: Number, steps: int
 ) -> dict[str, list[float]]:
-    """Return what each odometer reads after each of so many (epsilon, 0)-DP steps.
-
-    Odometers that read the same, as one for every person and one for all do here,
-    share a name.
+    """Return the readings of each odometer after each of some (epsilon, 0)-DP steps.
 
     Args:
         epsilon: Of each step.
         delta: Probability with which a reading may fail.
         halt_at_epsilon: Reading that the odometers' constants are tuned for.
-        steps: How many.
+        steps: Number of steps.
     """
-    step = PureDP(epsilon=epsilon)
-    names: dict[tuple[float, ...], list[str]] = {}
+    found = {}
     for name in sorted(ODOMETERS):
         odometer = make_odometer(name, delta=delta, halt_at_epsilon=halt_at_epsilon)
-        price = odometer.price(step)
-        found = tuple(odometer.read(price.times(n)) for n in range(1, steps + 1))
-        names.setdefault(found, []).append(name)
-    return {", ".join(same): list(found) for found, same in names.items()}
+        price = odometer.price(PureDP(epsilon=epsilon))
+        found[name] = [odometer.read(price.times(n)) for n in range(1, steps + 1)]
+    return found
 
 
 def compare_odometers(
@@ -68,10 +63,8 @@ def compare_odometers(
             to draw.
         InvalidCost: If an epsilon or a delta cannot be used.
     """
-    if not 1 < steps <= _MOST_STEPS:
-        msg = f"steps must be from 2 to {_MOST_STEPS}, got {steps}"
-        raise ConfigurationError(msg)
-    figure = style.new_figure(_SIZE)
+    msg = f"steps must be from 2 to {_MOST_STEPS}, got {steps}"
+    require(1 < steps <= _MOST_STEPS, msg)
     right = readings(
         epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon, steps=steps
     )
@@ -79,23 +72,22 @@ def compare_odometers(
     small = style.number(exact(delta, name="delta"))
     what = f"{steps} steps of ({each}, 0)-DP"
     title = f"Odometers over {what}, at delta {small}"
-    lost = "epsilon lost at most (log scale)"
-    axes = style.new_axes(figure, title=title, x="steps", y=lost)
+    figure, axes = style.new_figure(title, "epsilon lost at most (log scale)", _SIZE)
+    axes.set_xlabel("steps", color=style.TEXT)
     ranked = sorted(right.items(), key=lambda item: -item[1][-1])
-    for number, (_, found) in enumerate(ranked):
-        axes.plot(range(1, steps + 1), found, linewidth=1.8, **style.look(number))
+    for number, (name, values) in enumerate(ranked):
+        look = {**style.look(number), "label": f"{name}  {values[-1]:.2f}"}
+        axes.plot(range(1, steps + 1), values, linewidth=1.8, **look)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
     axes.minorticks_off()
-    values = [v for _, found in ranked for v in found if 0 < v < math.inf]
-    axes.set_ylim(min(values) * 0.9, max(values) * 1.15)
+    finite = [v for _, values in ranked for v in values if 0 < v < math.inf]
+    axes.set_ylim(min(finite) * 0.9, max(finite) * 1.15)
     axes.set_xlim(0, steps)
-    labels = [f"{name}  {found[-1]:.2f}" for name, found in ranked]
-    style.legend(axes, axes.lines, labels)
-    axes.get_legend().set_title(f"epsilon after {steps} steps", {"size": 9})
-    valid = ", ".join(f"{name} {found[-1]:.2f}" for name, found in ranked[::-1])
+    style.legend(axes, title=f"epsilon after {steps} steps", title_fontsize=9)
+    ends = ", ".join(f"{name} {values[-1]:.2f}" for name, values in ranked[::-1])
     figure.set_label(
-        f"Epsilon lost at most after {what}, at delta {small}, by odometer: {valid}."
+        f"Epsilon lost at most after {what}, at delta {small}, by odometer: {ends}."
     )
     return figure

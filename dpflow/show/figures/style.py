@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dpflow.exceptions import ConfigurationError, how_to_install
+from dpflow.exceptions import ConfigurationError, how_to_install, require
 from dpflow.notebook import plain
 
 if TYPE_CHECKING:
@@ -28,8 +27,15 @@ _LONGEST = 34
 FORMATS = {"png": "image/png", "svg": "image/svg+xml"}
 
 
-def new_figure(size: tuple[float, float] = SIZE) -> Figure:
-    """Make an empty figure with an opaque, white background.
+def new_figure(
+    title: str, y: str, size: tuple[float, float] = SIZE
+) -> tuple[Figure, Any]:
+    """Make a figure and its axes, on an opaque, white background.
+
+    Args:
+        title: Title of the figure, with names made harmless by `label`.
+        y: Label of the vertical axis, with its unit.
+        size: Width and height in inches.
 
     Raises:
         ConfigurationError: If matplotlib is missing.
@@ -40,28 +46,15 @@ def new_figure(size: tuple[float, float] = SIZE) -> Figure:
     except ImportError:
         msg = f"figures need matplotlib; {how_to_install('plots')}"
         raise ConfigurationError(msg) from None
-    return Figure(figsize=size, layout="constrained", facecolor="white")
-
-
-def new_axes(figure: Figure, *, title: str, x: str, y: str) -> Any:
-    """Make the axes of a figure.
-
-    Args:
-        figure: The figure.
-        title: What it shows, with names made harmless by `label`.
-        x: Label of the horizontal axis, with its unit.
-        y: Label of the vertical axis, with its unit.
-    """
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
     axes: Any = figure.subplots()
     axes.set_facecolor("white")
     axes.set_title(title, loc="left", color=TEXT, fontsize=11)
-    axes.set_xlabel(x, color=TEXT)
     axes.set_ylabel(y, color=TEXT)
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return axes
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def look(place: int) -> dict[str, Any]:
@@ -90,10 +83,10 @@ def number(value: Fraction) -> str:
     return f"{float(value):g}".replace("e-0", "e-")
 
 
-def legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Put a legend to the right of the axes, where it covers no line."""
+def legend(axes: Any, **options: Any) -> None:
+    """Put a legend of the lines to the right of the axes, where it covers none."""
     place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
-    axes.legend(handles, labels, **place, frameon=False, fontsize=9)
+    axes.legend(**place, frameon=False, fontsize=9, **options)
 
 
 def alt_text(figure: Figure) -> str:
@@ -112,9 +105,8 @@ def picture(figure: Figure, kind: str = "png", *, dpi: int = 110) -> bytes:
     Raises:
         ConfigurationError: If the kind is another.
     """
-    if kind not in FORMATS:
-        msg = f"pictures are of kind {' or '.join(FORMATS)}, got {kind!r}"
-        raise ConfigurationError(msg)
+    msg = f"pictures are of kind {' or '.join(FORMATS)}, got {kind!r}"
+    require(kind in FORMATS, msg)
     from matplotlib import rc_context  # noqa: PLC0415
 
     # Without a date and chance, the same figure is the same picture.

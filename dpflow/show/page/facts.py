@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 
@@ -26,22 +26,22 @@ _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 10, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section(DatasetStatus):
-    """One dataset on the page.
+class Section:
+    """One dataset on a page.
 
     Attributes:
         thresholds: The shares at which the policy alerts.
-        alerts: The alerts of its newest term.
-        refusals: The newest refusals of this term, those alike together.
+        refusals: The newest refusals, equal ones together.
     """
 
-    thresholds: tuple[Fraction, ...] = ()
-    alerts: tuple[AlertView, ...] = ()
-    refusals: tuple[Refused, ...] = ()
+    status: DatasetStatus
+    thresholds: tuple[Fraction, ...]
+    alerts: tuple[AlertView, ...]
+    refusals: tuple[Refused, ...]
     burn_down: BurnDown | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Report:
     """All that a page shows.
 
@@ -90,13 +90,8 @@ def read_report(
     with inspected(found, tell=tell) as ledger:
         made = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        empty = Report(
-            ledger=ledger.id,
-            place=ledger.place,
-            at=at,
-            warnings=tuple(problems),
-            stamp=made,
-        )
+        place, said = ledger.place, tuple(problems)
+        empty = Report(ledger.id, place, at=at, warnings=said, stamp=made)
         try:
             return _collect(found, ledger, dataset, empty)
         except LedgerCorrupt as error:
@@ -128,16 +123,14 @@ def _collect(
     )
 
 
-def _section(ledger: Ledger, known: DatasetStatus, policies: PolicySet) -> Section:
-    name, term = known.standing.dataset, known.standing.term
-    facts = {each.name: getattr(known, each.name) for each in fields(known)}
+def _section(ledger: Ledger, status: DatasetStatus, policies: PolicySet) -> Section:
+    name, line = status.standing.dataset, budget_line(status.outlooks)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
+    found = refused(ledger, name, status.standing.term or 0)
     return Section(
-        **facts,
+        status=status,
         thresholds=shares,
         alerts=tuple(views.alerts(ledger, name)),
-        refusals=tuple(refused(ledger, name, term or 0)[:_MOST_REFUSALS]),
-        burn_down=BurnDown.read(
-            ledger, name, alerts=shares, line=budget_line(known.outlooks)
-        ),
+        refusals=tuple(found[:_MOST_REFUSALS]),
+        burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import threading
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dpflow.exceptions import ConfigurationError, how_to_install
+from dpflow.exceptions import how_to_install
 from dpflow.ledger.views.words import alert_text, percent_text
 from dpflow.notebook import Sheet, plain, shown_key
 from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
@@ -51,29 +51,20 @@ def render(report: Report, *, live: Live | None = None) -> str:
         report: What it shows.
         live: What it can do if it is served; None for a file.
     """
-    sections = [_section(section) for section in report.sections]
-    newest = report.releases
-    names = [shown_key(each.key) or each.id for each in newest]
-    facts = {
-        "report": report,
-        "sections": sections,
-        "drawn": all(each["drawn"] for each in sections),
-        "held": reservations_sheet(report.reservations),
-        "kept": Sheet(
-            ("release key", "dataset", "step", "state", "at"),
-            [
-                (name, e.dataset, e.step, e.state, _moment(e.at))
-                for name, e in zip(names, newest, strict=True)
-            ],
-        ),
-        "digests": Sheet(
-            ("release key", "digest (HMAC)"),
-            [(n, e.digest or "-") for n, e in zip(names, newest, strict=True)],
-        ),
-        "install_plots": how_to_install("plots"),
-    }
+    releases = [
+        (shown_key(e.key) or e.id, e.dataset, e.step, e.state, _moment(e.at))
+        for e in report.releases
+    ]
     page = _environment().get_template("report.html")
-    return page.render(**facts, **_frame(live))
+    return page.render(
+        report=report,
+        sections=[_section(section) for section in report.sections],
+        drawn=find_spec("matplotlib") is not None,
+        held=reservations_sheet(report.reservations),
+        kept=Sheet(("release key", "dataset", "step", "state", "at"), releases),
+        install_plots=how_to_install("plots"),
+        **_frame(live),
+    )
 
 
 def render_problem(message: str, *, live: Live) -> str:
@@ -95,43 +86,37 @@ def _frame(live: Live | None) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    pictures, drawn = _pictures(section)
-    texts, sheets, hidden = details(section, _MOST_ACCOUNTS)
+    standing = section.status.standing
+    texts, sheets, hidden = details(section.status, _MOST_ACCOUNTS)
     return {
-        "facts": section,
-        "anchor": anchor(section.standing.dataset, section.standing.term),
+        "own": section,
+        "facts": section.status,
+        "anchor": anchor(standing.dataset, standing.term),
         "texts": texts,
         "sheets": sheets,
         "hidden": hidden,
-        "unusual": unusual_text(section.overview.unusual),
-        "pictures": pictures,
-        "drawn": drawn,
+        "unusual": unusual_text(section.status.overview.unusual),
+        "picture": section.burn_down and _picture(section.burn_down),
     }
 
 
 def anchor(dataset: str, term: int | None) -> str:
-    """Return where a dataset is on the page; different ones are at different places."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", dataset).strip("-").lower()
-    tag = hashlib.sha256(dataset.encode("utf-8", "replace")).hexdigest()[:8]
-    return f"dataset-{plain}-{tag}-{term or 0}"
+    """Return the id of a dataset's place on the page; no two have the same."""
+    tag = hashlib.sha256(dataset.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"dataset-{tag}-{term or 0}"
 
 
-def _pictures(section: Section) -> tuple[list[tuple[str, str]], bool]:
-    """Draw a dataset; say whether there was something to draw it with."""
-    if section.burn_down is None:
-        return [], True
-    try:
-        # Drawing is not made for several threads at once.
-        with _drawing:
-            return [_picture(section.burn_down)], True
-    except ConfigurationError:
-        # Without matplotlib the tables say it all.
-        return [], False
+def _picture(data: BurnDown) -> tuple[str, str] | None:
+    """Return the picture in the page and its words; None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
+    # Matplotlib does not support drawing in several threads.
+    with _drawing:
+        return _drawn(data)
 
 
 @lru_cache(maxsize=64)
-def _picture(data: BurnDown) -> tuple[str, str]:
-    """Return the address of a picture inside the page, and what it shows in words."""
+def _drawn(data: BurnDown) -> tuple[str, str]:
     figure = draw_burn_down(data)
     return data_uri(figure, "svg"), alt_text(figure)
 
@@ -152,6 +137,7 @@ def _environment() -> Environment:
     environment.filters.update(
         moment=_moment,
         percent=percent_text,
+        shown_key=shown_key,
         sentence=lambda text: f"{text[:1].upper()}{text[1:]}",
     )
     return environment

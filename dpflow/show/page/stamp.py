@@ -1,8 +1,7 @@
-"""The stamp of a verification: what was recomputed, what came of it, and when."""
+"""Stamp of a verification: its time and its findings."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,27 +11,17 @@ from dpflow.ledger.audit.findings import Finding, Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.keys import ledger_key
 
-_MOST_PROBLEMS = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What a verification found, and when.
+    """Findings of a verification; the reader of an earlier page can compare the head.
 
     Attributes:
-        found: What it found; the newest entry lets who kept an earlier page compare.
-        at: When it was done.
-        seconds: How long it took.
+        at: Time of its beginning.
     """
 
     found: Verification
     at: str
-    seconds: float
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is bad, in words."""
-        return tuple(map(str, self.found.bad[:_MOST_PROBLEMS]))
 
 
 def verified(ledger: Ledger) -> Stamp:
@@ -43,11 +32,8 @@ def verified(ledger: Ledger) -> Stamp:
     Raises:
         ConfigurationError: If that names no key.
     """
-    key = ledger_key()
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    start = time.monotonic()
+    key, at = ledger_key(), datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
-        found = verify(ledger, key=key)
+        return Stamp(found=verify(ledger, key=key), at=at)
     except LedgerError as error:
-        found = Verification(bad=[Finding(problem=error.message)])
-    return Stamp(found=found, at=at, seconds=time.monotonic() - start)
+        return Stamp(found=Verification(bad=[Finding(problem=error.message)]), at=at)

@@ -30,7 +30,7 @@ def test_what_the_poster_says_of_its_figure_holds(figure):
     assert drawn["stitched"][99] < drawn["rogers"][99]
     assert drawn["mixture"][0] < drawn["rogers"][0] < drawn["stitched"][0]
     # What this package reads by default is below both.
-    assert drawn["individual, rdp"][99] < drawn["mixture"][99]
+    assert drawn["rdp"][99] < drawn["mixture"][99]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_importing_figures_loads_no_drawing_and_no_window():
 import json, sys
 import dpflow.show.figures
 before = "matplotlib" in sys.modules
-dpflow.show.figures.picture(dpflow.show.figures.style.new_figure(), "svg")
+dpflow.show.figures.picture(dpflow.show.figures.style.new_figure("", "")[0], "svg")
 print(json.dumps([before, "matplotlib.pyplot" in sys.modules]))
 """
     assert run_python(script) == [False, False]

@@ -117,8 +117,9 @@ def test_hostile_names_are_text(shop):
     """Wherever a name can stand: dataset, unit, flow, step, account, key, message."""
     made = report()
     (section,) = made.sections
+    status = section.status
     view = replace(
-        section.standing.accounts[0],
+        status.standing.accounts[0],
         name=EVIL,
         theorem=EVIL,
         state=EVIL,
@@ -130,25 +131,28 @@ def test_hostile_names_are_text(shop):
     freeze = {"who": EVIL, "reason": EVIL, "at": EVIL}
     evil = replace(
         section,
-        standing=replace(
-            section.standing,
-            dataset=EVIL,
-            accounts=(view, *section.standing.accounts[1:]),
-        ),
-        guarantee=EVIL,
-        terms=(replace(section.terms[-1], unit=EVIL, frozen=freeze),) * 2,
-        refusals=(replace(refusal, newest=newest, first=EVIL, times=2),),
-        alerts=(replace(section.alerts[0], account=f"{EVIL}#1"),),
-        overview=replace(
-            section.overview,
-            state=RunState(word="halted", by=EVIL, since=EVIL),
-            spent=(replace(section.overview.spent[0], where=EVIL),),
-            flows=(
-                FlowOverview(
-                    flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
+        status=replace(
+            status,
+            standing=replace(
+                status.standing,
+                dataset=EVIL,
+                accounts=(view, *status.standing.accounts[1:]),
+            ),
+            guarantee=EVIL,
+            terms=(replace(status.terms[-1], unit=EVIL, frozen=freeze),) * 2,
+            overview=replace(
+                status.overview,
+                state=RunState(word="halted", by=EVIL, since=EVIL),
+                spent=(replace(status.overview.spent[0], where=EVIL),),
+                flows=(
+                    FlowOverview(
+                        flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
+                    ),
                 ),
             ),
         ),
+        refusals=(replace(refusal, newest=newest, first=EVIL, times=2),),
+        alerts=(replace(section.alerts[0], account=f"{EVIL}#1"),),
         burn_down=replace(section.burn_down, dataset=EVIL),
     )
     held = OpenReservation(
@@ -224,7 +228,7 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
             refused += 1
     made = report()
     (section,) = made.sections
-    assert section.refused == 2
+    assert section.status.refused == 2
     assert "2 refusals" in section.burn_down.sentence()
     titles = [title for title, _ in section.burn_down.lines]
     assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
