@@ -275,9 +275,7 @@ def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound |
     # A flow without gates of its own may have charged any part.
     for part in parts or around or {""}:
         gates = [view for view in charged if view.gate.partition == part]
-        gates += [
-            v for v in budgets if v.kind != "partition" or (v.id and v.name == part)
-        ]
+        gates += [v for v in budgets if v.kind != "partition" or v.name == part]
         bounds = [bound for view in gates for bound in _bounds(view)]
         if not bounds:
             return None

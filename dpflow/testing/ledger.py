@@ -154,11 +154,9 @@ class LedgerForTests:
         A release has a release key or may be replayed by its flow run.
         """
         kept = [r for r in releases(self.ledger, dataset) if r.size is not None]
-        values = (release_value(self.ledger, r.row.key)[1] for r in kept[::-1])
-        return [
-            ReleaseKept(r.step, (*r.dataset.split(","),), r.key, decode(value))
-            for r, value in zip(kept[::-1], values, strict=True)
-        ]
+        values = (decode(release_value(self.ledger, r.row.key)[1]) for r in kept)
+        facts = ((r.step, (*r.dataset.split(","),), r.key) for r in kept)
+        return [ReleaseKept(*f, v) for f, v in zip(facts, values, strict=True)][::-1]
 
     def refusals(self, dataset: str | None = None) -> list[str]:
         """Return the names of the refused steps, oldest first."""
