@@ -191,7 +191,11 @@ def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
     with ledger.storage.read() as reading:
-        return list(term_views(load_book(reading, dataset), dataset))
+        # Of the accounts of parts, only overdrawn ones matter.
+        raised = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
+        keys = [account_key(name) for names in raised for name in names]
+        state = reading.load(lambda state: (*all_terms(state, dataset), *keys))
+    return list(term_views(state, dataset))
 
 
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:
