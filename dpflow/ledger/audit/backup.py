@@ -2,8 +2,8 @@
 
 A file that is copied by hand lacks its log. A restored copy lacks what was charged
 after it was made: that is charged again, as far as the witness and the replaced file
-tell, before the copy takes the ledger's place. A restore that dies leaves the ledger as
-it was, or one that a witness refuses.
+tell. The witness refuses every step until then; where there is no witness, it is
+charged before the copy takes the ledger's place.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,30 +124,39 @@ def restore(
     """
     path = path.absolute()
     part, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
-    with _unwritable(f"restore {source} to {path}", str(path)):
+
+    def charged_again(place: Path) -> tuple[Comparison, tuple[LostRelease, ...]]:
+        with closing(_opened(place, witness, conditions)) as ledger:
+            lines = [] if replaced is None else _accounts_of(replaced)
+            found = reconcile(ledger, policies, reason=reason, others=lines)
+            if replaced is None:
+                return found, found.releases
+            return found, _lost_releases(ledger, replaced, found)
+
+    with _unwritable(f"restore {source} to {path}", str(path)), ExitStack() as opened:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _held(path), _removed(part, old):
+        with _held(path):
+            opened.enter_context(_removed(part, old))
             _copy_file(source, part)
             _verified(part, ledger_id)
-            with (
-                _replaced(path, old, ledger_id) as replaced,
-                closing(_opened(part, witness, conditions)) as ledger,
-            ):
-                if witness is None and replaced is None and not accept_loss:
-                    msg = (
-                        "the witness is waived and there is no readable ledger at "
-                        f"{path}: nothing tells what was charged after the backup, and "
-                        "a restore would forget it. Bring the witness or the file "
-                        "back, or say --accept-loss."
-                    )
-                    raise LedgerUnwitnessed(msg, ledger=str(path))
-                lines = [] if replaced is None else _accounts_of(replaced)
-                found = reconcile(ledger, policies, reason=reason, others=lines)
-                lost = found.releases
-                if replaced is not None:
-                    lost = _lost_releases(ledger, replaced, found)
-            _fold(part)
+            replaced = opened.enter_context(_replaced(path, old, ledger_id))
+            if witness is not None:
+                witness(ledger_id).all_lines()
+            elif replaced is None and not accept_loss:
+                msg = (
+                    f"the witness is waived and there is no readable ledger at {path}: "
+                    "nothing tells what was charged after the backup, and a restore "
+                    "would forget it. Bring the witness or the file back, or say "
+                    "--accept-loss."
+                )
+                raise LedgerUnwitnessed(msg, ledger=str(path))
+            else:
+                found, lost = charged_again(part)
+                _fold(part)
             aside = _put_in_place(part, path)
+        if witness is not None:
+            # It refuses every step until this is done.
+            found, lost = charged_again(path)
     told = replaced is not None or (witness is not None and found.tells_all)
     return Restored(aside=aside, charged_again=found, lost=lost, all_lost_told=told)
 

@@ -94,17 +94,14 @@ class Verification:
         self.head, self.entries = (entry.number, entry.hash), entry.number
         return entry
 
-    def checkpoint(
-        self, entry: Entry, hash_of: Callable[[int], str]
-    ) -> Mapping[str, Any]:
+    def checkpoint(self, entry: Entry, hash_of: Callable[[int], str]) -> Any:
         """Return the signed part of a checkpoint, after comparing it with the journal.
 
         Args:
             entry: The checkpoint's.
             hash_of: Returns the hash of an earlier entry.
         """
-        point: Mapping[str, Any] = entry.body["signed"]
-        number = point["number"]
+        point, number = entry.body["signed"], entry.body["signed"]["number"]
         if not 0 < number < entry.number or point["hash"] != hash_of(number):
             what = "it was signed with another content: the history was rewritten"
             self.add(what, number)

@@ -9,7 +9,7 @@ it began the witness anew is not made a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -218,11 +218,16 @@ def _compared(
     by_book = {book: [e for e in gone if book in e.books] for book in books}
     for book in by_book.keys() - {split(account)[0] for account in by_account}:
         by_account[f"{book}#{max(state.book(book).terms, 1)}"] = by_book[book]
-    is_whole = _wholeness(lines, {line[:3] for line in away}, witness)
+    # All missing lines of an account are here after a line that the ledger holds, as
+    # far as none was left out; or if no line stands for all before it.
+    whole, away_marks = witness is None or witness.whole, {line[:3] for line in away}
+    contiguous = lines if whole else lines[-KEPT:]
+    joined = {n for e in contiguous if e[:3] not in away_marks for n in e.used}
+    begun = {name for line in lines if line.kind == HEAD for name in line.used}
     amounts: dict[str, Amounts] = {}
     losses = tuple(
-        _loss(state, account, mine, amounts, whole=is_whole(account))
-        for account, mine in by_account.items()
+        _loss(state, a, mine, amounts, whole=a in joined or (whole and a not in begun))
+        for a, mine in by_account.items()
     )
     decisions = [lost_decisions(state, book, mine) for book, mine in by_book.items()]
     return Comparison(
@@ -236,21 +241,6 @@ def _compared(
         amounts=amounts,
         gone=gone,
     )
-
-
-def _wholeness(
-    lines: Sequence[Line], away: Collection[object], witness: Witness | None
-) -> Callable[[str], bool]:
-    """Return a predicate: are all missing lines of an account here?
-
-    They are after a line that the ledger holds, as far as none was left out; or if no
-    line stands for all before it.
-    """
-    whole = witness is None or witness.whole
-    contiguous = lines if whole else lines[-KEPT:]
-    joined = {n for line in contiguous if line[:3] not in away for n in line.used}
-    begun = {name for line in lines if line.kind == HEAD for name in line.used}
-    return lambda account: account in joined or (whole and account not in begun)
 
 
 def _loss(
