@@ -37,10 +37,11 @@ from weakref import WeakSet
 
 T = TypeVar("T")
 
-#: Longest rest of a waiting thread; the thread before it wakes it earlier.
-_LOOK_SECONDS = 0.1
-#: First and longest pause between two attempts to lock a file.
-_ASK_SECONDS = (0.0002, 0.002)
+#: Longest wait for a lock of a ledger, its witness or a store of people.
+LOCK_SECONDS = 30.0
+#: Longest rest of a waiting thread, which the thread before it shortens; first and
+#: longest pause between two attempts to lock a file.
+_LOOK_SECONDS, _ASK_SECONDS = 0.1, (0.0002, 0.002)
 
 
 class Turn:

@@ -1,4 +1,4 @@
-"""The house: who may import whom, what is pure, and what stays small."""
+"""Order of imports, purity, sizes of files, and the table of changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.quick
 PACKAGE = ROOT / "dpflow"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-#: The rooms. Each imports from itself and from rooms above it in this list, whether at
-#: the top of a file, inside a function or for types only. A room of rooms stands with
-#: its own, each before what may import it.
-ROOMS = [
+#: The layers. Each imports from itself and from layers above it in this list, also
+#: inside a function and for types only. The layers of a package stand together, each
+#: before the modules that may import it.
+LAYERS = [
     "removed",
     "exceptions",
     "locks",
@@ -157,9 +157,9 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             package = "." * node.level + (node.module or "")
             names = [f"{package}.{alias.name}" for alias in node.names]
-            # `from dpflow import ledger` imports a room by way of the package.
-            rooms = [name for name in names if name.partition(".")[2] in ROOMS]
-            yield from rooms if len(rooms) == len(names) else [package, *rooms]
+            # `from dpflow import ledger` imports a layer by way of the package.
+            layers = [name for name in names if name.partition(".")[2] in LAYERS]
+            yield from layers if len(layers) == len(names) else [package, *layers]
         elif isinstance(node, ast.Call) and _loads_by_name(node):
             texts = (str(getattr(each, "value", "")) for each in node.args)
             yield from (text for text in texts if text.startswith("dpflow."))
@@ -170,15 +170,15 @@ def _loads_by_name(call: ast.Call) -> bool:
     return "import_module" in names
 
 
-def room(module: str) -> str:
-    """Return the room of a module of dpflow, the innermost that has a place."""
+def layer(module: str) -> str:
+    """Return the layer of a module of dpflow, the innermost that has a place."""
     parts = module.split(".")
     inner = ".".join(parts[1:3])
-    return inner if inner in ROOMS else parts[1]
+    return inner if inner in LAYERS else parts[1]
 
 
 def upward_imports(sources: dict[str, str]) -> list[str]:
-    """Return every import that breaks the order of the rooms."""
+    """Return every import that breaks the order of the layers."""
     found = []
     for module, source in sources.items():
         for name in imports(source):
@@ -186,10 +186,10 @@ def upward_imports(sources: dict[str, str]) -> list[str]:
                 found.append(f"{module}: relative import {name}")
             elif name == "dpflow":
                 # Its public names; the version is all that the CLI needs of them.
-                if room(module) != "cli":
+                if layer(module) != "cli":
                     found.append(f"{module} imports the public names")
             elif name.startswith("dpflow."):
-                if room(name) not in ROOMS:
+                if layer(name) not in LAYERS:
                     found.append(f"{module} imports {name}, which has no place")
                 elif _is_below(name, module) and (module, name) not in EXCEPTIONS:
                     found.append(f"{module} imports {name}")
@@ -197,15 +197,15 @@ def upward_imports(sources: dict[str, str]) -> list[str]:
 
 
 def _is_below(name: str, module: str) -> bool:
-    return ROOMS.index(room(name)) > ROOMS.index(room(module))
+    return LAYERS.index(layer(name)) > LAYERS.index(layer(module))
 
 
 def foreign_imports(module: str, source: str, name: str) -> list[str]:
-    """Return where a source imports a library from outside its room."""
+    """Return where a source imports a library from outside its layer."""
     return [
         f"{module} imports {each}"
         for each in imports(source)
-        if each.split(".")[0] == name and room(module) != name
+        if each.split(".")[0] == name and layer(module) != name
     ]
 
 
@@ -231,15 +231,15 @@ def sources() -> dict[str, str]:
     }
 
 
-def test_every_room_has_a_place():
-    """A new room is entered in the list before anything imports it."""
-    found = {room(module) for module in sources()}
-    assert found == set(ROOMS)
-    assert len(ROOMS) == len(set(ROOMS))
+def test_every_layer_has_a_place():
+    """A new layer is entered in the list before anything imports it."""
+    found = {layer(module) for module in sources()}
+    assert found == set(LAYERS)
+    assert len(LAYERS) == len(set(LAYERS))
 
 
 def test_imports_point_up_the_list_only():
-    """No room imports one below it."""
+    """No layer imports one below it."""
     assert upward_imports(sources()) == []
 
 
@@ -430,11 +430,11 @@ def test_the_meaning_of_a_journal_needs_the_standard_library_only():
             assert set(imports(source)) - known <= READING
 
 
-def test_prefect_is_imported_in_its_room_only():
+def test_prefect_is_imported_in_its_package_only():
     """Its import costs seconds, and the guard works without it."""
     found = [e for m, s in sources().items() for e in foreign_imports(m, s, "prefect")]
     assert found == []
-    inside = [s for m, s in sources().items() if room(m) == "prefect"]
+    inside = [s for m, s in sources().items() if layer(m) == "prefect"]
     assert any("prefect" in imports(source) for source in inside)
     assert foreign_imports(
         "dpflow.guard.bad", "from prefect.states import State", "prefect"
@@ -471,7 +471,7 @@ def test_importing_costs_little(module):
 
 @pytest.mark.parametrize("module", ["dpflow.guard.plain", "dpflow.forecast"])
 def test_the_guard_needs_no_prefect_numpy_or_opendp(module):
-    """Code without Prefect does not pay for it; its room asks forecasts, too."""
+    """Code without Prefect does not pay for it; its layer asks forecasts, too."""
     loaded = set(run_python(LOADED, module))
     assert loaded & {"prefect", "numpy", "pandas", "opendp", "matplotlib"} == set()
 

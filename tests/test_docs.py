@@ -79,12 +79,12 @@ def test_every_test_that_a_document_names_exists() -> None:
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
-def test_the_figure_of_the_rooms_is_drawn_from_the_imports() -> None:
-    """It is what the script prints, which knows every room."""
-    script = ROOT / "docs" / "_site" / "rooms.py"
+def test_the_figure_of_the_packages_is_drawn_from_the_imports() -> None:
+    """It is what the script prints, which has every package."""
+    script = ROOT / "docs" / "_site" / "packages.py"
     drawn = run_module(script)["figure"]()
     assert f"```text\n{drawn}```" in ARCHITECTURE.read_text("utf-8"), (
-        "write the figure anew: python docs/_site/rooms.py"
+        "write the figure anew: python docs/_site/packages.py"
     )
     assert "\nledger " in drawn
 

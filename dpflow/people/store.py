@@ -39,12 +39,12 @@ from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import account_key, split
 from dpflow.ledger.state import State, charge_keys
+from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 from dpflow.people.slots import Slots
 from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 
 _FORMAT = "dpflow-people-5"
-_LOCK_SECONDS = 30.0
 _FLOAT_BYTES = 8
 _CHECKSUM_BYTES = 32
 

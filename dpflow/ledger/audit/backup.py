@@ -36,10 +36,10 @@ from dpflow.ledger.storage.sqlite_files import check_left, real_path
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning
+from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 from dpflow.policy import Policy
 
-_LOCK_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 
 

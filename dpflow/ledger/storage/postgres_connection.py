@@ -29,6 +29,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.damage import damaged
 from dpflow.ledger.storage.base import busy, unusable
 from dpflow.ledger.storage.sql import statements
+from dpflow.locks import LOCK_SECONDS
 
 #: How long one statement may take, and a transaction may idle, on the server.
 STATEMENT_SECONDS: Final = 120.0
@@ -121,7 +122,7 @@ class Server:
     #: What the server keeps, for messages.
     keeps = "ledger"
     #: How long the server lets a transaction wait for a lock.
-    lock_seconds = 30.0
+    lock_seconds = LOCK_SECONDS
 
     def __init__(self, url: str) -> None:
         options: dict[str, Any] = {}

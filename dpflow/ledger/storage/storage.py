@@ -11,7 +11,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.storage.base import Identity, busy
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
-from dpflow.locks import Turn, TurnQueue
+from dpflow.locks import LOCK_SECONDS, Turn, TurnQueue
 
 
 class Storage(ABC):
@@ -23,7 +23,7 @@ class Storage(ABC):
     """
 
     #: How long to wait for other writers.
-    lock_seconds = 30.0
+    lock_seconds = LOCK_SECONDS
 
     def __init__(self, place: str, *, read_only: bool) -> None:
         self.place = place

@@ -18,13 +18,12 @@ from dpflow.durable import sync, sync_path, write
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.witness.base import Stored, Witness
 from dpflow.ledger.witness.lines import compacted
+from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 
 #: Device, inode, size and time of change of a file.
 Signature = tuple[int, int, int, int]
 
-#: How long another process may write.
-_LOCK_SECONDS = 30.0
 #: Bytes beyond which the file is rewritten with fewer lines.
 _LARGE = 2**20
 
