@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,6 +30,11 @@ _TERMINAL = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"}
 for _name in {*_TERMINAL, "TZ", "PYTEST_ADDOPTS"}:
     os.environ.pop(_name, None)
 os.environ |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+
+# Searches try constants of all loaded modules, and would depend on the tests before.
+_providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+if hasattr(_providers, "_get_local_constants"):
+    _providers._get_local_constants = _providers.Constants
 
 settings.register_profile(
     "dpflow",

@@ -216,7 +216,10 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
             tight = make(**{**pinned, **less})
         except InvalidCost:
             continue  # no such rule: its steps or its parts of delta do not fit
-        assert tight.components == rule.components
+        if tight.components != rule.components:
+            # All of the smaller delta is for the loss: steps have none.
+            assert "delta" not in tight.components
+            continue
         assert level(rule, tally) <= level(tight, tally) * (1 + 1e-9)
         if isinstance(rule, Filter) and isinstance(tight, Filter):
             assert rule.admits(tally) or not tight.admits(tally)
