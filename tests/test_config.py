@@ -64,86 +64,59 @@ def test_the_root_is_the_nearest_project_above(folder):
     assert folder.parent == settings(folder.parent).root
 
 
-def test_pyproject_comes_before_defaults(folder):
-    """Its paths are relative to its folder."""
+def test_variables_come_before_pyproject_and_that_before_defaults(folder, monkeypatch):
+    """Relative paths lie under the root; an empty variable is no setting."""
     write(
         folder,
         '[tool.dpflow]\nledger_url = "sqlite:///data/l.db"\npolicies = "rules"\n',
     )
+    monkeypatch.setenv(LEDGER_VARIABLE, " ")
     found = settings(folder)
     assert f"sqlite:///{folder}/data/l.db" == found.ledger_url
     assert folder / "rules" == found.policies
-
-
-def test_the_environment_comes_before_pyproject(folder, monkeypatch):
-    """Absolute paths stay as they are, other addresses too."""
-    write(folder, '[tool.dpflow]\nledger_url = "sqlite:///a.db"\npolicies = "a"\n')
     monkeypatch.setenv(LEDGER_VARIABLE, "sqlite:////var/ledger.db")
     monkeypatch.setenv(POLICIES_VARIABLE, "/var/policies")
     found = settings(folder)
     assert found.ledger_url == "sqlite:////var/ledger.db"
     assert str(found.policies) == "/var/policies"
-    monkeypatch.setenv(LEDGER_VARIABLE, "postgresql://host/db")
-    assert settings(folder).ledger_url == "postgresql://host/db"
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
-def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch, end):
+def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch):
     """`echo` and forms of platforms add them to secrets."""
     write(folder, '[tool.dpflow]\npolicies = "rules "\n')
-    monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, f" ann{end}")
-    found = settings(folder)
-    assert (found.ledger_url, found.environment) == ("postgresql://host/db", "ann")
-    assert found.policies == folder / "rules"
+    for end in ("\n", "\r\n", " "):
+        monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
+        monkeypatch.setenv(ENVIRONMENT_VARIABLE, f" ann{end}")
+        found = settings(folder)
+        assert (found.ledger_url, found.environment) == ("postgresql://host/db", "ann")
+        assert found.policies == folder / "rules"
 
 
-def test_an_empty_variable_is_no_setting(folder, monkeypatch):
-    """Shells leave such variables behind."""
-    monkeypatch.setenv(LEDGER_VARIABLE, " ")
-    monkeypatch.setenv(POLICIES_VARIABLE, "")
-    assert folder / "policies" == settings(folder).policies
-    assert settings(folder).ledger_url.endswith("/.dpflow/ledger.db")
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_unknown_keys_and_values_are_refused(folder):
+    """A misspelt key must not mean the default ledger."""
+    for text, named in (
         ('[tool.dpflow]\nledger = "x"\n', "ledger = 'x'"),
         ("[tool.dpflow]\npolicies = 5\n", "policies = 5"),
-        ('[tool.dpflow]\npolicies = ["a"]\n', "policies = ['a']"),
         ('[tool.dpflow.policies]\nfolder = "x"\n', "policies = {'folder': 'x'}"),
-    ],
-)
-def test_unknown_keys_and_values_are_refused(folder, text, told):
-    """A misspelt key must not mean the default ledger."""
-    write(folder, text)
-    with pytest.raises(ConfigurationError) as error:
-        settings(folder)
-    assert told in error.value.message
-    assert "takes the texts ledger_url, policies" in error.value.message
-    assert str(folder / "pyproject.toml") in error.value.message
+    ):
+        write(folder, text)
+        with pytest.raises(ConfigurationError) as error:
+            settings(folder)
+        assert named in error.value.message
+        assert "takes the texts ledger_url, policies" in error.value.message
+        assert str(folder / "pyproject.toml") in error.value.message
 
 
-@pytest.mark.parametrize(
-    "text", ['[tool]\ndpflow = "x"\n', "[[tool.dpflow]]\n", "[tool]\ndpflow = 5\n"]
-)
-def test_what_is_no_table_is_refused(folder, text):
-    """It is told as a mistake in the file, not as one of Python."""
-    write(folder, text)
-    with pytest.raises(ConfigurationError, match="must be a table"):
-        settings(folder)
-
-
-@pytest.mark.parametrize("content", [b"[tool", b"\xff\xfe", b"a = \x00"])
-def test_a_file_that_cannot_be_read_is_told(folder, content):
+def test_a_file_without_a_table_of_settings_is_refused(folder):
     """Its settings are not guessed."""
-    folder.joinpath("pyproject.toml").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="cannot read"):
-        settings(folder)
-
-
-# The witness and the key
+    for text in (b'[tool]\ndpflow = "x"\n', b"[[tool.dpflow]]\n"):
+        folder.joinpath("pyproject.toml").write_bytes(text)
+        with pytest.raises(ConfigurationError, match="must be a table"):
+            settings(folder)
+    for content in (b"[tool", b"\xff\xfe", b"a = \x00"):
+        folder.joinpath("pyproject.toml").write_bytes(content)
+        with pytest.raises(ConfigurationError, match="cannot read"):
+            settings(folder)
 
 
 def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):

@@ -66,22 +66,14 @@ def test_every_class_is_public_documented_and_caught_by_the_root():
         assert kind.__doc__.strip().splitlines()[0].endswith((".", ";"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "base"),
-    [
-        (InvalidCost, ValueError),
-        (UnsupportedCost, TypeError),
-        (UnknownDataset, PolicyError),
-        (PolicyChanged, PolicyError),
-        (PolicyNotApplied, PolicyError),
-        (BudgetExhausted, BudgetRefused),
-        (ReservationConflict, LedgerError),
-    ],
-)
-def test_errors_are_caught_by_the_base_a_caller_expects(kind, base):
+def test_errors_are_caught_by_the_base_a_caller_expects():
     """A bad number is a ValueError and a cost without a price a TypeError."""
-    with pytest.raises(base):
-        raise kind("no")
+    assert issubclass(InvalidCost, ValueError)
+    assert issubclass(UnsupportedCost, TypeError)
+    assert issubclass(BudgetExhausted, BudgetRefused)
+    assert issubclass(ReservationConflict, LedgerError)
+    for kind in (UnknownDataset, PolicyChanged, PolicyNotApplied):
+        assert issubclass(kind, PolicyError)
 
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
