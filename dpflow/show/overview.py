@@ -18,7 +18,7 @@ from dpflow.ledger.records import AccountView, Halt
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing
-from dpflow.ledger.views.words import kind_title
+from dpflow.ledger.views.words import kind_title, people_lines
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
@@ -315,6 +315,6 @@ def _spent(view: AccountView) -> Spent:
         used=used,
         epsilon=view.epsilon or "0",
         delta=view.delta,
-        # The account of people is their common cap, which opens whole.
-        fraction=None if rule.per_person else view.used_fraction,
+        # People take the whole budget, of which each pays their own part.
+        fraction=None if people_lines([view]) else view.used_fraction,
     )

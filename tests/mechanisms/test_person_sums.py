@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dpflow import guarded
+from dpflow import guarded, status
 from dpflow.exceptions import ConfigurationError, PublicError, ReleaseError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
@@ -92,6 +92,8 @@ def test_the_budget_is_taken_once_and_people_pay(folder):
     assert len(files(folder)) == 1
     [line] = people_lines(accounts(current_project().ledger, "shop"))
     assert line.startswith("People have the budget")
+    # Of the whole budget, which people hold, no share is called used.
+    assert status("shop").datasets[0].used is None
     assert verify(current_project().ledger).fine
 
 
