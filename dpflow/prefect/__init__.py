@@ -1,4 +1,4 @@
-"""dpflow in Prefect: tasks, flows, states and artifacts. Only this room imports it."""
+"""dpflow in Prefect: tasks, flows, states and artifacts. Only this package imports it."""
 
 from __future__ import annotations
 
