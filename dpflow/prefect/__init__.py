@@ -1,4 +1,4 @@
-"""dpflow in Prefect: tasks, flows, states and artifacts. Only this package imports it."""
+"""dpflow in Prefect: tasks, flows, states and artifacts. Only here it is imported."""
 
 from __future__ import annotations
 
