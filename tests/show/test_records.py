@@ -69,21 +69,14 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "command"), CALLS)
-def test_each_is_the_record_behind_its_command(shop, call, command) -> None:
-    """`--json` prints it; to look writes nothing; no datum and no text of an error."""
+def test_each_is_the_record_behind_its_command(shop) -> None:
+    """`--json` prints it; to look writes nothing; a notebook shows a table of texts."""
     before = rows(shop)
-    record = call()
-    assert json.loads(json.dumps(record.as_json())) == printed(*command)
-    assert rows(shop) == before
-    assert SECRET not in json.dumps(record.as_json())
-
-
-@pytest.mark.parametrize(("call", "command"), CALLS)
-def test_a_notebook_shows_a_table(shop, call, command) -> None:
-    """It is well-formed; what stands in the journal is text and nothing else."""
-    html = call()._repr_html_()
-    table = ET.fromstring(html)
-    assert len(list(table.iter("tr"))) > 1
-    assert "<b>" not in html
-    assert SECRET not in html
+    for call, command in CALLS:
+        record = call()
+        data, html = json.dumps(record.as_json()), record._repr_html_()
+        assert json.loads(data) == printed(*command)
+        assert rows(shop) == before
+        assert len(list(ET.fromstring(html).iter("tr"))) > 1
+        assert "<b>" not in html
+        assert SECRET not in data + html
