@@ -90,7 +90,6 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     """Say whether a dataset and its flows run, and how far they go."""
     from dpflow.ledger.views.words import parts_lines, people_lines, percent_text
-    from dpflow.show.guarantees import unusual_text
 
     standing, found = known.standing, known.overview
     state = found.state
@@ -110,8 +109,6 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
         yield [name, (flow.text, style_of(flow.state.word))]
     yield from people_lines(standing.accounts)
     yield from parts_lines(standing.parts)
-    if odd := unusual_text(found.unusual):
-        yield odd, "yellow"
     if known.frozen:
         unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
         told = f"{known.frozen.capitalize()}. Every step is refused; {unfreeze}"
@@ -119,7 +116,7 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
 
 
 def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
-    from dpflow.ledger.views.spending import RECENT
+    from dpflow.ledger.views.runs import RECENT
     from dpflow.show.sheets import details
 
     texts, sheets, hidden = details(known, _MOST_ACCOUNTS)

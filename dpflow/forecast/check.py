@@ -34,7 +34,6 @@ from dpflow.ledger.decision.gates import announced_gates
 from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.accounts import account_view
 from dpflow.ledger.views.runs import dataset_runs
-from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
@@ -70,7 +69,6 @@ class PolicyCheck:
         error: Why it was.
         standing: Where its dataset stands; None without a ledger.
         terms: The dataset's terms so far.
-        unusual: Steps that drew their own noise, failed or were forfeited.
         workload: The steps that were taken into account.
         origin: Where they are from, in words.
     """
@@ -80,7 +78,6 @@ class PolicyCheck:
     error: PolicyError | None = None
     standing: Standing | None = None
     terms: tuple[TermView, ...] = ()
-    unusual: tuple[Unusual, ...] = ()
     workload: Workload = ()
     origin: str = ""
     warnings: tuple[Advice, ...] = ()
@@ -264,7 +261,6 @@ def _beside(ledger: Ledger, policies: PolicySet, each: PolicyCheck) -> PolicyChe
         standing=standing,
         terms=tuple(views.terms(ledger, dataset)),
         workload=_history(ledger, dataset),
-        unusual=views.unusual_steps(ledger, dataset, standing.term),
     )
 
 

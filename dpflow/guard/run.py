@@ -30,7 +30,6 @@ from dpflow.guard.request import (
 from dpflow.guard.reserving import reserve
 from dpflow.guard.step import checked_text
 from dpflow.ledger.records import Granted
-from dpflow.ledger.views.runs import last_costs
 from dpflow.noise.sources import OWN
 
 logger = logging.getLogger("dpflow")
@@ -140,22 +139,6 @@ def begin(declared: RunCosts, place: Place, run: str) -> None:
         parts = [p for name in datasets for p in declared.partitions.get(name, ())]
         steps += [(datasets, tuple(parts), cost) for cost in costs]
     _hold(steps, place, run)
-
-
-def begin_like_last(place: Place, run: str) -> None:
-    """Hold what the last completed run of the flow cost; as `begin`.
-
-    Raises:
-        DpflowError: If it cannot be decided; no step may run.
-    """
-    project = current_project()
-    names = [flow.name for flow in place.flows]
-    for name in names:
-        if last := last_costs(project.ledger, name, but=run):
-            _hold(last, place, run)
-            return
-    flow = next(iter(names), None)
-    logger.warning("no completed run of flow %r: this one holds nothing", flow)
 
 
 def seal_run(run: str, outcome: str) -> None:

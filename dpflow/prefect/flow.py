@@ -79,11 +79,11 @@ def dp_flow(
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged. It may be async.
         reserve_run: The worst case of every step, by dataset, as
-            `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`; a function of the
-            flow's parameters that returns that; or "last", for what the last completed
-            run cost. All of it is held before the first step runs. If it does not fit,
-            releases that are kept are replayed, and the first step that would draw ends
-            the flow `BudgetExhausted`. What no step drew is returned at its end.
+            `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`, or a function of the
+            flow's parameters that returns that. All of it is held before the first
+            step runs. If it does not fit, releases that are kept are replayed, and the
+            first step that would draw ends the flow `BudgetExhausted`. What no step
+            drew is returned at its end.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 from prefect.exceptions import Pause
 
 from dpflow.exceptions import require
-from dpflow.guard.run import Costs, RunCosts, begin, begin_like_last, seal_run
+from dpflow.guard.run import Costs, RunCosts, begin, seal_run
 from dpflow.prefect.run_context import current_place, current_run
 
 #: Argument of `dp_flow(reserve_run=...)`: the costs of all steps by dataset, a function
-#: of the flow's parameters that returns them, or those of the last completed run.
-RunCostsLike = Costs | RunCosts | Callable[..., Costs | RunCosts] | Literal["last"]
+#: of the flow's parameters that returns them.
+RunCostsLike = Costs | RunCosts | Callable[..., Costs | RunCosts]
 
 
 class RunReservation:
@@ -34,7 +34,7 @@ class RunReservation:
     ) -> None:
         self._declared: Any = declared
         self._signature = inspect.signature(function)
-        if declared is not None and declared != "last" and not callable(declared):
+        if declared is not None and not callable(declared):
             self._declared = _run_costs(declared)
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -48,9 +48,6 @@ class RunReservation:
         """
         run = _run_id()
         if self._declared is None or run is None:
-            return
-        if self._declared == "last":
-            begin_like_last(current_place(), run)
             return
         declared = self._declared
         if callable(declared):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decision.lifetime import is_within, total_of
 from dpflow.ledger.records import TermView
-from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.words import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
@@ -125,12 +123,3 @@ def _term_text(view: TermView) -> str:
     if view.overdrawn:
         text += ", overdrawn"
     return text if view.frozen is None else f"{text}, frozen"
-
-
-def unusual_text(found: Iterable[Unusual]) -> str:
-    """Say which steps did not go as most do; "" if all did."""
-    counts: Counter[str] = Counter()
-    for each in found:
-        counts[each.what.partition(":")[0]] += each.times
-    parts = ", ".join(f"{counts[what]:,} {what}" for what in sorted(counts))
-    return f"Unusual among the newest steps: {parts}." if parts else ""

@@ -16,7 +16,6 @@ from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, Halt
 from dpflow.ledger.rows import split
-from dpflow.ledger.views.spending import Unusual
 from dpflow.ledger.views.standing import Standing
 from dpflow.ledger.views.words import kind_title, people_lines
 from dpflow.policy.population import population_of
@@ -202,13 +201,11 @@ class Overview:
     Attributes:
         spent: For the whole, if it has a budget, and for the fullest part that was
             read.
-        unusual: Steps that did not go as most do, of the term's newest entries.
     """
 
     state: RunState
     spent: tuple[Spent, ...]
     flows: tuple[FlowOverview, ...]
-    unusual: tuple[Unusual, ...]
 
 
 def overview(
@@ -227,7 +224,6 @@ def overview(
         paused: Whether the policy pauses the schedules of flows that are refused.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
-    unusual = views.unusual_steps(ledger, dataset, standing.term)
     whole = [view for view in accounts if view.kind in _BUDGETS]
     population = population_of(pinned)
     above = [] if population is None else views.accounts(ledger, population)
@@ -262,7 +258,7 @@ def overview(
     if not state.stopped and all(each.state.word != RUNNING for each in flows):
         state = next((each.state for each in flows if each.state.stopped), state)
     spent = tuple(_spent(view) for view in _budgets(accounts))
-    return Overview(state=state, spent=spent, flows=tuple(flows), unusual=unusual)
+    return Overview(state=state, spent=spent, flows=tuple(flows))
 
 
 def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:

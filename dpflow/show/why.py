@@ -123,7 +123,7 @@ def why(
             term=number or None,
             by=tuple(by),
             spending=tuple(spending(ledger, dataset, tuple(by), term=number)),
-            unusual=views.unusual_steps(ledger, dataset, number, most=None),
+            unusual=views.unusual_steps(ledger, dataset, number),
             refused=tuple(refused(ledger, dataset, number)),
         )
 

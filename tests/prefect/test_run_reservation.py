@@ -13,7 +13,6 @@ from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.costs import RunCosts
 from dpflow.exceptions import ConfigurationError
-from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import open_reservations
@@ -96,24 +95,20 @@ async def weekly_async(week: int) -> list[int]:
     return weekly(week)
 
 
-def report_of(how):
-    """Return the report as an async flow, or as a flow like its last run."""
-    if how == "last":
-        return dp_flow(name="report", reserve_run="last")(weekly)
+def report(*args, **kwargs):
+    """Run the report as an async flow."""
     later = dp_flow(name="report", reserve_run={"shop": [TENTH] * 4})(weekly_async)
-    return lambda *args, **kwargs: asyncio.run(later(*args, **kwargs))
+    return asyncio.run(later(*args, **kwargs))
 
 
-@pytest.mark.parametrize("how", ["async", "last"])
 def test_what_was_published_is_replayed_when_the_budget_is_gone(
-    make_project, monkeypatch, how
+    make_project, monkeypatch
 ):
     """A late duplicate costs nothing and pauses nothing; a new week ends refused."""
     make_project(POLICY + "on_exhausted: {schedule: pause}\n")
     pauses, events = [], []
     monkeypatch.setattr(flow_module, "_pause_schedule", lambda: pauses.append(1))
     monkeypatch.setattr(run_context, "send", lambda notice: events.append(notice.kind))
-    report = report_of(how)
     assert report(0) == [0, 1, 2, 3]
     assert report(1) == [4, 5, 6, 7]
     del RAN[:]
@@ -256,25 +251,3 @@ def test_a_function_of_the_parameters_declares_it(make_project):
     wrong = dp_flow(name="report", reserve_run=lambda month: {"shop": [month]})(report)
     with pytest.raises(ConfigurationError, match="asks for month"):
         wrong("w2")
-
-
-def test_the_last_completed_run_tells_what_to_hold(project, caplog):
-    """The first run holds nothing in advance; a run that failed teaches nothing."""
-    seen, fail = [], []
-
-    @dp_flow(name="report", reserve_run="last")
-    def report(week: int):
-        seen.append(open_reservations(current_project().ledger) != [])
-        values = [count(10 * week + part) for part in range(3)]
-        if fail:
-            raise ValueError
-        return values
-
-    report(1)
-    assert "no completed run of flow 'report'" in caplog.text
-    report(2)
-    fail.append(True)
-    assert report(3, return_state=True).is_failed()
-    assert report(4, return_state=True).name == "BudgetExhausted"
-    assert seen == [False, True, True, False]
-    assert spent() == "0.9"

@@ -87,7 +87,7 @@ def _parts(found: Check) -> Iterator[Part]:
 def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
     from dpflow.forecast.advice import steps_text
     from dpflow.policy.reserved import run_lines
-    from dpflow.show.guarantees import shares_in_words, terms_in_words, unusual_text
+    from dpflow.show.guarantees import shares_in_words, terms_in_words
 
     name = (short_path(each.path), "bold")
     yield [name, f"  dataset {policy.dataset}  ", ("valid", "green")]
@@ -103,8 +103,6 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
         yield each.standing_text, "bold red" if each.refused else style
         if each.terms:
             yield terms_in_words(each.terms)
-        if odd := unusual_text(each.unusual):
-            yield odd, "yellow"
         yield ""
     for weak in each.warnings:
         yield [("weak: ", "bold yellow"), weak.line]

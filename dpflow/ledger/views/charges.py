@@ -54,11 +54,6 @@ class JournalCharge:
         return cost_from_description(self.made.body.get("cost") or {})
 
     @property
-    def done(self) -> bool:
-        """Whether the step settled and its body did not fail."""
-        return self.ended is not None and self.ended.body.get("outcome") != "failed"
-
-    @property
     def last(self) -> Entry:
         """Its newest entry."""
         return self.ended or self.made

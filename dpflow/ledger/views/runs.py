@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import Term, is_within
-from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import gates_by_name, governing, newest_wholes
 from dpflow.ledger.views.charges import (
     JournalCharge,
@@ -21,7 +19,9 @@ from dpflow.ledger.views.charges import (
     read_charges,
     window,
 )
-from dpflow.ledger.views.spending import RECENT
+
+#: So many entries of a dataset's newest term are read for its newest runs.
+RECENT = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class FlowRun:
 
     charges: tuple[JournalCharge, ...]
     begun: bool
-    refused: bool = False
+    refused: bool
 
     @property
     def flow(self) -> str | None:
@@ -92,22 +92,14 @@ class FlowRun:
         return [c for c in self.charges if c.made.body.get("covers") is not None]
 
     @property
-    def whole(self) -> bool:
-        """Whether all of it was read, nothing was refused, lost, or failed as a whole.
-
-        Steps may be open or have failed.
-        """
-        ends = [charge.last for charge in self.reservations]
-        sealed = all(
-            end.kind == "seal" and end.body.get("outcome") != "failed" for end in ends
-        )
-        lost = any(charge.last.kind == "forfeit" for charge in self.charges)
-        return self.begun and sealed and not lost and not self.refused
-
-    @property
     def complete(self) -> bool:
-        """Whether it is whole, all its steps settled, and none failed."""
-        return self.whole and all(step.done for step in self.steps)
+        """Whether all of it was read, nothing was refused, and all ended well."""
+        ends = [charge.last for charge in (*self.steps, *self.reservations)]
+        fine = all(
+            end.kind in ("settle", "seal") and end.body.get("outcome") != "failed"
+            for end in ends
+        )
+        return self.begun and fine and not self.refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,95 +135,29 @@ def dataset_runs(
         term = governing(reading, dataset)
         if term is None:
             return None
-        runs, older = _runs(reading, term.whole, most)
-        runs = _with_refusals(reading, [run for run in runs if run.steps])
-    return DatasetRuns(dataset=dataset, term=term, runs=tuple(runs), older=older)
-
-
-def _runs(
-    reading: Reading, whole: str, most: int = RECENT
-) -> tuple[list[FlowRun], bool]:
-    """Return the runs in the newest entries of a term, and whether there are older.
-
-    Args:
-        reading: The ledger.
-        whole: Id of the account of the term's whole dataset.
-        most: Read so many entries, the newest.
-    """
-    start, older = window(reading, whole, most)
-    # What was first seen in the older half may have begun before it.
-    sure = start + (reading.head()[0] - start) // 2 if older else 0
-    runs: dict[str, list[JournalCharge]] = {}
-    for charge in sorted(charges(reading, whole, start), key=_number):
-        if _number(charge) > start and not KINDS[charge.last.kind].by_hand:
-            name = charge.made.body.get("flow_run") or charge.id
-            runs.setdefault(name, []).append(charge)
-    found = [
-        FlowRun(charges=tuple(own), begun=_number(own[0]) > sure)
-        for own in runs.values()
-    ]
-    return found, older
+        start, older = window(reading, term.whole, most)
+        # What was first seen in the older half may have begun before it.
+        sure = start + (reading.head()[0] - start) // 2 if older else 0
+        by_run: dict[str, list[JournalCharge]] = {}
+        for charge in sorted(charges(reading, term.whole, start), key=_number):
+            if _number(charge) > start and not KINDS[charge.last.kind].by_hand:
+                name = charge.made.body.get("flow_run") or charge.id
+                by_run.setdefault(name, []).append(charge)
+        state = reading.load(lambda _: [f"run/{name}" for name in by_run])
+        runs = [
+            FlowRun(
+                charges=tuple(own),
+                begun=_number(own[0]) > sure,
+                refused=state.run(name).refusals > 0,
+            )
+            for name, own in by_run.items()
+        ]
+    charged = tuple(run for run in runs if run.steps)
+    return DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
 
 
 def _number(charge: JournalCharge) -> int:
     return charge.made.number
-
-
-def _with_refusals(reading: Reading, runs: Iterable[FlowRun]) -> list[FlowRun]:
-    """Note which runs met a refusal."""
-    runs = [*runs]
-    state = reading.load(lambda _: [f"run/{run.run}" for run in runs if run.run])
-    return [
-        replace(run, refused=bool(run.run and state.run(run.run).refusals))
-        for run in runs
-    ]
-
-
-# The last run of a flow
-
-
-def last_costs(
-    ledger: Ledger, flow: str, *, but: str
-) -> list[tuple[tuple[str, ...], tuple[str, ...], Cost]]:
-    """Return the steps of a flow's last completed run; none if there was no such run.
-
-    Each has its datasets, the parts that it read, and its worst case.
-
-    A run is completed if it met no refusal, every charge was settled, and a step that
-    failed was run again to its end. A release that it replayed cost nothing.
-
-    Args:
-        ledger: The ledger to read.
-        flow: Name of the flow, as policies name it.
-        but: Id of a run to pass over: the one that asks.
-    """
-    runs: dict[str, list[FlowRun]] = {}
-    with ledger.storage.read() as reading:
-        terms = [key.removeprefix("term/") for key in reading.names("term/")]
-        read = (run for term in terms for run in _runs(reading, term)[0])
-        own = [r for r in read if r.flow == flow and r.run not in (None, but)]
-        for run in _with_refusals(reading, own):
-            runs.setdefault(str(run.run), []).append(run)
-    for parts in sorted(runs.values(), key=_newest, reverse=True):
-        steps = {step.id: step for part in parts for step in part.steps}.values()
-        done = [step for step in steps if step.done]
-        failed = {step.body["step"] for step in steps if not step.done}
-        if (
-            done
-            and all(part.whole for part in parts)
-            and all(step.ended for step in steps)
-            and failed <= {step.body["step"] for step in done}
-        ):
-            facts = [(step.made.body, step.cost) for step in done]
-            return [
-                (tuple(body["datasets"]), tuple(body["partitions"]), cost)
-                for body, cost in facts
-            ]
-    return []
-
-
-def _newest(parts: Iterable[FlowRun]) -> int:
-    return max(charge.last.number for part in parts for charge in part.charges)
 
 
 # What one run did

@@ -19,11 +19,8 @@ from dpflow.ledger.views.charges import (
     bodies,
     charges,
     newest_numbers,
-    window,
 )
 
-#: So many entries of a dataset's newest term tell of its newest steps.
-RECENT = 20_000
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 OWN_NOISE = ("own", "self-declared")
 #: Facts by which charges can be grouped.
@@ -187,16 +184,13 @@ class Unusual:
     last: str
 
 
-def unusual_steps(
-    ledger: Ledger, dataset: str, term: int | None, *, most: int | None = RECENT
-) -> tuple[Unusual, ...]:
+def unusual_steps(ledger: Ledger, dataset: str, term: int) -> tuple[Unusual, ...]:
     """Return the steps that drew their own noise, failed or were forfeited.
 
     Args:
         ledger: The ledger to read.
         dataset: A dataset or population.
-        term: Number of one of its terms; None if it has none.
-        most: Read so many entries of the term, the newest; None: all.
+        term: Number of the term; nothing was charged in term 0.
 
     Returns:
         The newest first.
@@ -208,12 +202,9 @@ def unusual_steps(
         count, last = groups.get(group, (0, ""))
         groups[group] = count + 1, max(last, at)
 
-    if term is None:
-        return ()
     whole = f"{dataset}#{term}"
     with ledger.storage.read() as reading:
-        start = 0 if most is None else window(reading, whole, most)[0]
-        for charge in charges(reading, whole, start):
+        for charge in charges(reading, whole):
             if what := _way(charge.last):
                 note(what, charge.made, charge.last.at)
         for waits, alive in waiting(ledger, reading):

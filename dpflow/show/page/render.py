@@ -18,7 +18,6 @@ from dpflow.exceptions import how_to_install
 from dpflow.ledger.views.words import alert_text, percent_text
 from dpflow.notebook import Sheet, plain, shown_key
 from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
-from dpflow.show.guarantees import unusual_text
 from dpflow.show.page.facts import Report, Section
 from dpflow.show.sheets import details, reservations_sheet
 
@@ -95,7 +94,6 @@ def _section(section: Section) -> dict[str, Any]:
         "texts": texts,
         "sheets": sheets,
         "hidden": hidden,
-        "unusual": unusual_text(section.status.overview.unusual),
         "picture": section.burn_down and _picture(section.burn_down),
     }
 

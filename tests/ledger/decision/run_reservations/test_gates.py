@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from dpflow import Gaussian, PureDP
+from dpflow import Gaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import BudgetRefused, UnsupportedCost
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import usage
-from dpflow.ledger.views.runs import last_costs
 from dpflow.ledger.views.spending import spending
 from tests.ledger.journals import kinds, sums
 from tests.ledger.run_reservations import RUN, drawn, held_run
@@ -147,20 +146,3 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
     assert told() == {"count": "0.1"}
-
-
-def test_the_last_completed_run_tells_what_a_run_costs(ledger: Any) -> None:
-    """Failed, void and unfinished runs do not count, nor does the one that asks."""
-    here: dict[str, Any] = {"flow": "weekly", "flow_run": "one"}
-    for epsilon in ("0.1", "0.2"):
-        ledger.settle(granted(ledger, epsilon, **here), body={"outcome": "completed"})
-    ledger.settle(
-        granted(ledger, "0.05", flow="weekly", flow_run="two"), outcome="failed"
-    )
-    granted(ledger, "0.05", flow="weekly", flow_run="three")
-    void = granted(ledger, "0.05", flow="weekly", flow_run="five")
-    ledger.void(void, reason="not started")
-    found = [cost for *_, cost in last_costs(ledger, "weekly", but="four")]
-    assert found == [PureDP(epsilon="0.1"), PureDP(epsilon="0.2")]
-    assert last_costs(ledger, "weekly", but="one") == []
-    assert last_costs(ledger, "daily", but="four") == []
