@@ -348,7 +348,7 @@ def _check_key(step: Step, key: str) -> None:
 def _unstorable(body: Callable[..., Any]) -> str | None:
     """Return the name of a returned type that no release can hold, if annotated."""
     try:
-        annotation = get_type_hints(body, include_extras=True).get("return", object)
+        annotation = get_type_hints(body).get("return", object)
     # A name may be known to type checkers only.
     except Exception:  # noqa: BLE001
         return None

@@ -19,6 +19,7 @@ import pytest
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit import backup as module
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.witness.places import witness_at
@@ -169,3 +170,23 @@ def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
     for folder in deaths(before, acting, 31):
         used = next_step(folder, str(folder / "witness"))
         assert used is None or used == (RAN + 1) * TENTH, folder
+
+
+@pytest.mark.parametrize("act", ["restore", "reconcile"])
+def test_a_backup_that_was_not_charged_again_is_made_good(
+    before: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Under a witness: it takes the ledger's place first, and no step runs on it."""
+    path, witness = before / "ledger.db", str(before / "witness")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "charge_again", lambda *_, **__: die())
+        assert Child(lambda _: put_back(before, witness)).end() == (-9, [])
+    assert sum(sums(path)) == KNOWN * TENTH
+    assert next_step(before, witness) is None
+    if act == "restore":
+        put_back(before, witness)
+    else:
+        ledger = open_ledger(url(path), witness=witness)
+        reconcile(ledger, {"a": POLICY}, reason="the disk died")
+        ledger.close()
+    assert next_step(before, witness) == (RAN + 1) * TENTH

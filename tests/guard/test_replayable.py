@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 from uuid import UUID
 
 import numpy as np
@@ -50,7 +50,7 @@ KEPT = [
     (float, 1.5), (int | None, None), (list[Decimal], [Decimal("0.1")]),
     (dict[str, tuple[int, ...]], {"a": (1, 2)}), (np.ndarray, np.ones(2)),
     (pd.DataFrame, pd.DataFrame({"a": [1]})), (pl.Series, pl.Series([1])),
-    (Summary, Summary(3)), (Annotated[UUID, "public"], UUID(int=7)),
+    (Summary, Summary(3)), (UUID, UUID(int=7)),
     (Literal["a", 1], "a"), (np.float64, np.float64(2)),
 ]  # fmt: skip
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dpflow.durable import sync_path
 from dpflow.exceptions import (
@@ -26,8 +27,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.audit.lost_decisions import LostRelease, kept_releases
-from dpflow.ledger.audit.reconcile import Comparison, reconcile
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.reconcile import Comparison, charge_again
+from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import busy
@@ -35,7 +36,7 @@ from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left, real_path
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
-from dpflow.ledger.witness.rollback_check import beginning
+from dpflow.ledger.witness.rollback_check import beginning, missing
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 from dpflow.policy import Policy
@@ -85,6 +86,7 @@ def backup(ledger: Ledger, target: Path) -> Verification:
         with _filled(part) as copy, storage.read() as reading:
             reading.connection.backup(copy)
         report = _verified(part, ledger.id)
+        _fold(part)
         os.link(part, target)
         sync_path(target.parent)
     return report
@@ -126,33 +128,33 @@ def restore(
     part, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
 
     def charged_again(place: Path) -> tuple[Comparison, tuple[LostRelease, ...]]:
+        before = replaced or _Replaced()
         with closing(_opened(place, witness, conditions)) as ledger:
-            lines = [] if replaced is None else _accounts_of(replaced)
-            found = reconcile(ledger, policies, reason=reason, others=lines)
-            if replaced is None:
-                return found, found.releases
-            return found, _lost_releases(ledger, replaced, found)
+            found = charge_again(ledger, policies, reason=reason, others=before.lines)
+            with ledger.storage.read() as reading:
+                kept = {(each.id, each.digest) for each in kept_releases(reading)}
+        lost = (each for each in before.kept if (each.id, each.digest) not in kept)
+        perhaps = (e for e in found.releases if e.reservation not in before.charges)
+        return found, (*lost, *perhaps)
 
-    with _unwritable(f"restore {source} to {path}", str(path)), ExitStack() as opened:
+    with _unwritable(f"restore {source} to {path}", str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _held(path):
-            opened.enter_context(_removed(part, old))
+        with _held(path), _removed(part, old):
             _copy_file(source, part)
             _verified(part, ledger_id)
-            replaced = opened.enter_context(_replaced(path, old, ledger_id))
-            if witness is not None:
-                witness(ledger_id).all_lines()
-            elif replaced is None and not accept_loss:
-                msg = (
-                    f"the witness is waived and there is no readable ledger at {path}: "
-                    "nothing tells what was charged after the backup, and a restore "
-                    "would forget it. Bring the witness or the file back, or say "
-                    "--accept-loss."
-                )
-                raise LedgerUnwitnessed(msg, ledger=str(path))
-            else:
+            lines = [] if witness is None else witness(ledger_id).all_lines()
+            replaced = _read_replaced(path, old, ledger_id, lines)
+            if witness is None:
+                if replaced is None and not accept_loss:
+                    msg = (
+                        "the witness is waived and there is no readable ledger at "
+                        f"{path}: nothing tells what was charged after the backup, and "
+                        "a restore would forget it. Bring the witness or the file "
+                        "back, or say --accept-loss."
+                    )
+                    raise LedgerUnwitnessed(msg, ledger=str(path))
                 found, lost = charged_again(part)
-                _fold(part)
+            _fold(part)
             aside = _put_in_place(part, path)
         if witness is not None:
             # It refuses every step until this is done.
@@ -205,16 +207,12 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
 
 
 def _verified(path: Path, ledger_id: str) -> Verification:
-    """Verify a copy and fold its log in."""
+    """Verify a copy of a ledger."""
     with closing(_opened(path)) as ledger:
-        report = verify(ledger)
-    if ledger.id != ledger_id:
-        report.add(f"it is ledger {ledger.id}, not {ledger_id}")
-    if report.bad:
-        msg = f"the copy {path} does not verify. {report.bad[0]}"
-        raise LedgerCorrupt(msg, ledger=str(path))
-    _fold(path)
-    return report
+        if ledger.id != ledger_id:
+            msg = f"{path} is a copy of ledger {ledger.id}, not of {ledger_id}"
+            raise LedgerCorrupt(msg, ledger=str(path))
+        return verified(ledger)
 
 
 def _fold(path: Path) -> None:
@@ -243,38 +241,35 @@ def _removed(*copies: Path) -> Iterator[None]:
         remove()
 
 
-@contextmanager
-def _replaced(path: Path, copy: Path, ledger_id: str) -> Iterator[Ledger | None]:
-    """Open a copy of the file that is replaced; None if it is no whole ledger."""
-    opened = None
+class _Replaced(NamedTuple):
+    """What the replaced file says of charges and releases that a backup lacks.
+
+    Attributes:
+        lines: Its accounts and decisions.
+        kept: Its releases.
+        charges: Those of its charges that the witness has.
+    """
+
+    lines: Sequence[Line] = ()
+    kept: Sequence[LostRelease] = ()
+    charges: Collection[str | None] = ()
+
+
+def _read_replaced(
+    path: Path, copy: Path, ledger_id: str, witnessed: Sequence[Line]
+) -> _Replaced | None:
+    """Read a copy of the file that is replaced; None if it is not a whole ledger."""
     with suppress(LedgerError):
         if path.exists():
             check_left(path)
             _copy_file(path, copy, mode="rw")
             _verified(copy, ledger_id)
-            opened = _opened(copy)
-    try:
-        yield opened
-    finally:
-        if opened is not None:
-            opened.close()
-
-
-def _accounts_of(replaced: Ledger) -> list[Line]:
-    with replaced.storage.read() as reading:
-        return beginning(reading)
-
-
-def _lost_releases(
-    ledger: Ledger, replaced: Ledger, found: Comparison
-) -> tuple[LostRelease, ...]:
-    """Return what the replaced file kept, or may have kept, and the ledger does not."""
-    with ledger.storage.read() as reading, replaced.storage.read() as before:
-        kept = {(each.id, each.digest) for each in kept_releases(reading)}
-        lost = (e for e in kept_releases(before) if (e.id, e.digest) not in kept)
-        charges = [f"charge/{each.reservation}" for each in found.releases]
-        made = before.load(lambda _: charges).made
-        return (*lost, *(e for e in found.releases if e.reservation not in made))
+            with closing(_opened(copy)) as ledger, ledger.storage.read() as reading:
+                made = [line for line in witnessed if line.kind == "reserve"]
+                away = {line.charge for line in missing(reading, made)}
+                charges = {line.charge for line in made} - away
+                return _Replaced(beginning(reading), kept_releases(reading), charges)
+    return None
 
 
 def _opened(

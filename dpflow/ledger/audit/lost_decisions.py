@@ -49,7 +49,6 @@ class LostRelease(NamedTuple):
         key: Its release key for people; empty for a replay within one flow run.
         step: Name of the step.
         digest: HMAC of the encoded value.
-        at: When it was claimed.
     """
 
     reservation: str
@@ -59,24 +58,14 @@ class LostRelease(NamedTuple):
     key: str | None = None
     step: str | None = None
     digest: str | None = None
-    at: str | None = None
 
 
 def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
     """Return what would be lost with a ledger: all that it can replay."""
     return tuple(
-        LostRelease(e.row.charge, e.dataset, None, e.id, e.key, e.step, e.digest, e.at)
+        LostRelease(e.row.charge, e.dataset, None, e.id, e.key, e.step, e.digest)
         for e in read_releases(reading)
         if e.size is not None and e.state == "settled"
-    )
-
-
-def perhaps_lost(gone: Sequence[Line]) -> tuple[LostRelease, ...]:
-    """Return the outputs that the charges of missing lines may have had."""
-    charges = {line.charge: line for line in gone if line.kind == "reserve"}
-    return tuple(
-        LostRelease(str(name), ",".join(line.books), line.run)
-        for name, line in charges.items()
     )
 
 

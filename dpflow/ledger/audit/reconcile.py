@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.lost_decisions import (
     LostDecisions,
     LostRelease,
     lost_decisions,
-    perhaps_lost,
 )
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
-from dpflow.ledger.entry import Amounts, Sums
+from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts
 from dpflow.ledger.rows import OF_FLOW, Account, account_key, split
@@ -36,7 +34,8 @@ from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loss:
     """What the ledger lacks of one account.
 
     Attributes:
@@ -45,12 +44,14 @@ class Loss(NamedTuple):
         present: Use by the ledger, in the theorem's currency; None if it lacks the
             account.
         repaired: Use after a repair.
+        amounts: What a repair charges.
     """
 
     account: str
     missing: Sequence[Line]
     present: Mapping[str, str] | None
     repaired: Mapping[str, str] | None
+    amounts: Amounts = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,7 @@ class Comparison:
         lost: Missing decisions; a repair freezes their datasets.
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
-        amounts: What a repair charges, by account.
-        gone: The lines that it names.
+        gone: The lines that a repair names.
     """
 
     lines: int
@@ -78,7 +78,6 @@ class Comparison:
     unsigned: int
     lost: tuple[LostDecisions, ...]
     again: int
-    amounts: Sums = field(repr=False)
     gone: Sequence[Line] = field(repr=False)
 
     @property
@@ -89,7 +88,8 @@ class Comparison:
     @property
     def releases(self) -> tuple[LostRelease, ...]:
         """Outputs that the missing charges may have had."""
-        return perhaps_lost(self.gone)
+        made = (line for line in self.gone if line.kind == "reserve")
+        return tuple(LostRelease(str(e.charge), ",".join(e.books), e.run) for e in made)
 
     @property
     def tells_all(self) -> bool:
@@ -112,13 +112,26 @@ def compare(ledger: Ledger) -> Comparison:
 
 
 def reconcile(
+    ledger: Ledger, policies: Mapping[str, Policy], *, reason: str
+) -> Comparison:
+    """Verify a ledger and charge again what it lacks, as `charge_again` does.
+
+    Raises:
+        LedgerCorrupt: If what the ledger holds does not verify: a witness that is
+            begun anew stands for all of it.
+    """
+    verified(ledger)
+    return charge_again(ledger, policies, reason=reason)
+
+
+def charge_again(
     ledger: Ledger,
     policies: Mapping[str, Policy],
     *,
     reason: str,
     others: Sequence[Line] = (),
 ) -> Comparison:
-    """Charge again what the ledger lacks, and begin its witness anew.
+    """Charge again what a verified ledger lacks, and begin its witness anew.
 
     Args:
         ledger: The ledger.
@@ -129,18 +142,9 @@ def reconcile(
     Raises:
         ConfigurationError: If an account is gone, and no policy makes its term.
         LedgerUnwitnessed: If there is no witness.
-        LedgerCorrupt: If what the ledger holds does not verify: a witness that is
-            begun anew stands for all of it.
         LedgerUnavailable: If another process repaired the ledger meanwhile.
     """
     witness = ledger.watch.witness
-    if bad := verify(ledger, witness=False).bad:
-        msg = (
-            f"the ledger {ledger.place} does not verify, so that nothing was charged "
-            f"again. {str(bad[0])[:1].upper()}{str(bad[0])[1:]}. Put a good backup "
-            "back, or see docs/operations.md, and reconcile that."
-        )
-        raise LedgerCorrupt(msg, ledger=ledger.place)
     lines = [*(() if witness is None else witness.all_lines()), *others]
     with ledger.storage.read() as reading:
         head, found = reading.head()[0], _compared(reading, lines, witness)
@@ -152,7 +156,7 @@ def reconcile(
                 flows.setdefault(book, {}).update(told)
         ledger.ask(
             Repair(
-                amounts=found.amounts,
+                amounts={e.account: e.amounts for e in found.losses if any(e.amounts)},
                 books={book: list(names) for book, names in flows.items()},
                 reason=reason,
                 head=head,
@@ -224,9 +228,8 @@ def _compared(
     contiguous = lines if whole else lines[-KEPT:]
     joined = {n for e in contiguous if e[:3] not in away_marks for n in e.used}
     begun = {name for line in lines if line.kind == HEAD for name in line.used}
-    amounts: dict[str, Amounts] = {}
     losses = tuple(
-        _loss(state, a, mine, amounts, whole=a in joined or (whole and a not in begun))
+        _loss(state, a, mine, whole=a in joined or (whole and a not in begun))
         for a, mine in by_account.items()
     )
     decisions = [lost_decisions(state, book, mine) for book, mine in by_book.items()]
@@ -238,20 +241,12 @@ def _compared(
         unsigned=sum(line.kind == "checkpoint" for line in gone),
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(gone),
-        amounts=amounts,
         gone=gone,
     )
 
 
-def _loss(
-    state: State,
-    account: str,
-    gone: Sequence[Line],
-    amounts: dict[str, Amounts],
-    *,
-    whole: bool,
-) -> Loss:
-    """Find what is to be charged to an account, and note it."""
+def _loss(state: State, account: str, gone: Sequence[Line], *, whole: bool) -> Loss:
+    """Return what an account lacks."""
     row, gate = state.account(account), gate_at(state, account)
     if not gone[0].used.get(account):
         # These entries moved no account.
@@ -262,11 +257,11 @@ def _loss(
     term = state.term(book, number)
     # A flow that may not use the dataset any more has no gate that counts.
     closed = kind in OF_FLOW and term and not covers_flow(term.facts["pinned"], name)
-    if not closed and any(more.amounts):
-        amounts[account] = more.amounts
+    amounts = () if closed else more.amounts
     if gate is None or row is None:
-        return Loss(account, gone, None, None)
-    return Loss(account, gone, *map(gate.rule.named, (gate.used, gate.used + more)))
+        return Loss(account, gone, None, None, amounts)
+    named = gate.rule.named
+    return Loss(account, gone, named(gate.used), named(gate.used + more), amounts)
 
 
 def _lacking(

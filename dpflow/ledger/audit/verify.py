@@ -83,6 +83,22 @@ def verify(
     return report
 
 
+def verified(ledger: Ledger) -> Verification:
+    """Verify what a ledger holds, without its witness.
+
+    Raises:
+        LedgerCorrupt: If anything is wrong.
+    """
+    report = verify(ledger, witness=False)
+    if report.bad:
+        msg = (
+            f"the ledger {ledger.place} does not verify: {report.bad[0]}. Nothing was "
+            "changed. Put a good backup in its place (docs/operations.md)."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    return report
+
+
 class _Verification:
     """One verification, step by step.
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from dpflow.exceptions import ReleaseError
 from dpflow.libraries import comes_from
@@ -22,7 +22,7 @@ MAX_DEPTH = 50
 TYPE_KEY = "$type"
 
 #: Forms of annotations whose values are, or hold, values of their arguments.
-_FORMS = (Annotated, Literal, Union, UnionType, list, tuple, set, frozenset, dict)
+_FORMS = (Union, UnionType, list, tuple, set, frozenset, dict)
 
 
 class Kind(NamedTuple):
@@ -113,12 +113,10 @@ def unstorable_type(annotation: object) -> type | None:
     Args:
         annotation: A type, or a form of `typing` such as `list[int]`.
     """
-    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Literal:
-        inside = tuple(map(type, inside))
+    origin = typing.get_origin(annotation)
     if origin in _FORMS:
-        parts = inside[:1] if origin is Annotated else inside
-        return next(filter(None, map(unstorable_type, parts)), None)
+        inside = typing.get_args(annotation)
+        return next(filter(None, map(unstorable_type, inside)), None)
     cls = origin or annotation
     if not isinstance(cls, type) or cls in (Any, type(None), bool, list):
         return None

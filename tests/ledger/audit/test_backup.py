@@ -129,19 +129,6 @@ def test_a_backup_is_made_while_others_charge(host: Host) -> None:
     child.end()
 
 
-def test_a_restore_charges_again_what_the_backup_lacks(host: Host) -> None:
-    """In one go, and then steps run."""
-    copy = back_up(host)
-    host.work()
-    most = used(host)
-    host.path.unlink()
-    found = put_back(host, copy)
-    assert not found.charged_again.agrees
-    assert used(host) >= most
-    assert verify(host.open()).bad == []
-    host.work()
-
-
 def test_a_restore_over_a_newer_ledger_charges_what_that_one_knew(
     host: Host,
 ) -> None:

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
@@ -342,7 +342,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
         enrol(*arguments, **options)
 
     ledger.watch.witness.enrol = late  # type: ignore[method-assign]
-    reconcile(ledger, POLICIES, reason=WHY, others=[lost])
+    charge_again(ledger, POLICIES, reason=WHY, others=[lost])
     granted(second, "0.25", policies=[POLICIES["b"]])
     ledger.close()
     second.close()
