@@ -237,8 +237,6 @@ class AccountView:
         halt_at: The reading at which the odometer refuses.
         charged: Whether a step may have read data under it, at whatever cost. Where it
             cost nothing, whether one may have under its term.
-        opened: A filter's epsilon and delta when the account was opened. A tightened
-            account is bound for certain by those only.
         gate: The account as decisions see it.
     """
 
@@ -261,7 +259,6 @@ class AccountView:
     reading: float | None
     halt_at: str | None
     charged: bool = True
-    opened: Mapping[str, str] | None = None
     gate: Any = field(default=None, repr=False, compare=False)
 
 

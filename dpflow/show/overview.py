@@ -5,8 +5,7 @@ What the words mean is said by `state_of`, once, for everything that shows them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -147,41 +146,16 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What a flow has lost at most: the least of the bounds that hold.
-
-    Attributes:
-        epsilon: Zero before the first step.
-        delta: At which this bound holds; others hold at their own.
-        by: "share", "odometer", "dataset", "partition" or "population".
-    """
-
-    epsilon: Fraction
-    delta: str = "0"
-    by: str = ""
-
-    @property
-    def text(self) -> str:
-        """The bound, rounded up, and its delta."""
-        if not self.by:
-            return "0"
-        delta = short_up(number_from_text(self.delta))
-        return f"{short_up(self.epsilon)} at {delta}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowOverview:
     """One flow on one dataset.
 
     Attributes:
-        lost: What it has lost at most; None where no bound holds.
         planned: How many runs the policy plans, if it does.
         outlook: How many more runs it has, if a run is known.
     """
 
     flow: str | None
     state: RunState
-    lost: Bound | None
     planned: int | None = None
     outlook: Outlook | None = field(repr=False)
 
@@ -250,8 +224,7 @@ def overview(
             outlook=outlook,
             pauses=paused,
         )
-        lost = _lost(own, budgets) if charged else Bound(epsilon=Fraction(0))
-        row = {"flow": flow, "state": state, "lost": lost, "outlook": outlook}
+        row = {"flow": flow, "state": state, "outlook": outlook}
         flows.append(FlowOverview(**row, planned=plan.get("runs")))
     state = state_of({view.state for view in budgets}, charged=any_charged)
     # A dataset runs if one of its flows does; else it is as the first that stopped.
@@ -259,37 +232,6 @@ def overview(
         state = next((each.state for each in flows if each.state.stopped), state)
     spent = tuple(_spent(view) for view in _budgets(accounts))
     return Overview(state=state, spent=spent, flows=tuple(flows))
-
-
-def _lost(own: Sequence[AccountView], budgets: Sequence[AccountView]) -> Bound | None:
-    """Return the least bound that holds; of a divided dataset, for its worst part."""
-    charged = [view for view in own if view.charged]
-    parts = {view.gate.partition for view in charged}
-    budgets = [view for view in budgets if view.kind != "partition" or view.id]
-    around = {view.name for view in budgets if view.kind == "partition"}
-    least = []
-    # A flow without gates of its own may have charged any part.
-    for part in parts or around or {""}:
-        gates = [view for view in charged if view.gate.partition == part]
-        gates += [v for v in budgets if v.kind != "partition" or v.name == part]
-        bounds = [bound for view in gates for bound in _bounds(view)]
-        if not bounds:
-            return None
-        least.append(min(bounds, key=lambda bound: bound.epsilon))
-    return max(least, key=lambda bound: bound.epsilon)
-
-
-def _bounds(view: AccountView) -> Iterable[Bound]:
-    by = "share" if view.kind == "flow" else view.kind
-    # More may have been charged than such an account ever admitted.
-    over = view.state == FROZEN and (view.used_fraction or 0.0) > 1
-    if view.reading is not None:
-        if math.isfinite(view.reading):
-            yield Bound(epsilon=Fraction(view.reading), delta=view.delta, by=by)
-    elif view.opened is not None and view.state != OVERDRAWN and not over:
-        # Whoever tightened it may have seen outputs: what it was opened with holds.
-        epsilon = number_from_text(view.opened["epsilon"])
-        yield Bound(epsilon=epsilon, delta=view.opened["delta"], by=by)
 
 
 def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:

@@ -69,17 +69,16 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
 
 
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
-    """Return the bound on what each flow has lost, and what limits its runs."""
-    heads = ("flow", "lost at most", "first limit", "a run is", "every")
+    """Return what limits the runs of each flow, and what a run costs."""
+    heads = ("flow", "first limit", "a run is", "every")
     rows = [
         (
             each.flow or "(no flow)",
-            "no bound" if each.lost is None else each.lost.text,
             *(("-",) * 3 if each.outlook is None else each.outlook.texts),
         )
         for each in flows
     ]
-    return Sheet(heads, rows, ("lost at most",))
+    return Sheet(heads, rows)
 
 
 def accounts_sheet(views: Sequence[AccountView]) -> Sheet:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
@@ -16,9 +15,9 @@ from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.entry import ACCOUNT, Amounts
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms, newest_terms, rule_of, terms_of_accounts
+from dpflow.ledger.model import all_terms, newest_terms, terms_of_accounts
 from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
-from dpflow.ledger.rows import Charge, Term, account_key, gate_in, term_key, term_of
+from dpflow.ledger.rows import Charge, Term, account_key, term_of
 from dpflow.ledger.state import State, whole_book
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.charges import read_charges
@@ -84,8 +83,7 @@ def book_accounts(
     term = governing(reading, book)
     if term is None:
         return []
-    *_, opening = reading.naming([term_key(book, term.number)])
-    limits, pinned = opening.body["term"]["gates"], term.facts["pinned"]
+    pinned = term.facts["pinned"]
     gates = term_gates(reading, term.whole)
     charged = gates[term.whole].row is not None
     if "partition" in pinned and "whole" not in pinned:
@@ -104,7 +102,6 @@ def book_accounts(
             dead=forfeits.held.get(name),
             closed=forfeits.settled.get(name),
             charged=charged,
-            opened=_opened(gate, limits),
         )
         for name, gate in gates.items()
         if part is None
@@ -113,22 +110,12 @@ def book_accounts(
     ]
 
 
-def _opened(gate: Gate, limits: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the budget that a filter was opened with."""
-    first = gate_in(limits, gate.kind, gate.name)
-    rule = gate.rule if first is None else rule_of(first["rule"])
-    if not isinstance(rule, Filter):
-        return None
-    return {"epsilon": number_text(rule.epsilon), "delta": number_text(rule.delta)}
-
-
 def account_view(
     gate: Gate,
     *,
     dead: Tally | None = None,
     closed: Tally | None = None,
     charged: bool = False,
-    opened: Mapping[str, str] | None = None,
 ) -> AccountView:
     """Return an account as people read it.
 
@@ -137,7 +124,6 @@ def account_view(
         dead: Amount that ended processes hold on it. Default: nothing.
         closed: Amount that was forfeited on it. Default: nothing.
         charged: Whether a step may have read data under it.
-        opened: The budget that a filter was opened with.
     """
     rule, left = gate.rule, gate.left()
     dead, closed = dead or rule.zero(), closed or rule.zero()
@@ -162,7 +148,6 @@ def account_view(
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
         charged=charged,
-        opened=opened,
         gate=gate,
     )
 

@@ -90,10 +90,9 @@ def test_an_account_says_what_it_is(ledger: Ledger) -> None:
     ):
         assert (view.dataset, view.kind, view.name) == ("a", *place)
         assert (view.epsilon, Decimal(view.delta)) == (epsilon, Decimal(delta))
-    assert dataset.opened == {"epsilon": "3", "delta": "0.000001"}
     assert dataset.reserved == share.reserved == {"mu_squared": "0.0025"}
     assert (dataset.reading, dataset.halt_at) == (None, None)
-    assert (odometer.budget, odometer.left, odometer.opened) == (None, None, None)
+    assert (odometer.budget, odometer.left) == (None, None)
     assert odometer.halt_at == "3"
     assert odometer.used_fraction is not None
     assert 0 < odometer.used_fraction < 0.01 < (odometer.reading or 0) / 3 < 1

@@ -145,9 +145,7 @@ def test_hostile_names_are_text(shop):
                 state=RunState(word="halted", by=EVIL, since=EVIL),
                 spent=(replace(status.overview.spent[0], where=EVIL),),
                 flows=(
-                    FlowOverview(
-                        flow=EVIL, state=RunState(word=EVIL), lost=None, outlook=None
-                    ),
+                    FlowOverview(flow=EVIL, state=RunState(word=EVIL), outlook=None),
                 ),
             ),
         ),
