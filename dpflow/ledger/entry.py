@@ -88,7 +88,7 @@ class Entry(NamedTuple):
         names = (
             key.partition("/")[2].partition("#")[0]
             for key in self.rows
-            if key.startswith((ACCOUNT, "book/"))
+            if key.startswith((ACCOUNT, "book/", "people/"))
         )
         return list(dict.fromkeys(names))
 

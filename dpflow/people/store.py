@@ -7,8 +7,8 @@
 
 The row `people/ACCOUNT` names the charge that paid for the budgets and the charge of
 the newest step. A crash leaves the file of before the step, whose mask nobody has, or
-the one with its charges. So the file may be ahead of the row by the one step that a
-crash cut short, and never behind it: an old backup or a foreign copy is refused.
+the one with its charges. So the file may be ahead of the row by the steps that crashes
+cut short, and never behind it: an old backup or a foreign copy is refused.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Pay(Command):
         Raises:
             ReservationConflict: If it has.
         """
-        pen, row = Decision(state, self), state.row(f"people/{self.account}")
+        key, pen = f"people/{self.account}", Decision(state, self)
+        row = state.row(key)
         newest = None if row is None else row["newest"]
         if self.again and newest == self.charge:
-            return pen.answered(None)
+            return pen.answered(None, earlier=[state.entries[state.numbers[key]]])
         if newest != self.before:
             msg = (
                 f"another copy of the store of {self.account} is in use, and went on "
@@ -94,14 +95,15 @@ class _People:
         slots: Places of the people in the tally.
         first: Charge that paid for the budgets.
         newest: Charge of the newest step.
-        before: Charge of the step before it; None for the first step.
+        before: Charges of the steps before it, of which the ledger may note any: of
+            the newest one that was noted, and of those that were cut short since.
     """
 
     tally: PrivateTally
     slots: Slots
     first: str
     newest: str
-    before: str | None
+    before: Sequence[str]
 
 
 class PersonStore:
@@ -147,6 +149,7 @@ class PersonStore:
 
         Raises:
             InvalidCost: If the costs cannot be used; nothing is charged.
+            ReservationConflict: If the charge has paid for a step already.
             LedgerMissing: If the file is missing.
             LedgerError: If the file is damaged or old, or the charge could not be made
                 durable; the step may not run.
@@ -167,14 +170,16 @@ class PersonStore:
     ) -> PrivateMask:
         row = self._state(self._charge).row(f"people/{self._account}")
         newest = None if row is None else row["newest"]
-        contents = self._read(row)
+        contents, charge = self._read(row), self._charge
+        # What died before its row was set may be noted yet, by a commit on its way.
+        cut_short = () if contents.newest == newest else contents.before
+        before = [*cut_short, contents.newest]
+        if charge in before:
+            msg = f"charge {charge} has paid for a step; each step needs its own"
+            raise ReservationConflict(msg, reservation=charge)
         slots, mask = _charged(contents, people, costs(contents.tally.bound))
-        _write(
-            self.path,
-            replace(contents, slots=slots, newest=self._charge, before=newest),
-        )
-        account, charge = self._account, self._charge
-        self._ledger.ask(Pay(account=account, charge=charge, before=newest))
+        _write(self.path, replace(contents, slots=slots, newest=charge, before=before))
+        self._ledger.ask(Pay(account=self._account, charge=charge, before=newest))
         return mask
 
     def _state(self, *charges: str) -> State:
@@ -192,14 +197,16 @@ class PersonStore:
             return reading.load(needs)
 
     def _bound(self, charge: str) -> IndividualBound | None:
-        """Return the bound that a charge paid; None if it paid none."""
+        """Return the bound that a charge paid; None if it paid none, or was void."""
         state = self._state(charge)
         paid, gate = state.made[charge].amounts, gate_at(state, self._account)
+        end = state.ends.get(charge)
         if gate is None or not isinstance(gate.rule, IndividualFilter):
             msg = f"account {self._account} has no budgets of people"
             raise LedgerCorrupt(msg, ledger=self._ledger.place)
         amount = paid[self._account]
-        return gate.rule.bound_of(amount) if any(amount) else None
+        is_void = end is not None and "void" in (end.kind, end.body.get("outcome"))
+        return gate.rule.bound_of(amount) if any(amount) and not is_void else None
 
     def _read(self, row: Mapping[str, str] | None) -> _People:
         """Read the file, or begin one if this step has paid for it."""
@@ -216,10 +223,10 @@ class PersonStore:
             raise LedgerMissing(msg, ledger=str(self.path))
         if row is None:
             tally, slots = PrivateTally.from_store(bound, b""), Slots(token_bytes(32))
-            return _People(tally=tally, slots=slots, first=first, newest="", before="")
+            return _People(tally=tally, slots=slots, first=first, newest="", before=())
         header, left, digests = _parts(self.path)
         noted, newest = row["newest"], header["newest"]
-        if header["first"] != first or noted not in (newest, header["before"]):
+        if header["first"] != first or noted not in (newest, *header["before"]):
             msg = (
                 f"{self.path} holds the people's budgets as of step {newest}, and the "
                 f"newest step in the ledger is {noted}: it is an old backup or a "

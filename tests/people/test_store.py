@@ -18,6 +18,7 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger import Ledger
+from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.locks import FileLock
 from dpflow.people import PersonStore, store
 from dpflow.people.store import Pay
@@ -115,6 +116,62 @@ def test_a_copy_in_use_is_refused(place):
     assert place.step(0.2, 0.0, 0.0) == [False, True, True]
 
 
+def test_a_commit_that_comes_after_the_next_step_began_is_no_other_copy(place):
+    """A database may commit for a process that died; the file has both charges."""
+    place.step(0.0, 0.0, 0.0)
+    sent, ask = list[Pay](), Ledger.ask
+
+    def cut_short(ledger, command):
+        if isinstance(command, Pay):
+            sent.append(command)
+            raise LedgerUnavailable("no answer", ledger="here")
+        return ask(ledger, command)
+
+    with mock.patch.object(Ledger, "ask", cut_short):
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable, match="no answer"):
+                place.step(0.25, 0.0, 0.0)
+    with place.ledger() as ledger:
+
+        def overtaken(_):
+            ledger.ask(sent[0])
+            return float(BOUND) * np.array([0.0, 0.25, 0.0])
+
+        with pytest.raises(ReservationConflict, match="went on"):
+            store_of(ledger, place.folder).reserve(THREE, overtaken)
+    assert place.step(0.51, 0.76, 0.0) == [False, False, True]
+    assert place.step(0.49, 0.74, 0.0) == [True, True, True]
+
+
+def test_a_charge_pays_for_one_step(place):
+    """The files of two steps of one charge would look alike; a void one pays none."""
+    with place.ledger() as ledger:
+        once = store_of(ledger, place.folder)
+        once.reserve(THREE, lambda _: np.zeros(3))
+        with pytest.raises(ReservationConflict, match="has paid"):
+            once.reserve(THREE, lambda _: np.zeros(3))
+        place.step(0.0, 0.0, 0.0)
+        ledger.void(once._charge, reason="a mistake")
+    with pytest.raises(LedgerMissing):
+        place.step(0.0, 0.0, 0.0)
+
+
+def test_a_ledger_that_forgot_a_row_alone_is_repaired(place, tmp_path):
+    """A backup from between a charge and its row stops no other step for good."""
+    place.step(0.0, 0.0, 0.0)
+    with place.ledger() as ledger:
+        paying = store_of(ledger, place.folder)
+    shutil.copy(place.file, tmp_path / "backup")
+    with place.ledger() as ledger:
+        again = PersonStore(ledger, paying._charge, place.folder)
+        again.reserve(THREE, lambda b: np.full(3, float(b.bound) * QUARTER))
+    shutil.copy(tmp_path / "backup", place.file)
+    with place.ledger() as ledger:
+        assert not reconcile(ledger, {}, reason="restored").agrees
+        assert compare(ledger).agrees
+    assert place.step(0.7, 0.8, 0.0) == [True, False, True]
+
+
 def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
     """The file of another ledger, and a charge that took nothing, are no beginning."""
     other = Place(tmp_path / "other")
@@ -204,6 +261,8 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place):
             with lost_answer as patched:
                 patched.side_effect = once
                 used.reserve(THREE, lambda _: np.full(3, float(BOUND) * QUARTER))
+        kinds = [line.kind for line in ledger.watch.witness.all_lines()]
+        assert kinds.count("pay") == 2
     assert place.step(0.6, 0.5, 0.0) == [False, True, True]
 
 
