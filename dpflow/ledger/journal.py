@@ -285,10 +285,10 @@ def _pin(state: State, draft: Entry, rows: Rows) -> None:
         changed = {"term": number, "flows": []}
     rows[term_key(name, number)] = {}
     _name_book(state, name, rows, **changed)
-    for source, said in draft.body.get("claims", NONE).items():
-        by = {**state.claimed(source)}
-        by.pop(name, None)
-        rows[f"claim/{source}"] = by if said is None else {**by, name: said}
+    pinned = draft.body["term"]["pinned"]
+    if (source := pinned.get("source")) is not None:
+        claims = {**state.claimed(source), name: pinned.get("population", "")}
+        rows[f"claim/{source}"] = claims
 
 
 def _freeze(state: State, draft: Entry, rows: Rows) -> None:
@@ -386,7 +386,7 @@ class Kind(NamedTuple):
         return self.settles and self.ends is None
 
 
-_TERM = Kind(_pin, frozenset({"claims"}), decides=True, told=True, operator=True)
+_TERM = Kind(_pin, decides=True, told=True, operator=True)
 _END = Kind(posts=True, often=True)
 _BY_HAND = Kind(posts=True, settles=True, told=True, operator=True)
 

@@ -40,7 +40,7 @@ def test_a_trial_collects_the_keys_that_it_lacks() -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "match"),
     [
-        ("refuse", {"claims": {"s": "p"}, "accounts": ["a#1"]}, "nothing of 'claims'"),
+        ("refuse", {"people": "p", "accounts": ["a#1"]}, "nothing of 'people'"),
         ("settle", {"overdrawn": ["a#1"]}, "nothing of 'overdrawn'"),
         ("open", {"evidence": "e"}, "nothing of 'evidence'"),
         ("unfreeze", {"book": "a", "frozen": {}}, "nothing of 'frozen'"),

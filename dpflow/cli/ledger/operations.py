@@ -197,7 +197,7 @@ def _charged_parts(charges: list[Posted]) -> Iterator[str]:
 
     for each in charges:
         yield f"Charged {each.account}: {amounts_text(each.amount)}."
-        if each.state == "overdrawn":
+        if each.overdrawn:
             warn(f"account {each.account} is overdrawn and admits nothing more")
 
 

@@ -103,30 +103,34 @@ class Amend(ByHand):
         """
         pen, charge = Decision(state, self), known_charge(state, self.charge)
         made, units = charge.made, charge.made.body.get("units", {})
-        books = {split(name)[0]: None for name in made.amounts}
+        problem = ""
         if charge.covers is not None:
-            msg = (
+            problem = (
                 f"reservation {charge.id} is the one of flow run {charge.covers}, "
                 "under which no body runs. Amend the step that cost more."
             )
-            raise ReservationConflict(msg, reservation=charge.id)
-        if self.dataset is not None and self.dataset not in books:
-            msg = (
-                f"reservation {charge.id} charged {', '.join(map(repr, books))}, not "
-                f"dataset {self.dataset!r}. Nothing was charged. `dpflow history "
+        elif self.dataset not in (None, *made.books):
+            books = ", ".join(map(repr, made.books))
+            problem = (
+                f"reservation {charge.id} charged {books}, not dataset "
+                f"{self.dataset!r}. Nothing was charged. `dpflow history "
                 f"{self.dataset}` lists the reservations of that dataset."
             )
-            raise ReservationConflict(msg, reservation=charge.id)
+        if problem:
+            raise ReservationConflict(problem, reservation=charge.id)
         extra: list[tuple[Gate, Tally]] = []
+        wholes = roots_of(made.amounts)
         for name, charged in _charged(state, charge).items():
             gate = gate_of(state, name, units.get(name, 1))
             pinned = term_of_account(state, name).facts["pinned"]
             check_holds(self.cost, gate.dataset, pinned["relation"])
             more = _more(gate, self.cost, Tally(charged), used_before(made, name))
             if any(more.amounts):
-                late = not _is_newest(charge, gate)
-                extra.append((gate, _posted(gate, more, late=late)))
-        if not extra:
+                more = _posted(gate, more, late=not _is_newest(charge, gate))
+            elif name not in wholes:
+                continue
+            extra.append((gate, more))
+        if not any(any(amount.amounts) for _, amount in extra):
             reserved = cost_from_description(made.body["cost"])
             msg = (
                 f"{self.cost!r} is no more than was charged for reservation "
@@ -276,14 +280,12 @@ class Posted:
 
     Attributes:
         amount: In the theorem's own currency.
-        state: Of the account afterwards: "overdrawn" if its gate would not have
-            admitted so much.
+        overdrawn: Whether its gate would not have admitted so much.
     """
 
     account: str
-    entry: int
     amount: Mapping[str, str]
-    state: str
+    overdrawn: bool
 
 
 def _more(gate: Gate, cost: Cost, charged: Tally, before: Tally) -> Tally:
@@ -333,16 +335,12 @@ def _raised(
     overdrawn = [gate.id for gate, amount in extra if gate.overdrawn_by(amount)]
     facts = {**body, "overdrawn": overdrawn} if overdrawn else body
     amounts = {gate.id: amount.amounts for gate, amount in extra}
-    entry = pen.write(kind, amounts, facts, charge=charge)
+    pen.write(kind, amounts, facts, charge=charge)
     return tuple(
         Posted(
             account=gate.id,
-            entry=entry.number,
             amount=gate.rule.named(amount),
-            # A freeze hides all other states.
-            state="overdrawn"
-            if gate.state == "open" and gate.id in overdrawn
-            else gate.state,
+            overdrawn=gate.id in overdrawn,
         )
         for gate, amount in extra
     )

@@ -17,34 +17,32 @@ from dpflow.policy.pinned import budget_text, declared_budget
 from dpflow.rounding import number_from_text, number_text
 
 _NAMES = ("epsilon", "delta")
-#: A person may be in every part, so a term counts with the lifetime itself.
-_NO_TERM = (
-    "The parts of a dataset that is divided by time may use up its lifetime together, "
-    "so that no further term fits beside one that was charged, whatever its budget or "
-    "lifetime. Undo the edit, or change only what is tighter."
-)
 
 
-def added_budgets(budgets: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def _sum(budgets: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the sum of budgets as exact text."""
-    sums = dict.fromkeys(_NAMES, Fraction(0))
-    for budget in budgets:
-        for name in _NAMES:
-            sums[name] += number_from_text(budget[name])
-    return {name: number_text(value) for name, value in sums.items()}
+    texts = [*budgets]
+    return {
+        name: number_text(
+            sum((number_from_text(budget[name]) for budget in texts), Fraction(0))
+        )
+        for name in _NAMES
+    }
 
 
 def total_of(terms: Iterable[TermView]) -> dict[str, str]:
     """Return what the charged ones of some terms add up to."""
-    return added_budgets(view.opened for view in terms if view.charged)
+    return _sum(view.opened for view in terms if view.charged)
+
+
+def _remaining(budget: Mapping[str, str], whole: Mapping[str, str]) -> list[Fraction]:
+    """Return epsilon and delta of a whole less those of a budget."""
+    return [number_from_text(whole[n]) - number_from_text(budget[n]) for n in _NAMES]
 
 
 def is_within(budget: Mapping[str, str], lifetime: Mapping[str, str]) -> bool:
     """Say whether a budget is at most a lifetime."""
-    pairs = [
-        (number_from_text(budget[n]), number_from_text(lifetime[n])) for n in _NAMES
-    ]
-    return all(value <= limit for value, limit in pairs)
+    return min(_remaining(budget, lifetime)) >= 0
 
 
 def check_lifetime(
@@ -67,52 +65,41 @@ def check_lifetime(
         return
     if opens:
         budgets.append(declared_budget(policy.promised))
-    dataset, total = policy.dataset, added_budgets(budgets)
-    sums = f"{' + '.join(map(budget_text, budgets))} = {budget_text(total)}"
-    by_time = policy.partition is not None and policy.partition.by_time
-    if policy.lifetime is None:
-        epsilon, delta = total["epsilon"], total["delta"]
-        msg = (
-            f"dataset {dataset!r} cannot have a further term without a cap on all of "
-            f"them: {sums}. "
+    dataset, total = policy.dataset, _sum(budgets)
+    lifetime = None if policy.lifetime is None else declared_budget(policy.lifetime)
+    if lifetime is not None and is_within(total, lifetime):
+        if opens and not raises:
+            _check_promise(dataset, terms, lifetime)
+        return
+    if not opens:
+        advice = f"Keep the lifetime at {budget_text(total)} or more."
+    elif policy.partition is not None and policy.partition.by_time:
+        # A person may be in every part, so a term counts with the lifetime itself.
+        advice = (
+            "The parts of a dataset that is divided by time may use up its lifetime "
+            "together, so that no further term fits. Undo the edit, or change only "
+            "what is tighter."
         )
-        msg += (
-            _NO_TERM
-            if by_time
-            else f"Write `lifetime: {{epsilon: {epsilon}, delta: {delta}}}` or more "
-            "into its policy."
+    elif lifetime is None:
+        whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
+        advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
+    else:
+        epsilon, delta = _remaining(total_of(terms), lifetime)
+        advice = (
+            "The terms so far use it up, so no budget is low enough: undo the edit."
         )
-        raise PolicyNotApplied(msg, dataset=dataset, total=total)
-    lifetime = declared_budget(policy.lifetime)
-    if not is_within(total, lifetime):
-        if not opens:
-            advice = f"Keep the lifetime at {budget_text(total)} or more."
-        elif by_time:
-            advice = _NO_TERM
-        else:
-            advice = _remaining(total_of(terms), lifetime)
-        msg = (
-            f"the terms of dataset {dataset!r} would add up to {sums}, above its "
-            f"lifetime {budget_text(lifetime)}. A term counts with the budget that it "
-            f"was opened with. {advice}"
-        )
-        raise PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
-    if opens and not raises:
-        _check_promise(dataset, terms, lifetime)
-
-
-def _remaining(used: Mapping[str, str], lifetime: Mapping[str, str]) -> str:
-    """Say what budget a further term may have within a lifetime."""
-    rest = {
-        n: number_from_text(lifetime[n]) - number_from_text(used[n]) for n in _NAMES
-    }
-    if rest["epsilon"] <= 0 or rest["delta"] < 0:
-        return (
-            "The terms so far use it up, so no budget is low enough: undo the edit, or "
-            "raise the lifetime, which breaks what it promised."
-        )
-    text = budget_text({name: number_text(value) for name, value in rest.items()})
-    return f"Lower the budget to at most {text}, or keep the terms that there are."
+        if epsilon > 0 and delta >= 0:
+            rest = {"epsilon": number_text(epsilon), "delta": number_text(delta)}
+            advice = f"Lower the budget to at most {budget_text(rest)}."
+    limit = "and no lifetime caps them"
+    if lifetime is not None:
+        limit = f"above its lifetime {budget_text(lifetime)}"
+    msg = (
+        f"the terms of dataset {dataset!r} would add up to "
+        f"{' + '.join(map(budget_text, budgets))} = {budget_text(total)}, {limit}. A "
+        f"term counts with the budget that it was opened with. {advice}"
+    )
+    raise PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
 
 
 def _check_promise(

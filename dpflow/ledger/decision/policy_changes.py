@@ -259,18 +259,7 @@ def _open(pen: Decision, command: Apply, proposal: Proposal) -> None:
         policy,
         reason=command.reason or "the policy was applied",
         changes=[change.line for change in proposal.changes],
-        claims=_released_sources(pen.state, policy),
     )
-
-
-def _released_sources(state: State, policy: Policy) -> dict[str, None]:
-    """Return the sources that a book lets go: no term on them was ever charged."""
-    used, spent = set[str](), {policy.source}
-    for term in state.terms(policy.dataset):
-        source = term.facts["pinned"].get("source")
-        if source is not None:
-            (spent if is_charged(state, term) else used).add(source)
-    return dict.fromkeys(sorted(used - spent))
 
 
 def _check_wanted(proposal: Proposal, command: Apply) -> None:

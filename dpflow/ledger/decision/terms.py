@@ -161,7 +161,7 @@ def pin(
         policy: The file.
         term: What the term holds beside what its file declares: the copy with solved
             numbers as `pinned`, and gates, which stay where the copy has none.
-        body: What else the journal keeps; `claims` of further sources.
+        body: Further facts for the journal.
     """
     pins = term["pinned"]
     facts = {
@@ -171,10 +171,7 @@ def pin(
         "gates": {**term.get("gates", {}), **gates_text(pins)},
     }
     said = {"policy": facts["policy_hash"], "book": policy.dataset, "term": facts}
-    claims = dict(body.get("claims", {}))
-    if policy.source is not None:
-        claims[policy.source] = policy.population or ""
-    return pen.write(kind, {}, {**body, **said, "claims": claims})
+    return pen.write(kind, {}, {**body, **said})
 
 
 def may_be_replaced(state: State, term: Term) -> bool:

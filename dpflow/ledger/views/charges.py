@@ -16,13 +16,11 @@ from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.provenance import told_anew
-from dpflow.ledger.rows import account_key, is_within
+from dpflow.ledger.rows import account_key
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
 _number = attrgetter("number")
-#: Kinds whose entries may name parts of a dataset only.
-_BY_HAND = [name for name, kind in KINDS.items() if kind.by_hand]
 
 
 @dataclass(slots=True)
@@ -75,15 +73,7 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
         after: Number of the entry after which to begin.
     """
     begun: dict[str, JournalCharge] = {}
-    key = account_key(whole)
-    by_hand = [
-        entry
-        for entry in reading.rare(*_BY_HAND)
-        if entry.number > after and key not in entry.rows
-        if any(is_within(name, whole) for name in entry.amounts)
-    ]
-    named = reading.naming_after([key], after)
-    for entry in merge(named, reversed(by_hand), key=_number):
+    for entry in reading.naming_after([account_key(whole)], after):
         kind, name = KINDS[entry.kind], entry.charge or ""
         if entry.kind == "reserve":
             begun[name] = charge = JournalCharge(entry, None, {**entry.amounts})
@@ -105,8 +95,7 @@ def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
     keys |= {f"book/{book}" for book in books}
     more = (
         entry
-        for entry in reading.rare(*_BY_HAND, "withdraw")
-        if keys.isdisjoint(entry.rows)
+        for entry in reading.rare("withdraw")
         if not {*books}.isdisjoint(books_of(reading, entry))
     )
     yield from merge(reading.naming(keys), more, key=_number, reverse=True)

@@ -132,7 +132,7 @@ def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
     granted(ledger, policies=[longer])
     with pytest.raises(PolicyChanged, match="lifetime"):
         apply_policy(ledger, policy("1"))
-    with pytest.raises(PolicyNotApplied, match="without a cap"):
+    with pytest.raises(PolicyNotApplied, match="no lifetime caps"):
         apply_policy(ledger, policy("1"), **RAISED)
 
 

@@ -50,6 +50,15 @@ def test_an_amendment_charges_the_difference(ledger, end):
     audit(ledger)
 
 
+def test_an_amendment_of_a_part_names_its_whole(ledger):
+    """Each process that follows it asks for the whole, which a part costs nothing."""
+    policy = make_policy(partition="{by: region}")
+    name = granted(ledger, "0.1", policies=[policy], partitions=["east"])
+    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
+    assert [charge.account for charge in charges] == ["a#1", "a#1/partition/east"]
+    audit(ledger)
+
+
 def test_an_amended_step_cannot_report_its_cost_down(ledger):
     """What it reports is a part of a cost that was declared too small."""
     policy = make_policy(budget="{epsilon: 10}")
@@ -103,7 +112,7 @@ def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
 def test_prior_spending_is_charged_before_the_first_step(ledger):
     """It opens the dataset's term, and the budget is smaller from the start."""
     (charge,) = prior(ledger)
-    assert (charge.account, charge.state) == ("a#1", "open")
+    assert (charge.account, charge.overdrawn) == ("a#1", False)
     assert sums(ledger) == (Fraction(2, 5), 0)
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.7")

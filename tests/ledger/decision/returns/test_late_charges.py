@@ -60,7 +60,7 @@ def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
         (told,) = opened.ask(
             Amend(charge=small, cost=GaussianDP(mu=rest), reason="as drawn")
         )
-        fits.append(told.state == "open")
+        fits.append(not told.overdrawn)
         opened.close()
         audit(place)
         forget_memory(place)
