@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger.checkpoint import first_wrong
@@ -13,24 +13,20 @@ from dpflow.ledger.entry import Entry, JournalError
 from dpflow.ledger.keys import LedgerKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that does not agree.
 
     Attributes:
-        account: The account, where it is one's.
         entry: Number of the bad entry, where it is one.
     """
 
     problem: str
-    account: str | None = None
     entry: int | None = None
 
     def __str__(self) -> str:
         """Say where it is, and what."""
-        account = "" if self.account is None else f"account {self.account!r}: "
-        entry = "" if self.entry is None else f"entry {self.entry}: "
-        return f"{account}{entry}{self.problem}"
+        place = "" if self.entry is None else f"entry {self.entry}: "
+        return f"{place}{self.problem}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +58,9 @@ class Verification:
         """Whether nothing is bad."""
         return not self.bad
 
-    def add(
-        self, problem: str, entry: int | None = None, account: str | None = None
-    ) -> None:
+    def add(self, problem: str, entry: int | None = None) -> None:
         """Add what is wrong, once."""
-        finding = Finding(problem=problem, entry=entry, account=account)
+        finding = Finding(problem, entry)
         if finding not in self.bad:
             self.bad.append(finding)
 

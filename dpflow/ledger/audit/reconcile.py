@@ -161,7 +161,7 @@ def charge_again(
                 reason=reason,
                 head=head,
                 repairs=max(found.epoch, 0 if witness is None else witness.epoch) + 1,
-                lost=tuple(dict.fromkeys((e.number, _name(e)) for e in found.gone)),
+                lost=tuple((line.number, _name(line)) for line in found.gone),
                 frozen={each.dataset: each.reason for each in found.lost},
                 policies=policies,
             )

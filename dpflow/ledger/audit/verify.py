@@ -116,8 +116,6 @@ class _Verification:
         self._progress = progress
         self._state = State(whole=True)
         self._limit, self._tags = _PAGE, 0
-        #: Flow and accounts of grants that nothing but their amounts can forbid.
-        self._checked: set[tuple[Any, ...]] = set()
         #: The highest sums after a grant, component by component. A gate that admits
         #: an amount admits every smaller one.
         self._granted: dict[str, list[int]] = {}
@@ -155,12 +153,8 @@ class _Verification:
         draft = (draft_of if columns[1] in _STEPS else entry_of)(columns)
         state, made = self._state, self._state.made.get(draft.charge or "")
         if draft.kind == "reserve":
-            like = (draft.body.get("flow"), *draft.amounts)
-            if like not in self._checked:
-                check_grant(state, draft)
-                self._checked.add(like)
+            check_grant(state, draft)
         elif draft.kind not in _STEPS or made is None or made.amounts != draft.amounts:
-            self._checked.clear()
             if draft.kind in ("open", "tighten"):
                 self._ask_gates(reading, str(draft.body["book"]))
             elif draft.kind in _LATE:
@@ -213,8 +207,8 @@ class _Verification:
                 _, settled, held = entry.postings[account]
                 total = tuple(map(add, settled, held))
                 if entry.kind == "reserve" and not is_admitted(term, account, total):
-                    what = "a step was granted that its gate does not admit"
-                    self.report.add(what, entry.number, account)
+                    what = f"account {account!r}: a grant is beyond its gate"
+                    self.report.add(what, entry.number)
                     break
 
     def _check_end(self, reading: Reading) -> None:

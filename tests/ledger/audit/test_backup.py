@@ -220,13 +220,3 @@ def test_a_restore_that_nobody_can_check_changes_nothing(host, monkeypatch):
         put_back(host, copy)
     assert before == read(host.path, every)
     assert [p.name for p in host.folder.iterdir() if "before" in p.name] == []
-
-
-def test_a_process_that_has_the_ledger_open_is_refused_afterwards(host: Host) -> None:
-    """It would write into the file that was moved aside."""
-    copy = back_up(host)
-    ledger = host.open()
-    granted(ledger, "0.25", policies=[POLICIES["a"]])
-    put_back(host, copy)
-    with pytest.raises(LedgerCorrupt, match="replaced while in use"):
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
