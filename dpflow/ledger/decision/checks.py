@@ -123,9 +123,10 @@ def _return_problem(state: State, entry: Entry) -> str | None:
     elif posted == charge.held:
         return None
     least = least_posted(state, charge, body)
-    if all(all(map(le, least[name], amount)) for name, amount in posted.items()):
-        return None
-    return "a step was settled for less than its outcome costs"
+    for name, amount in posted.items():
+        if not all(map(le, map(min, least[name], charge.held[name]), amount)):
+            return "a step was settled for less than its outcome costs"
+    return None
 
 
 # Terms

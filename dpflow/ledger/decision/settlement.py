@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from operator import add
+from operator import add, le
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import (
@@ -26,7 +26,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.decision.preflight import is_repaired
-from dpflow.ledger.entry import Amounts, Entry
+from dpflow.ledger.entry import Amounts, Entry, Sums
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import Charge, account_key, may_return
 from dpflow.ledger.state import State, charge_keys
@@ -80,10 +80,10 @@ class End(Command):
             # Only the process that ran the body knows its outcome and its cost's class.
             cost_from_description(charge.made.body["cost"])
             body["reported"] = self.reported
-            amounts = least_posted(state, charge, body)
+            amounts = _at_most(charge.held, least_posted(state, charge, body))
         elif kind == "void" and charge.covers is None:
             voided = {**body, "outcome": "void"}
-            late = least_posted(state, charge, voided)
+            late = _at_most(charge.held, least_posted(state, charge, voided))
             if any(map(any, late.values())):
                 # What cannot return is posted; a void posts nothing.
                 kind, body, amounts = "settle", voided, late
@@ -193,11 +193,11 @@ def _has_ended(state: State, charge: Charge, command: End) -> bool:
 def least_posted(
     state: State, charge: Charge, body: Mapping[str, Any]
 ) -> dict[str, Amounts]:
-    """Return the least that a settlement posts to each account; a decision posts it.
+    """Return the least that a settlement posts to each account.
 
     That is everything held, unless the outcome returns something. Prices are those of
-    the running version. Where something was reserved on an account after the charge,
-    its rule says what may still return.
+    the running version, and may be above what is held. Where something was reserved on
+    an account after the charge, its rule says what may still return.
 
     Args:
         state: With the charge, and its accounts and their terms if something returns.
@@ -214,8 +214,16 @@ def least_posted(
         if gate.row is None or gate.row.entry != made.number:
             late = gate.rule.settled_late(Tally(held), Tally(posted))
             posted = late.amounts
-        least[name] = tuple(map(min, posted, held))
+        least[name] = posted
     return least
+
+
+def _at_most(held: Sums, posted: Sums) -> Sums:
+    """Return what a decision posts: everything held where a price is not within it.
+
+    Mixing components of two prices would be no price of either.
+    """
+    return {n: a if all(map(le, a, held[n])) else held[n] for n, a in posted.items()}
 
 
 def _outcome_price(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:

@@ -19,13 +19,14 @@ LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))
 def test_a_report_charges_at_most_what_was_reserved(
     ledger: Ledger, path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What did not run returns; a theorem that asks for more gets what was held."""
+    """What did not run returns; a price above what was held posts what was held."""
     ledger.settle(granted(ledger, LOOP), reported=2)
     assert sums(path) == (Fraction(1, 10), 0)
-    more = Tally((UNIT // 2, 0))
-    monkeypatch.setattr(settlement, "_solved_outcome", lambda *_: more)
-    ledger.settle(granted(ledger, LOOP), reported=2)
-    assert sums(path) == (Fraction(3, 10), 0)
+    for held, more in enumerate([Tally((UNIT // 2, 0)), Tally((0, 1))], start=1):
+        monkeypatch.setattr(settlement, "_solved_outcome", lambda *_, more=more: more)
+        ledger.settle(granted(ledger, LOOP), reported=2)
+        # No component of another price is mixed into that of the reservation.
+        assert sums(path) == (Fraction(1 + 2 * held, 10), 0)
 
 
 def test_a_group_of_units_gives_nothing_back(ledger: Ledger) -> None:
