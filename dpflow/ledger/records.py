@@ -332,19 +332,13 @@ class OpenReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How much of a dataset's budget was used after one entry of its journal.
-
-    Attributes:
-        covers: The flow run that the entry's reservation holds, if it is a preflight.
-    """
+    """How much of a dataset's budget was used after one entry of its journal."""
 
     seq: int
     kind: str
     used_fraction: float
-    reservation: str | None
     release_key: str | None
     at: str
-    covers: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

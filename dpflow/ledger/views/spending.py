@@ -155,10 +155,8 @@ def _points(reading: Reading, gate: Gate, refused: list[int], most: int) -> list
                 seq=entry.number,
                 kind=entry.kind,
                 used_fraction=gate.used_share(used) or 0.0,
-                reservation=entry.charge,
                 release_key=body.get("release_key"),
                 at=entry.at,
-                covers=body.get("covers"),
             )
         )
     return points
@@ -195,23 +193,21 @@ def unusual_steps(ledger: Ledger, dataset: str, term: int) -> tuple[Unusual, ...
     Returns:
         The newest first.
     """
-    groups: dict[tuple[str, str, str | None], tuple[int, str]] = {}
-
-    def note(what: str, made: Entry, at: str) -> None:
-        group = what, str(made.body.get("step") or "-"), made.body.get("flow")
-        count, last = groups.get(group, (0, ""))
-        groups[group] = count + 1, max(last, at)
-
     whole = f"{dataset}#{term}"
     with ledger.storage.read() as reading:
-        for charge in charges(reading, whole):
-            if what := _way(charge.last):
-                note(what, charge.made, charge.last.at)
-        for waits, alive in waiting(ledger, reading):
-            if not alive and whole in waits.held:
-                note(_FORFEITED, waits.made, waits.made.at)
-    found = [Unusual(*group, *seen) for group, seen in groups.items()]
-    return tuple(sorted(found, key=lambda each: each.last, reverse=True))
+        ways = ((_way(c.last), c.made, c.last.at) for c in charges(reading, whole))
+        unusual = [way for way in ways if way[0]]
+        unusual += [
+            (_FORFEITED, charge.made, charge.made.at)
+            for charge, alive in waiting(ledger, reading)
+            if not alive and whole in charge.held
+        ]
+    groups: dict[tuple[str, str, str | None], list[str]] = {}
+    for what, made, at in unusual:
+        group = what, str(made.body.get("step") or "-"), made.body.get("flow")
+        groups.setdefault(group, []).append(at)
+    steps = [Unusual(*group, len(ats), max(ats)) for group, ats in groups.items()]
+    return tuple(sorted(steps, key=lambda step: step.last, reverse=True))
 
 
 def _way(entry: Entry) -> str:

@@ -95,12 +95,9 @@ class BurnDown:
 
     def sentence(self) -> str:
         """Describe the figure in words."""
-        moves = [point for point in self.points if point.kind != "refuse"]
-        charges = {p.reservation or p.seq for p in moves if p.covers is None}
         first, last = (f(p.at for p in self.points)[:10] for f in (min, max))
         when = f"on {first}" if first == last else f"from {first} to {last}"
-        parts = [f"Burn-down of {self.dataset} ({self.budget})"]
-        parts[0] += f": {len(charges)} charges {when}"
+        parts = [f"Burn-down of {self.dataset} ({self.budget}) {when}"]
         parts += [f"{name}: {_left(pts[-1])} left" for name, pts in self.lines]
         parts.append(f"{self.refused} refusal{'' if self.refused == 1 else 's'}")
         if self.alerts:

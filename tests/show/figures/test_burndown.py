@@ -55,10 +55,8 @@ def weekly(count, kind="settle", share=0.025):
             seq=number,
             kind=kind,
             used_fraction=number * share,
-            reservation=f"r{number}",
             release_key=f"count/{number}",
             at=(MONDAY + timedelta(weeks=number)).isoformat(),
-            covers=None,
         )
         for number in range(1, count + 1)
     )
