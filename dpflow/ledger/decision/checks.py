@@ -7,16 +7,16 @@ each term and of each overdraft.
 
 from __future__ import annotations
 
+import json
 from operator import add, le
 
-from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.rule import Filter, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.decision.gates import (
     RuleAndHalt,
     account_state,
-    gate_rule,
     gates_text,
     rule_admits,
     rule_and_halt,
@@ -24,7 +24,7 @@ from dpflow.ledger.decision.gates import (
 from dpflow.ledger.decision.settlement import gate_of, least_posted
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
-from dpflow.ledger.rows import Term, roots_of, split
+from dpflow.ledger.rows import Term, gate_in, roots_of, split
 from dpflow.ledger.state import State
 from dpflow.policy.reserved import charges_others
 
@@ -91,9 +91,18 @@ def term_of_account(state: State, name: str) -> Term:
 
 
 def is_admitted(term: Term, account: str, total: Amounts) -> bool:
-    """Say whether the gate of an account admits a total."""
-    asked = gate_rule(term, *split(account)[2:4])
-    return asked is not None and rule_admits(*asked, Tally(total))
+    """Say whether the gate of an account admits a total.
+
+    Steps may have been granted up to the thresholds that the term pinned: a later
+    version that solves lower ones grants no more, and finds no fault with these.
+    """
+    gate = gate_in(term.facts["gates"], *split(account)[2:4])
+    asked = rule_and_halt(gate)
+    if asked is None or rule_admits(*asked, Tally(total)):
+        return asked is not None
+    limits = json.loads(gate["rule"]).get("thresholds")
+    pinned = limits is not None and isinstance(asked[0], ThresholdFilter)
+    return pinned and all(map(le, total, limits))
 
 
 def _overdraft_problem(state: State, entry: Entry) -> str | None:
@@ -101,9 +110,10 @@ def _overdraft_problem(state: State, entry: Entry) -> str | None:
     overdrawn = entry.body.get("overdrawn", ())
     if missing := {*roots_of(entry.amounts)} - entry.amounts.keys():
         return f"it charges parts of {min(missing)!r}, and not the whole"
-    for name, amount in entry.amounts.items():
+    for name, (amount, settled, held) in entry.postings.items():
+        term, total = term_of_account(state, name), tuple(map(add, settled, held))
         above = gate_of(state, name, 1).overdrawn_by(Tally(amount))
-        if above and name not in overdrawn:
+        if above and name not in overdrawn and not is_admitted(term, name, total):
             return f"account {name!r} is overdrawn, and the entry does not say so"
     return None
 

@@ -105,6 +105,12 @@ class Seal(Command):
     owner: str
     outcome: str
 
+    def keys(self, state: State) -> Iterator[str]:
+        """Yield the run with its reservation: a trial asks for one account a time."""
+        yield from ("repairs", f"run/{self.run}")
+        name = (state.rows.get(f"run/{self.run}") or {}).get("reservation")
+        yield from () if name is None else held_keys(state, name)
+
     def decide(self, state: State) -> Decision:
         """End a run's reservation; the answer is whether there was one to seal.
 

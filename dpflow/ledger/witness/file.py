@@ -99,9 +99,16 @@ class FileWitness(Witness):
         """Begin the file; an old one stays next to it."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         asides = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
-        with suppress(FileNotFoundError):
+
+        def replace(_: int) -> None:
             os.link(self.path, next(path for path in asides if not path.exists()))
-        self._rewrite(texts)
+            self._rewrite(texts)
+
+        if self.path.exists():
+            # A writer that compacts the old one would put it in the new one's place.
+            self._file.run(replace, _LOCK_SECONDS)
+        else:
+            self._rewrite(texts)
         return True
 
     def first_claim(self, source: str) -> str:

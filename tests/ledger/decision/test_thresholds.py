@@ -15,10 +15,11 @@ from dpflow.accounting.curves import conversions
 from dpflow.accounting.rules import gdp, residue
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.gates import gates_text
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import rule_of
-from tests.ledger.support import granted, make_policy, request
+from tests.ledger.support import granted, ledger_on, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)
 
@@ -113,3 +114,15 @@ def test_a_ledger_admits_no_more_after_an_upgrade(
     assert anew.admits(anew.price(STEP) + anew.price(STEP))
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, STEP, policies=[policy]))
+
+
+def test_what_was_granted_before_an_upgrade_is_followed(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A solver that finds less grants no more, and takes no ledger for damaged."""
+    policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gdp")
+    granted(ledger, STEP, policies=[policy])
+    solve_times(monkeypatch, Fraction(1, 2))
+    assert verify(ledger).bad == []
+    with pytest.raises(BudgetRefused):
+        ledger_on(ledger.storage).reserve(request(ledger, STEP, policies=[policy]))

@@ -26,6 +26,7 @@ from dpflow.ledger.witness import lines as lines_module
 from dpflow.ledger.witness.base import Seen, Witness
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import WHOLE, Line, header_text
+from dpflow.locks import FileLock
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     edit,
@@ -138,6 +139,20 @@ def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
     assert other.unseen().lines == (line(2),)
     assert other.epoch == 1
     assert file_of(witness).with_name(f"{ID}.witness.1").read_text() == told
+
+
+def test_beginning_anew_waits_for_a_writer(witness, monkeypatch):
+    """One that compacts the old file would put that in the place of the new one."""
+    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.1)
+
+    def begin_meanwhile(_: int) -> None:
+        with pytest.raises(LedgerUnavailable):
+            fresh(witness).enrol(1, [], anew=True)
+
+    FileLock(file_of(witness), os.O_RDWR).run(begin_meanwhile, 0.1)
+    fresh(witness).enrol(1, [], anew=True)
+    witness.unseen()
+    assert witness.epoch == 1
 
 
 def test_the_file_is_for_its_owner_only(witness):
