@@ -296,7 +296,7 @@ def _freeze(state: State, draft: Entry, rows: Rows) -> None:
     _name_book(state, str(draft.body["book"]), rows, frozen=frozen)
 
 
-def _resume(state: State, draft: Entry, rows: Rows) -> None:
+def _name_books(state: State, draft: Entry, rows: Rows) -> None:
     for book in draft.body["books"]:
         _name_book(state, book, rows)
 
@@ -329,6 +329,7 @@ def _withdraw(state: State, draft: Entry, rows: Rows) -> None:
         what = f"there is no {key} to withdraw"
         raise JournalError(what)
     rows[key] = {**kept, "state": "withdrawn"}
+    _name_books(state, draft, rows)
 
 
 def _repair(state: State, draft: Entry, rows: Rows) -> None:
@@ -398,7 +399,7 @@ KINDS: Mapping[str, Kind] = {
     "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
     "withdraw": Kind(_withdraw),
     "checkpoint": Kind(told=True, operator=True),
-    "resume": Kind(_resume),
+    "resume": Kind(_name_books),
     "refuse": Kind(_refuse, frozenset({"covers", "halts", "runs"})),
     "reserve": Kind(
         _reserve,

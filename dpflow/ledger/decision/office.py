@@ -73,14 +73,17 @@ class Withdraw(Command):
     def decide(self, state: State) -> Decision:
         """Delete the value of a release; the answer is whether there was one."""
         pen, kept = Decision(state, self), state.release(self.key)
+        charge = None if kept is None else state.charge(kept.charge)
         if (
             kept is None
+            or charge is None
             or (kept.state, kept.digest) != ("settled", self.digest)
             or kept.key not in state.values
         ):
             return pen.answered(answer=False)
-        body = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
-        pen.write("withdraw", {}, body, charge=kept.charge)
+        said = {"release": kept.key, "digest": kept.digest, "reason": self.reason}
+        body = {**said, "books": charge.made.books}
+        pen.write("withdraw", {}, body, charge=charge.id)
         return pen.answered(answer=True)
 
 

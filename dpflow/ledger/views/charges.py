@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import merge
-from operator import attrgetter, sub
+from operator import sub
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -19,8 +18,6 @@ from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import account_key
 from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import ENDLESS, Reading
-
-_number = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -90,29 +87,15 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
 
 
 def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
-    """Yield the entries about datasets and populations, newest first."""
+    """Return the entries about datasets and populations, newest first."""
     keys = {key for book in books for key in root_keys(reading, book)}
     keys |= {f"book/{book}" for book in books}
-    more = (
-        entry
-        for entry in reading.rare("withdraw")
-        if not {*books}.isdisjoint(books_of(reading, entry))
-    )
-    yield from merge(reading.naming(keys), more, key=_number, reverse=True)
+    return reading.naming(keys)
 
 
 def root_keys(reading: Reading, book: str) -> list[str]:
     """Return the keys of the accounts that a book's whole has in each of its terms."""
     return [f"account/{key[5:]}" for key in reading.names(f"term/{book}#")]
-
-
-def books_of(reading: Reading, entry: Entry) -> Sequence[str]:
-    """Return the datasets and populations that an entry is about."""
-    if entry.kind != "withdraw":
-        return entry.books
-    return [
-        book for e in beginnings(reading, [entry.charge]).values() for book in e.books
-    ]
 
 
 def newest_numbers(reading: Reading, account: str, most: int) -> list[int]:

@@ -16,7 +16,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import split
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import gates_by_name, waiting
-from dpflow.ledger.views.charges import bodies, books_of, newest_first
+from dpflow.ledger.views.charges import bodies, newest_first
 from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.policy.population import PREFIX
 
@@ -152,7 +152,7 @@ def _lines(
     """
     terms = {book: len(reading.names(f"term/{book}#")) for book in books}
     for entry in entries:
-        about = [book for book in books_of(reading, entry) if book in terms]
+        about = [book for book in entry.books if book in terms]
         names = entry.amounts or entry.body.get("accounts", ())
         own = sorted((n for n in names if split(n)[0] in about), reverse=True)
         if about:
