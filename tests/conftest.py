@@ -84,6 +84,18 @@ def _no_open_projects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_further_costs() -> Iterator[None]:
+    """Forget the costs that a test has defined: errors name all that are defined."""
+    from dpflow.accounting.costs.base import _KINDS
+
+    before = {*_KINDS}
+    yield
+    for name in _KINDS.keys() - before:
+        if not _KINDS[name].__module__.startswith("dpflow."):
+            del _KINDS[name]
+
+
+@pytest.fixture(autouse=True)
 def _dpflow_logs() -> None:
     """Let dpflow's own messages through: absl raises the root logger's level."""
     logging.getLogger("dpflow").setLevel(logging.DEBUG)
