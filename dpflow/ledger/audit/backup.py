@@ -302,8 +302,14 @@ def _put_in_place(part: Path, path: Path) -> Path | None:
         number += 1
         aside = Path(f"{path}.before-restore-{number}")
     was_there = path.exists()
-    # The file first: without its log it would lack the newest charges.
-    for end in (end for end in _PARTS if Path(f"{path}{end}").exists()):
+    logs = [end for end in _PARTS[1:] if Path(f"{path}{end}").exists()]
+    if was_there and logs:
+        # The file first: without its log it would lack the newest charges.
+        path.rename(aside)
+    elif was_there:
+        # A restore that dies here can be made again: the ledger is still there.
+        os.link(path, aside)
+    for end in logs:
         Path(f"{path}{end}").rename(f"{aside}{end}")
     sync_path(path.parent)
     part.replace(path)
