@@ -18,7 +18,7 @@ Row = NDArray[np.float64]
 _CELL = 0.07
 _CLOSE = 0.003
 #: Errors of the sums below, taken off the share that may lie outside.
-_MARGIN = 1e-6
+_MARGIN = 1e-11
 
 
 def _laplace_cdf(noise: Any) -> Any:
@@ -52,7 +52,7 @@ def factor(
         outside: The share of intervals that may miss the true number.
         step: Of the grid of Laplace noise, in units of the value; 0 for Gaussians.
     """
-    missing = float(outside) * (1 - _MARGIN)
+    missing = float(outside) - _MARGIN
     if share is None:
         return _quantile(missing, step)
     # Each draw by itself: the interval of none of them misses.
