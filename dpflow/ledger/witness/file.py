@@ -51,7 +51,6 @@ class FileWitness(Witness):
         super().__init__(str(path), ledger)
         self.path = path
         self._large = _LARGE
-        self._file = FileLock(path, os.O_RDWR | os.O_APPEND)
 
     def read(self, header: str | None, end: _End | None) -> Stored:
         """Return new lines; all of them if it is not the file that was read before."""
@@ -93,7 +92,7 @@ class FileWitness(Witness):
                     self._compact()
             return _End(after, after[2])
 
-        return self._file.run(add, _LOCK_SECONDS)
+        return self._lock().run(add, _LOCK_SECONDS)
 
     def begin(self, texts: Sequence[str]) -> bool:
         """Begin the file; an old one stays next to it."""
@@ -106,7 +105,7 @@ class FileWitness(Witness):
 
         if self.path.exists():
             # A writer that compacts the old one would put it in the new one's place.
-            self._file.run(replace, _LOCK_SECONDS)
+            self._lock().run(replace, _LOCK_SECONDS)
         else:
             self._rewrite(texts)
         return True
@@ -132,6 +131,14 @@ class FileWitness(Witness):
         return FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT).run(
             claim, _LOCK_SECONDS
         )
+
+    def _lock(self) -> FileLock:
+        """Return a lock for one turn.
+
+        A signal's handler that writes within a turn, in the same thread, must not have
+        that turn's lock and give it up.
+        """
+        return FileLock(self.path, os.O_RDWR | os.O_APPEND)
 
     def _compact(self) -> None:
         """Rewrite the file with fewer lines, which the next reader compares again."""

@@ -155,6 +155,22 @@ def test_beginning_anew_waits_for_a_writer(witness, monkeypatch):
     assert witness.epoch == 1
 
 
+def test_a_write_within_a_write_does_not_take_its_lock(witness, monkeypatch):
+    """A signal's handler may ask in the thread that writes just now."""
+    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.1)
+    real = witness_module.write
+
+    def interrupted(descriptor: int, data: bytes) -> None:
+        monkeypatch.setattr(witness_module, "write", real)
+        with pytest.raises(LedgerUnavailable):
+            witness.append([line(2)])
+        real(descriptor, data)
+
+    monkeypatch.setattr(witness_module, "write", interrupted)
+    witness.append([line(1)])
+    assert fresh(witness).unseen().lines == (line(1),)
+
+
 def test_the_file_is_for_its_owner_only(witness):
     """It tells which datasets there are."""
     assert file_of(witness).stat().st_mode & 0o077 == 0
