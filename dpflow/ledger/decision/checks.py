@@ -8,7 +8,9 @@ each term and of each overdraft.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from operator import add, le
+from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
@@ -161,7 +163,7 @@ def _term_problem(state: State, entry: Entry) -> str | None:
     wanted = {**before, **wanted}
     for place in {**wanted, **gates}:
         fits = place in gates and place in wanted
-        if not fits or rule_and_halt(gates[place]) != rule_and_halt(wanted[place]):
+        if not fits or not _is_pinned(gates[place], wanted[place]):
             return f"a gate is not the one that term {number} pinned: {place!r}"
     for place, old in before.items():
         # The rest may grow when a reserved share ends.
@@ -169,6 +171,20 @@ def _term_problem(state: State, entry: Entry) -> str | None:
         if place != "others" and not tighter:
             return f"gate {place!r} of term {number} was loosened in place"
     return None
+
+
+def _is_pinned(
+    gate: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None
+) -> bool:
+    """Say whether a gate is the one that a copy makes; its thresholds may be lower."""
+    said, made = rule_and_halt(gate), rule_and_halt(wanted)
+    if said is None or made is None or said != made:
+        return said is made
+    rule, other = said[0], made[0]
+    if isinstance(rule, ThresholdFilter) and isinstance(other, ThresholdFilter):
+        # Those of `others` are in no parameter.
+        return rule.limit.fits_within(other.limit)
+    return True
 
 
 def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:

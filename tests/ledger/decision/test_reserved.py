@@ -9,7 +9,7 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision import gates
+from dpflow.ledger.decision import gates, terms
 from dpflow.ledger.decision.by_hand import Amend, Prior
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
@@ -204,3 +204,19 @@ def test_verify_finds_a_grant_that_nothing_pays(
     monkeypatch.undo()
     (finding,) = verify(ledger).bad
     assert "no reserved share pays" in finding.problem
+
+
+def test_a_rest_above_the_pinned_one_is_no_term(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed program would leave the reserved share to the others."""
+
+    def forged(pinned: Any) -> Any:
+        made = gates.gates_text(pinned)
+        return {**made, "others": made["dataset"]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(terms, "gates_text", forged)
+        granted(ledger, "90", policies=[ONE])
+    (found,) = verify(ledger).bad
+    assert "not the one that term 1 pinned: 'others'" in str(found)
