@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,6 +30,7 @@ from tests.ledger.support import (
     read,
     waiting,
 )
+from tests.people.places import step
 from tests.postgres import server
 
 DENIED = psycopg.errors.InsufficientPrivilege
@@ -87,6 +89,18 @@ def test_a_worker_runs_steps(roles: dict[str, str], postgres_url: str) -> None:
     assert logins == {"postgres", worker.storage.writer}
     assert worker.storage.writer in roles["worker"]
     audit(postgres_url)
+
+
+def test_a_worker_charges_people(
+    roles: dict[str, str], ledger: Ledger, tmp_path: Path
+) -> None:
+    """Under its login the steps of a store are noted, too, and others go on from it."""
+    assert step(ledger, tmp_path, 0.5, 0.5, 0.5) == [True, True, True]
+    worker = open_ledger(roles["worker"])
+    assert step(worker, tmp_path, 0.4, 0.6, 0.4) == [True, False, True]
+    worker.close()
+    assert step(ledger, tmp_path, 0.2, 0.2, 0.0) == [False, True, True]
+    assert verify(ledger).fine
 
 
 def test_a_worker_may_not(roles: dict[str, str]) -> None:
