@@ -340,6 +340,8 @@ def _repair(state: State, draft: Entry, rows: Rows) -> None:
     rows["repairs"] = number
     for book, flows in draft.body["flows"].items():
         _name_book(state, book, rows, flows)
+    for name, newest in draft.body.get("people", NONE).items():
+        rows[f"people/{name}"] = {**state.row(f"people/{name}"), "newest": newest}
 
 
 def _pay(state: State, draft: Entry, rows: Rows) -> None:
@@ -418,7 +420,7 @@ KINDS: Mapping[str, Kind] = {
         also=_adjust, facts=frozenset({"evidence", "overdrawn"})
     ),
     "repair": _BY_HAND._replace(
-        also=_repair, facts=frozenset({"overdrawn", "repairs"})
+        also=_repair, facts=frozenset({"overdrawn", "people", "repairs"})
     ),
 }
 _FACTS = frozenset().union(*(kind.facts for kind in KINDS.values()))

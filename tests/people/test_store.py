@@ -19,11 +19,12 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
 from dpflow.locks import FileLock
 from dpflow.people import PersonStore, store
 from dpflow.people.store import Pay
 from tests.ledger.support import granted, new_ledger
-from tests.people.places import BOUND, QUARTER, THREE, Place, store_of
+from tests.people.places import BOUND, POLICY, QUARTER, THREE, Place, store_of
 
 pytestmark = pytest.mark.quick
 
@@ -280,3 +281,20 @@ def test_an_account_without_budgets_of_people_has_no_store(tmp_path):
     charge = granted(ledger)
     with pytest.raises(LedgerCorrupt, match="no budgets of people"):
         PersonStore(ledger, charge, tmp_path).reserve(THREE, lambda _: np.zeros(3))
+
+
+def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path):
+    """Charges of people that both forgot stay charged: only the newest file goes on."""
+    place.step(0.1, 0.1, 0.1)
+    backup = tmp_path / "backup"
+    shutil.copytree(place.file.parent, backup)
+    place.step(0.6, 0.6, 0.6)
+    newest = place.people.read_bytes()
+    shutil.copytree(backup, place.file.parent, dirs_exist_ok=True)
+    with place.ledger() as ledger:
+        reconcile(ledger, {"shop": POLICY}, reason="restored")
+        assert verify(ledger).fine
+    with pytest.raises(LedgerCorrupt, match="old backup"):
+        place.step(0.5, 0.5, 0.5)
+    place.people.write_bytes(newest)
+    assert place.step(0.5, 0.2, 0.2) == [False, True, True]

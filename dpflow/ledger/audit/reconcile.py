@@ -154,8 +154,16 @@ def charge_again(
             for book in line.books:
                 told = {} if line.flow is None else {line.flow: None}
                 flows.setdefault(book, {}).update(told)
+        paid: dict[str, str | None] = {}
+        for line in sorted(found.gone):
+            if line.kind == "pay":
+                paid |= dict.fromkeys(line.books, line.charge)
+            elif line.charge is not None or line.kind == HEAD:
+                # Perhaps one that people paid, whose own line was compacted away.
+                paid |= {book: paid.get(book) for book in line.books}
         ledger.ask(
             Repair(
+                paid=paid,
                 amounts={e.account: e.amounts for e in found.losses if any(e.amounts)},
                 books={book: list(names) for book, names in flows.items()},
                 reason=reason,

@@ -197,6 +197,8 @@ class Repair(Command):
         amounts: What is charged again, by account.
         books: Those that lost something, with the flows whose charges were lost.
         lost: Number and hash of each entry that is missing.
+        paid: By book that lost charges, that of the newest step that people paid;
+            None if it is unknown.
         frozen: By book that lost a decision, why it is frozen.
         head: Number of the newest entry when the ledger was compared.
         repairs: How many repairs the ledger has with this one.
@@ -211,6 +213,7 @@ class Repair(Command):
     repairs: int
     books: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lost: tuple[tuple[int, str], ...] = ()
+    paid: Mapping[str, str | None] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
 
@@ -240,6 +243,7 @@ class Repair(Command):
             "policy": policies_of(terms),
             "flows": {book: list(flows) for book, flows in self.books.items()},
             "lost": [digest for _, digest in self.lost],
+            "people": self._people(pen.state),
             "repairs": self.repairs,
         }
         posted = _raised(pen, "repair", extra, body)
@@ -248,6 +252,12 @@ class Repair(Command):
             if term is not None and pen.state.book(book).frozen is None:
                 closed(pen, term, reason, unfreeze=False)
         return pen.answered(posted)
+
+    def _people(self, state: State) -> dict[str, str]:
+        """Return the newest step of each store; one that is unknown fits no file."""
+        found = {b: f"{b}#{state.book(b).terms}" for b in self.paid}
+        stores = {b: a for b, a in found.items() if state.row(f"people/{a}")}
+        return {a: self.paid[b] or "" for b, a in stores.items()}
 
     def _again(self, state: State) -> Iterator[tuple[Gate, Tally]]:
         """Yield the amount for each account, and zero for the whole of each term.
