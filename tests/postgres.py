@@ -187,11 +187,11 @@ class PostgresServer:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def new_database(self) -> str:
+    def new_database(self, options: str = "") -> str:
         """Make an empty database and return its URL."""
         name = f"t{uuid.uuid4().hex}"
         # By files: the log of a database that is soon gone need not say all of it.
-        self.run(f"CREATE DATABASE {name} STRATEGY file_copy")
+        self.run(f"CREATE DATABASE {name} STRATEGY file_copy {options}")
         return self.url(name)
 
     def drop(self, url: str) -> None:

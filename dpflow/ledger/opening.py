@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from dpflow.config import ENVIRONMENT_VARIABLE
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
@@ -20,6 +21,7 @@ from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.witness.places import witness_at
 
 LOCK_NAME = "ledger.lock"
+_NAME_LENGTH = 200
 #: The only URL that may be opened while a test keeps the others closed; child processes
 #: inherit it.
 FENCE_VARIABLE = "DPFLOW_TEST_LEDGER_ONLY"
@@ -94,6 +96,13 @@ def create_ledger(
         LedgerUnavailable: If it cannot be written there, or its witness is out of
             reach; then there is no ledger either.
     """
+    if not (environment or "").isprintable() or len(environment or "") > _NAME_LENGTH:
+        msg = (
+            f"a ledger cannot be made for the environment {environment!r:.60}. "
+            f"Nothing was made. Set {ENVIRONMENT_VARIABLE}, or `environment` in "
+            f"[tool.dpflow], to at most {_NAME_LENGTH} printable characters."
+        )
+        raise ConfigurationError(msg)
     witness_of = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = Identity(uuid.uuid4().hex, environment, at)

@@ -80,6 +80,12 @@ class Request:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.policies or (self.covers is None) == bool(self.planned):
+            msg = (
+                f"step {self.step!r:.60} reads no dataset, or is a run reservation "
+                "without its run or without steps. It did not run."
+            )
+            raise ConfigurationError(msg)
         for names in (self.datasets, self.partitions):
             if len({*names}) != len(names):
                 msg = f"a step names each dataset and partition once, got {names!r:.80}"

@@ -117,3 +117,7 @@ def test_a_ledger_serves_the_environment_that_it_was_made_for(tmp_path: Path) ->
     for other in ("test", None):
         with pytest.raises(ConfigurationError, match="DPFLOW_ENVIRONMENT=production"):
             open_ledger(made, environment=other)
+    for name in ("\udcff", "two\nlines", "x" * 201):
+        with pytest.raises(ConfigurationError, match="printable characters"):
+            create_ledger(url(tmp_path / "odd.db"), environment=name)
+    assert not (tmp_path / "odd.db").exists()

@@ -40,6 +40,7 @@ from dpflow.ledger.decision.refusal import (
 from dpflow.ledger.decision.settlement import held_keys, known_charge
 from dpflow.ledger.decision.terms import check_relation, terms_of
 from dpflow.ledger.entry import canonical
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, newest_terms
 from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
@@ -278,6 +279,12 @@ def _case(pen: Decision, request: Request) -> _Case:
     cover = cover_of(pen.state, request, asked)
     drawn = None if cover is None else cover.drawn
     pairs = charges_of(asked) if drawn is None else drawn
+    if foreign := KINDS["reserve"].facts & request.body.keys():
+        msg = (
+            f"step {request.step!r} says {min(foreign)!r} in its facts for the "
+            "journal, which the ledger itself writes. Nothing was charged. Omit it."
+        )
+        raise ConfigurationError(msg)
     body: dict[str, Any] = {
         **request.body,
         **request.told(),

@@ -192,6 +192,11 @@ class Server:
                     "is behind a connection pooler, and a session of its own is "
                     "needed; point the URL at the server"
                 )
+            if facts["server_encoding"] != "UTF8":
+                self._refuse(
+                    f"has a database of encoding {facts['server_encoding']}, which "
+                    "cannot keep every name; make one of encoding UTF8"
+                )
         except BaseException as error:
             if connection is not None:
                 connection.close()

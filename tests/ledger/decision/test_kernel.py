@@ -278,3 +278,15 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
         met |= {f"beyond {each[2]}" for each in found[0][0]}
     assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted", "BudgetRefused"}
     assert met >= {"UnsupportedCost", "beyond False", "beyond True", "True"}
+
+
+def test_facts_of_the_ledger_come_from_no_request(ledger: Ledger, path: Place) -> None:
+    """Facts of a caller neither claim a release key nor name another owner."""
+    before = everything(path)
+    for name in ("covers", "key", "owner", "preflight", "told"):
+        with pytest.raises(ConfigurationError, match=f"says '{name}'"):
+            ledger.reserve(request(ledger, PureDP(epsilon=TENTH), body={name: "x"}))
+    for odd in ({"covers": "run"}, {"policies": ()}):
+        with pytest.raises(ConfigurationError, match="reads no dataset, or is a run"):
+            request(ledger, **odd)
+    assert everything(path) == before

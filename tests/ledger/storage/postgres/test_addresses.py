@@ -7,13 +7,11 @@ import secrets
 import psycopg
 import pytest
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerUnavailable,
-)
-from dpflow.ledger.opening import open_ledger
+from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.postgres_connection import Server
+from tests.postgres import server
 
 SECRET = "s3cr3t/w@rd"
 
@@ -76,3 +74,11 @@ def test_a_driver_s_message_is_never_shown(password: str) -> None:
         "connections at this address. The step did not run and nothing was charged "
         "unless `dpflow history` shows it."
     )
+
+
+def test_a_database_that_cannot_keep_every_name_is_refused() -> None:
+    """At the first connection, before anything is charged."""
+    odd = server().new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(LedgerUnavailable, match="encoding LATIN1"):
+        create_ledger(odd)
+    server().drop(odd)
