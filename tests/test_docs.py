@@ -44,15 +44,10 @@ def test_a_block_can_be_read(language: str, text: str) -> None:
         assert language in {"toml", "sh", "sql", "text", "console"}
 
 
-def test_the_documents_show_policies_and_code() -> None:
-    """The pattern above finds them."""
+def test_the_check_of_blocks_can_fail() -> None:
+    """Pages have policies and code, and a broken policy is reported."""
     languages = [block.values[0] for block in BLOCKS]
-    assert languages.count("yaml") >= 4
-    assert languages.count("python") >= 4
-
-
-def test_a_broken_policy_is_found() -> None:
-    """The check can fail."""
+    assert min(languages.count("yaml"), languages.count("python")) >= 4
     with pytest.raises(Exception, match="epsilon"):
         test_a_block_can_be_read("yaml", "dataset: a\nbudget: {epsilon: -1}\n")
 
@@ -108,7 +103,7 @@ _BY_NAME = re.compile(
 )
 
 
-def _said() -> Iterator[tuple[str, str]]:
+def _texts() -> Iterator[tuple[str, str]]:
     """Yield everything that people read, by its path."""
     for folder in ("docs", "flows", "dpflow"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -118,52 +113,34 @@ def _said() -> Iterator[tuple[str, str]]:
         yield name, (ROOT / name).read_text("utf-8")
 
 
-def test_nobody_is_told_to_install_dpflow_by_its_name() -> None:
-    """There that name is another project's, and its own is not published yet."""
-    texts = dict(_said())
+def test_no_text_installs_dpflow_by_its_name() -> None:
+    """Package indexes have another project of that name, and not yet this one."""
+    texts = dict(_texts())
     assert {"README.md", "docs/quickstart.md", "dpflow/exceptions.py"} <= texts.keys()
-    found = {name: hits for name in texts if (hits := _BY_NAME.findall(texts[name]))}
-    assert found == {}
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
+    assert [name for name, text in texts.items() if _BY_NAME.search(text)] == []
+    for command in (
         "pip install dpflow",
         "pip install 'dpflow[opendp]'",
-        "      - run: pip install dpflow\n",
         "pip install --quiet dpflow",
         "uv add dpflow",
         "pip install prefect-dpflow",
         "dependencies: dpflow[examples]",
-    ],
-)
-def test_an_install_by_name_is_found(told: str) -> None:
-    """The check can fail, and takes a wheel or a checkout for none."""
-    assert _BY_NAME.search(told)
-    assert not _BY_NAME.search(
-        "pip install './prefect_dpflow-0.1.0-py3-none-any.whl[pld]'"
-    )
-    assert not _BY_NAME.search(
-        "pip install ./wheels/prefect_dpflow-0.1.0-py3-none-any.whl"
-    )
+    ):
+        assert _BY_NAME.search(command)
+    assert not _BY_NAME.search("pip install './prefect_dpflow-0.1.0-py3-any.whl[pld]'")
 
 
-def test_what_an_error_tells_to_install_is_what_a_wheel_is_called() -> None:
-    """The sentence names an extra that there is, and the version of this one."""
+def test_install_errors_name_the_wheel_and_an_extra() -> None:
+    """The sentence has the wheel's version, and each extra in the code exists."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "optional-dependencies"
     ]
-    told = how_to_install("opendp")
-    assert f"prefect_dpflow-{dpflow.__version__}-py3-none-any.whl[opendp]" in told
-    assert "'.[opendp]'" in told
-    asked = {
-        extra
-        for _, text in _said()
-        for extra in re.findall(r"how_to_install\(.(\w+).\)", text)
-    }
-    assert len(asked) >= 4
-    assert asked <= extras.keys()
+    message = how_to_install("opendp")
+    assert f"prefect_dpflow-{dpflow.__version__}-py3-none-any.whl[opendp]" in message
+    assert "'.[opendp]'" in message
+    calls = [re.findall(r"how_to_install\(.(\w+).\)", text) for _, text in _texts()]
+    assert len(set().union(*calls)) >= 4
+    assert set().union(*calls) <= extras.keys()
 
 
 @pytest.mark.parametrize("name", [".pre-commit-hooks.yaml", "action.yml"])
