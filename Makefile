@@ -127,7 +127,7 @@ python-%:
 		"'uv python install $*'."; exit 1; }; \
 	$(MAKE) test VENV=.venv/$* PYTHON="$$found"
 
-# Environments with what docs/how-to/airflow.md and dagster.md ask for.
+# Environments with what docs/guides/airflow.md and dagster.md ask for.
 airflow := apache-airflow>=3,<4
 dagster := dagster>=1.9
 GUARD := numpy scipy mpmath pyyaml cronsim python-dateutil 'pydantic>=2.10' opendp

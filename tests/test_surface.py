@@ -209,7 +209,7 @@ def test_no_removed_name_is_accepted():
 
 
 def test_no_block_of_the_documents_uses_a_removed_name():
-    """One page, which has no blocks, lists the removed names."""
+    """A policy or a command that a reader copies is accepted."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     blocks = [(p.name, b) for p in pages for b in BLOCK.findall(p.read_text("utf-8"))]
     assert len(blocks) > 50

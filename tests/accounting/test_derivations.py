@@ -50,7 +50,7 @@ ANCHORS = {page.name: headings(page) for page in PAGES}
 
 def missing_documents(name: str, text: str) -> list[str]:
     """Return the documents that a text names and the repository does not have."""
-    places = (ROOT, ROOT / "docs", ROOT / "docs" / "how-to", (ROOT / name).parent)
+    places = (ROOT, ROOT / "docs", ROOT / "docs" / "guides", (ROOT / name).parent)
     return [
         found
         for found in DOCUMENT.findall(text)

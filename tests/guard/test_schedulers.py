@@ -69,7 +69,7 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def written(name: str, folder: Path) -> dict[str, str]:
     """Write a page's files and its ledger; return the environment of its programs."""
-    for block in blocks((ROOT / "docs" / "how-to" / f"{name}.md").read_text("utf-8")):
+    for block in blocks((ROOT / "docs" / "guides" / f"{name}.md").read_text("utf-8")):
         if block.name is not None:
             path = folder / block.name
             path.parent.mkdir(exist_ok=True)
