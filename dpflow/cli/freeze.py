@@ -63,7 +63,6 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
 
     Example: `dpflow resume weekly-report/mondays`
     """
-    from dpflow.ledger.office import resume as note_resumed
     from dpflow.prefect.client_calls import resume_deployment
 
     flow, _, name = deployment.partition("/")
@@ -76,7 +75,6 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
         if told is not None and not force:
             raise _paused(deployment, told)
         resume_deployment(deployment)
-        note_resumed(ledger, flow)
     would = None if told is None else told.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
     lines = [f"Resumed {deployment}."]

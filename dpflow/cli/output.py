@@ -40,7 +40,6 @@ _STYLES = {
     "other": "bold red",
     "overdrawn": "bold red",
     "forfeited": "magenta",
-    "paused": "bold yellow",
     "frozen": "bold cyan",
 }
 

@@ -3,7 +3,8 @@
 Following an entry calls it again and compares. What each kind does to an account's
 (settled, held), for the amount a of its posting and what its charge holds there:
 
-    open, tighten, freeze, unfreeze, refuse, resume, withdraw, checkpoint, pay nothing
+    open, tighten, freeze, unfreeze, refuse, withdraw, checkpoint, pay
+                        nothing
     reserve             held + a (nothing, if the run's reservation held it already)
     settle              held - what the charge holds, settled + a; a is all that it
                         holds, unless `may_return`
@@ -401,7 +402,6 @@ KINDS: Mapping[str, Kind] = {
     "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
     "withdraw": Kind(_withdraw),
     "checkpoint": Kind(told=True, operator=True),
-    "resume": Kind(_name_books),
     "refuse": Kind(_refuse, frozenset({"covers", "halts", "runs"})),
     "reserve": Kind(
         _reserve,

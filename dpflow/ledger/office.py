@@ -7,23 +7,13 @@ from typing import Any
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
-from dpflow.ledger.decision.office import Resume, Withdraw
+from dpflow.ledger.decision.office import Withdraw
 from dpflow.ledger.decision.policy_changes import Apply, Proposal
 from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import load_book
-from dpflow.ledger.views.refusals import refusals
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
-
-
-def resume(ledger: Ledger, flow: str) -> None:
-    """Note that a flow's schedule was resumed, in each book that refused a step."""
-    bodies = [view.body for view in refusals(ledger) if view.body.get("flow") == flow]
-    books = {split(name)[0] for body in bodies for name in body["accounts"]}
-    if books:
-        ledger.ask(Resume(books=tuple(sorted(books)), flow=flow))
 
 
 def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:

@@ -299,19 +299,6 @@ class RefusalView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halt:
-    """A flow's newest exhausted budget, after which no step of it was granted.
-
-    Attributes:
-        current: Whether the gate that refused is still in its newest term. If not, a
-            new term has answered it, and the flow has not run since.
-    """
-
-    refusal: RefusalView
-    current: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView:
     """A threshold that an account has reached, and when it first did."""
 

@@ -13,7 +13,7 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AccountView, Halt
+from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.standing import Standing
 from dpflow.ledger.views.words import kind_title, people_lines
@@ -21,9 +21,9 @@ from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
 RUNNING, HALTED, FROZEN = "running", "halted", "frozen"
-PAUSED, OVERDRAWN, NOT_STARTED = "paused", "overdrawn", "not started"
+OVERDRAWN, NOT_STARTED = "overdrawn", "not started"
 #: States in which no step runs that somebody waits for.
-STOPPED = (HALTED, FROZEN, PAUSED, OVERDRAWN)
+STOPPED = (HALTED, FROZEN, OVERDRAWN)
 _WHOLE = "budget of dataset "
 _BUDGETS = ("dataset", "partition", "population")
 _OF_FLOW = ("flow", "odometer")
@@ -34,7 +34,7 @@ class RunState:
     """Whether a dataset or flow runs.
 
     Attributes:
-        word: "running", "halted", "frozen", "paused", "overdrawn" or "not started".
+        word: "running", "halted", "frozen", "overdrawn" or "not started".
         by: The gate that halted it, in words.
         since: When it was refused last, if that halted it; a label.
     """
@@ -67,41 +67,35 @@ def state_of(
     gates: Collection[str],
     *,
     charged: bool,
-    halt: Halt | None = None,
+    halt: RefusalView | None = None,
     outlook: Outlook | None = None,
-    pauses: bool = False,
 ) -> RunState:
     """Return the state of a flow on a dataset; the first that is true.
 
     frozen: an officer or anyone froze a gate of it. overdrawn: more was charged by
     hand than a gate of it admits. halted: its newest request that a budget ended was
-    followed by no grant, or no further run fits. paused: the same under an earlier
-    term, where the policy pauses schedules; since then no step of it ran, nor was its
-    schedule resumed. not started: nothing was charged in this term. running: all else.
+    followed by no grant in this term, or no further run fits. not started: nothing was
+    charged in this term. running: all else.
 
     Args:
         gates: States of the accounts that must admit its steps.
         charged: Whether a step of it was charged in the newest term.
-        halt: Its newest exhausted budget, if no step was granted since.
+        halt: The exhausted budget that halts it.
         outlook: How many more runs fit, if that is known.
-        pauses: Whether the policy pauses the schedules of flows that are refused.
     """
     for word in (FROZEN, OVERDRAWN):
         if word in gates:
             return RunState(word=word)
-    if halt is not None and halt.current:
-        return RunState(word=HALTED, by=_gate(halt), since=halt.refusal.at)
+    if halt is not None:
+        return RunState(word=HALTED, by=_gate(halt), since=halt.at)
     if outlook is not None and outlook.runs_left == 0:
         by = (outlook.limited_by or "budget").rpartition(", which ")
         return RunState(word=HALTED, by=_own(by[0] or by[2]))
-    if halt is not None and pauses and not charged:
-        return RunState(word=PAUSED, since=halt.refusal.at)
     return RunState(word=RUNNING if charged else NOT_STARTED)
 
 
-def _gate(halt: Halt) -> str:
+def _gate(refusal: RefusalView) -> str:
     """Name the gate that refused."""
-    refusal = halt.refusal
     kind, part = str(refusal.body.get("gate")), split(refusal.account)[4]
     name = part if kind == "partition" else str(refusal.body.get("flow"))
     return _own(kind_title(kind, refusal.dataset, name, part))
@@ -186,8 +180,6 @@ def overview(
     ledger: Ledger,
     standing: Standing,
     ahead: Iterable[Outlook],
-    *,
-    paused: bool = False,
 ) -> Overview:
     """Read whether a dataset and its flows run, and what is gone.
 
@@ -195,7 +187,6 @@ def overview(
         ledger: The ledger to read.
         standing: The dataset, or a population.
         ahead: The outlooks of the dataset's flows.
-        paused: Whether the policy pauses the schedules of flows that are refused.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     whole = [view for view in accounts if view.kind in _BUDGETS]
@@ -222,7 +213,6 @@ def overview(
             charged=charged,
             halt=halts.get(flow),
             outlook=outlook,
-            pauses=paused,
         )
         row = {"flow": flow, "state": state, "outlook": outlook}
         flows.append(FlowOverview(**row, planned=plan.get("runs")))

@@ -95,13 +95,12 @@ def status_of(
     refused = Counter((each.dataset, each.term) for each in views.refusals(ledger))
     datasets = []
     for standing in shown:
-        name, policy = standing.dataset, policies.get(standing.dataset)
+        name = standing.dataset
         terms = tuple(views.terms(ledger, name))
         own = tuple(outlook for outlook in ahead if outlook.dataset == name)
-        paused = policy is not None and policy.on_exhausted.schedule == "pause"
         one = DatasetStatus(
             standing=standing,
-            overview=overview(ledger, standing, own, paused=paused),
+            overview=overview(ledger, standing, own),
             terms=terms,
             outlooks=own,
             refused=refused[name, standing.term or 0],

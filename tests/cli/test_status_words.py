@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
-
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
@@ -30,25 +28,16 @@ def test_what_was_spent_is_told_as_an_epsilon(shop: Shop) -> None:
     assert "of 3 at delta 1e-6" in run_fine("status", "--details")
 
 
-def test_a_new_term_leaves_schedules_paused_until_they_are_resumed(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`dpflow resume` unpauses the flow; the status is that of the newest term."""
-    monkeypatch.setattr("dpflow.prefect.client_calls.resume_deployment", lambda _: None)
-    lasting = CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n"
-    lasting += "on_exhausted: {schedule: pause}\n"
-    shop.write(lasting)
+def test_a_new_term_answers_what_the_former_one_refused(shop: Shop) -> None:
+    """The status is that of the newest term."""
+    shop.write(CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n")
     for _ in range(18):
         shop.charge()
     shop.refuse(STEP)
+    assert overview()["overview"]["state"]["word"] == "halted"
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert overview()["standing"]["term"] == 2
-    assert overview()["overview"]["state"]["word"] == "paused"
-    run_fine("resume", "other-report/mondays")
-    assert overview()["overview"]["state"]["word"] == "paused"
-    run_fine("resume", "weekly-report/mondays")
     assert overview()["overview"]["state"]["word"] == "not started"
-    run_fine("ledger", "verify")
     shop.charge()
     assert overview()["overview"]["state"]["word"] == "running"
 

@@ -12,7 +12,7 @@ from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.by_hand import Amend, Prior, Repair
-from dpflow.ledger.decision.office import Checkpoint, Freeze, Resume, Withdraw
+from dpflow.ledger.decision.office import Checkpoint, Freeze, Withdraw
 from dpflow.ledger.decision.policy_changes import Apply
 from dpflow.ledger.decision.settlement import End, Seal
 from dpflow.ledger.ledger import Ledger
@@ -103,13 +103,10 @@ class Play:
         self.open: list[tuple[str, Request]] = []
         self.ended: list[str] = []
         self.answers: list[tuple[str, str]] = []
-        deeds = [self.reserve] * 8 + [self.end] * 5
+        deeds: list[Callable[[], object]] = [self.reserve] * 8 + [self.end] * 5
         deeds += [self.preflight, self.die] * 3 + [self.seal, self.close] * 2
-        deeds += [self.again, self.amend, self.prior, self.apply]
-        self.deeds: list[Callable[[], object]] = [
-            *deeds,
-            *(self.withdraw, self.repair, self.checkpoint, self.resume),
-        ]
+        deeds += [self.again, self.amend, self.prior, self.apply, self.withdraw]
+        self.deeds = [*deeds, self.repair, self.checkpoint]
 
     def step(self) -> None:
         """Do something."""
@@ -296,10 +293,6 @@ class Play:
         )
         if not isinstance(self.ask(command), DpflowError):
             self.policies[policy.dataset] = policy
-
-    def resume(self) -> None:
-        """Note that a schedule runs again."""
-        self.ask(Resume(books=("a",), flow="f", **self.facts()))
 
     def withdraw(self) -> None:
         """Delete a value that is kept, or one that is not."""

@@ -1,4 +1,4 @@
-"""Freezes, withdrawals, resumed schedules and signed checkpoints."""
+"""Freezes, withdrawals and signed checkpoints."""
 
 from __future__ import annotations
 
@@ -85,20 +85,6 @@ class Withdraw(Command):
         body = {**said, "books": charge.made.books}
         pen.write("withdraw", {}, body, charge=charge.id)
         return pen.answered(answer=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume(Command):
-    """Note that the schedule of a flow runs again after its refusals."""
-
-    books: tuple[str, ...]
-    flow: str
-
-    def decide(self, state: State) -> Decision:
-        """Note in each book that the schedule of a flow runs again."""
-        pen = Decision(state, self)
-        pen.write("resume", {}, {"flow": self.flow, "books": list(self.books)})
-        return pen.answered(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

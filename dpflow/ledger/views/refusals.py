@@ -7,7 +7,7 @@ from itertools import islice
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Halt, RefusalView
+from dpflow.ledger.records import RefusalView
 from dpflow.ledger.views.accounts import governing
 from dpflow.ledger.views.charges import root_keys
 
@@ -69,43 +69,28 @@ def _view(entry: Entry) -> RefusalView:
     return RefusalView(account=account, body=body, at=entry.at, number=entry.number)
 
 
-def halts(ledger: Ledger, dataset: str) -> dict[str | None, Halt]:
-    """Return what halted each flow: an exhausted budget that no grant came after.
+def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
+    """Return the exhausted budget that halts each flow: no grant came after it.
 
-    What an earlier term refused halts no flow whose schedule was resumed since.
+    The refusal of an earlier term halts no flow.
 
     Args:
         ledger: The ledger to read.
         dataset: The dataset; its population's gates refuse, too.
     """
     newest: dict[str | None, RefusalView] = {}
-    for each in refusals(ledger):
-        if each.is_exhausted and dataset in each.body["datasets"]:
-            newest.setdefault(each.body.get("flow"), each)
+    for refusal in refusals(ledger):
+        if refusal.is_exhausted and dataset in refusal.body["datasets"]:
+            newest.setdefault(refusal.body.get("flow"), refusal)
     if not newest:
         return {}
     with ledger.storage.read() as reading:
-        books = {each.dataset for each in newest.values()}
+        books = {refusal.dataset for refusal in newest.values()}
         terms = {term.whole for book in books if (term := governing(reading, book))}
-        found = {
-            flow: Halt(refusal=each, current=f"{each.dataset}#{each.term}" in terms)
-            for flow, each in newest.items()
-        }
-        keys = [*root_keys(reading, dataset), *(f"book/{book}" for book in books)]
-        first = min(each.number for each in newest.values())
-        for entry in reading.naming_after(keys, first):
-            flow = entry.body.get("flow")
-            if flow in found and _answers(entry, found[flow], dataset):
-                del found[flow]
-                if not found:
-                    break
-    return found
-
-
-def _answers(entry: Entry, halt: Halt, dataset: str) -> bool:
-    """Say whether a flow was granted a step, or was resumed in a newer term."""
-    if entry.number <= halt.refusal.number:
-        return False
-    if entry.kind == "resume":
-        return not halt.current and halt.refusal.dataset in entry.body["books"]
-    return entry.kind == "reserve" and dataset in entry.body["datasets"]
+        first = min(refusal.number for refusal in newest.values())
+        for entry in reading.naming_after(root_keys(reading, dataset), first):
+            refused = newest.get(flow := entry.body.get("flow"))
+            granted = entry.kind == "reserve" and dataset in entry.body["datasets"]
+            if refused and granted and entry.number > refused.number:
+                del newest[flow]
+    return {f: r for f, r in newest.items() if f"{r.dataset}#{r.term}" in terms}

@@ -83,7 +83,7 @@ def without(path, count, *, recount=False):
             return
         signed = row["body"]["signed"]
         if signed["count"] == count:
-            row |= {"kind": "resume", "body": {"books": [], "flow": "f"}}
+            row |= {"kind": "refuse", "body": {"accounts": []}}
         elif recount and signed["count"] > count:
             signed["count"] -= 1
 

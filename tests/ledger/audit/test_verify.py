@@ -14,7 +14,7 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Resume
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.following import MOST, Trail
 from tests.ledger.audit.books import NAMES, fill, postings, quoted, rewrite
@@ -227,7 +227,7 @@ def test_the_newest_entries_are_followed_without_a_witness(path):
 
 @pytest.mark.parametrize("witnessed", [True, False])
 def test_filler_hides_no_forged_settlement_from_a_witness(path, tmp_path, witnessed):
-    """A settlement to nothing, and more empty entries than are followed at opening."""
+    """A settlement to nothing, and more entries after it than are followed."""
     place = str(tmp_path / "w") if witnessed else "none"
     ledger = create_ledger(url(path), witness=place)
     charge = granted(ledger, "0.9")
@@ -235,8 +235,8 @@ def test_filler_hides_no_forged_settlement_from_a_witness(path, tmp_path, witnes
         forger = open_ledger(url(path), witness="none")
         patch.setattr(Trail, "follow", lambda *_, **__: None)
         settle_for(forger, charge, patch, 0)
-        for _ in range(MOST + 5):
-            forger.ask(Resume(books=("a",), flow="f"))
+        for number in range(MOST + 6):
+            forger.ask(Freeze(book="a", reason="x", unfreeze=number % 2 == 1))
     opened = open_ledger(url(path), witness=place)
     if witnessed:
         with pytest.raises(LedgerCorrupt, match="settled for less"):
