@@ -1,8 +1,8 @@
-"""Write docs/seeds.md: what became of every statement of the five papers.
+"""Write docs/seeds.md, the page about every statement of the five papers.
 
     python docs/_site/seeds.py
 
-The rows are in seeds.toml beside this file.
+The rows are in seeds.toml, in the same folder.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ PAGE = HERE.parent / "seeds.md"
 Rows = dict[str, dict[str, dict[str, str]]]
 
 _HEAD = (
-    "# Every statement of the five papers\n\n"
-    "The theory of dpflow is that of five papers. Each of their numbered statements, "
-    "and each of their experiments, has a row here: the file that uses it and a test "
-    "that shows it, or the reason why there is none. Where a published statement is "
-    "not right as printed, the row is about the corrected one; [the corrections]"
-    "(derivations/README.md#corrections-to-published-statements) are listed with the "
-    "proofs.\n\n"
-    "`docs/_site/seeds.toml` has the rows, and `python docs/_site/seeds.py` writes "
-    "this page.\n"
+    "# Statements of the five papers\n\n"
+    "Each numbered statement and each experiment of the five papers has a row: the "
+    "file that uses it and a test that shows it, or the reason for neither. If a "
+    "published statement is wrong, the row is about the corrected one; see "
+    "[corrections](derivations/README.md#corrections-to-published-statements).\n\n"
+    "`python docs/_site/seeds.py` writes this page from `docs/_site/seeds.toml`.\n"
 )
 
 
@@ -42,7 +39,7 @@ def page(papers: Rows) -> str:
 
 
 def _table(statements: dict[str, dict[str, str]]) -> str:
-    lines = ["| statement | what it says | where | shown by |", "| --- " * 4 + "|"]
+    lines = ["| statement | content | file | test |", "| --- " * 4 + "|"]
     for name, row in statements.items():
         lines.append(f"| {name} | {row['says']} | {_where(row)} |")
     return "\n".join(lines) + "\n"
