@@ -1,7 +1,7 @@
 """How many adaptive steps each filter admits, beside other libraries.
 
     python benchmarks/peers/interpreters.py     # once: the peers' environments
-    python benchmarks/admitted.py [--save docs/admitted.md]
+    python benchmarks/admitted.py > docs/data/admitted.json
 
 A peer that this environment cannot import runs in an interpreter of its own:
 `--peer-python NAME=PATH`, the variable DPFLOW_PEER_NAME, or .peers/NAME/bin/python
@@ -14,6 +14,7 @@ repeated step by step where they are small. Exit code 1 if a goal is missed.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -208,11 +209,10 @@ def peer_rows(questions: list[tuple[Peer, Question]], notices: list[str]) -> lis
 
 
 def main() -> int:
-    """Run everything, print the tables, save them if asked."""
+    """Run everything and print the tables as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer-python", action="append", default=[], metavar="N=PATH")
     parser.add_argument("--peers", type=Path, default=FOLDER, metavar="FOLDER")
-    parser.add_argument("--save", type=Path, metavar="FILE")
     options = parser.parse_args()
     given = dict(pair.split("=", 1) for pair in options.peer_python)
     unknown = set(given) - {peer.name for peer in PEERS}
@@ -227,7 +227,7 @@ def main() -> int:
     optimum = [row for row in peers if row.peer == "fixed sequence"]
     peers = [row for row in peers if row.peer != "fixed sequence"]
     sequences = sequence_counts(optimum, notices)
-    text, missed = report(
+    page, missed = report(
         own=own,
         sequences=sequences,
         peers=peers,
@@ -235,10 +235,7 @@ def main() -> int:
         further=further,
         notices=notices,
     )
-    print(text)
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(page, indent=1, ensure_ascii=False))
     return 1 if missed else 0
 
 

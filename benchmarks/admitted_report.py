@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Any
 
 from workloads import BUDGETS, WORKLOADS
 
@@ -24,33 +25,30 @@ _MARKS = {"adaptive": "", "gaussian": "", "order": "\\*", "fixed": "†", "seque
 _VALID = ("adaptive", "gaussian", "order")
 
 _LEGEND = """\
-No mark: a filter, valid when the analyst chooses costs adaptively (for Gaussians only,
-loss distributions and ComposeGaussian are that too). \\*: the library takes the best of
-many Renyi orders after the fact, which is no filter (derivations/rdp.md#some-order);
-the same number is reached by one of its orders fixed in advance, which is one, and so
-it counts as valid below. †: right only if the sequence of steps is fixed in advance.
--: the library has no such step; `sequence` by loss distributions composes no
-exponential mechanism. "rdp, order tuned": the order that is best for the
-workload, which a policy may name if it knows the workload. Rho of the zCDP filters,
-slack and splits of delta of the peers are chosen as well as possible for each workload.
+No mark: a filter. Its guarantee holds if the analyst chooses costs adaptively; loss
+distributions and ComposeGaussian do so for Gaussians only. \\*: the library takes the
+best of many Renyi orders afterwards, which is not a filter
+(derivations/rdp.md#some-order). One of its orders, fixed in advance, reaches the same
+number and is a filter, so the number counts as valid. †: valid only if the sequence of
+steps is fixed in advance. -: the library has no such step.
 
-"fixed sequence optimum" takes an exponential mechanism as what it is, its range in the
-worst position at each step, which the analyst may choose by the outputs so far: that is
-what a sequence allows, and no sound rule admits more. "EM not adaptive": the positions
-are fixed in advance, too; where it admits more, the adaptive analyst is really worse
-off than the budget says (Dong, Durfee, Rogers 2020). The last row takes it as any (0.1,
-0)-DP step.
-Peers run in environments of their own: python benchmarks/peers/interpreters.py makes
-them. dp-accounting's PLDAccountant composes a randomized response once whatever its
-count is (0.6.0), so its distributions are composed directly."""
+`rdp, order tuned` is the best order for the workload, which a policy may name. Rho of
+the zCDP filters, slack and splits of delta of the peers are the best for each workload.
+
+`fixed sequence optimum` takes the range of an exponential mechanism in the worst
+position at each step. The analyst may choose the position by earlier outputs, so no
+sound rule admits more. `EM not adaptive` fixes the positions in advance; where it
+admits more, an adaptive analyst loses more privacy (Dong, Durfee, Rogers 2020). The
+last row takes the mechanism as any (0.1, 0)-DP step.
+
+Peers run in environments of their own, from `benchmarks/peers/interpreters.py`.
+dp-accounting's PLDAccountant composes a randomized response once whatever its count is
+(0.6.0), so its distributions are composed directly."""
 
 _FURTHER = """\
-## `auto` on further workloads
-
-The defaults of `auto` were chosen on the workloads above. These took no part in that,
-and are no goal: near says whether it admits 0.94 of the best single filter, order tuned
-included, or one step fewer. The defaults leave least for sampled Gaussians, and for
-steps that only a Renyi divergence describes."""
+The defaults of `auto` were chosen on the workloads above. The workloads of this table
+took no part in that choice. `near` says whether `auto` admits 0.94 of the best single
+filter, with its order tuned, or one step fewer."""
 
 Cell = tuple[str, str]
 
@@ -199,27 +197,10 @@ def sequence_against_optimum(sequences: list[Row], optimum: list[Row]) -> list[V
     return verdicts
 
 
-def _table(rows: list[Row], epsilon: str) -> list[str]:
-    names = [workload.name for workload in WORKLOADS]
-    lines = [
-        "| " + " | ".join(["filter", *names]) + " |",
-        "| " + " | ".join(["---"] + ["---:"] * len(names)) + " |",
-    ]
-    for row in rows:
-        entries = [row.shown((name, epsilon)) for name in names]
-        lines.append("| " + " | ".join([row.name, *entries]) + " |")
-    return lines
-
-
-def _verdict_table(title: str, verdicts: list[Verdict]) -> list[str]:
-    missed = [v for v in verdicts if v.missed]
-    head = f"### {title}: {len(verdicts) - len(missed)} of {len(verdicts)}"
-    lines = [head, "", "| workload | epsilon | | |", "| --- | --- | --- | --- |"]
-    for verdict in verdicts:
-        name, epsilon = verdict.cell
-        mark = "**missed**" if verdict.missed else "reached"
-        lines.append(f"| {name} | {epsilon} | {verdict.text} | {mark} |")
-    return [*lines, ""]
+def _goal(title: str, verdicts: list[Verdict]) -> list[str]:
+    missed = [f"{' at '.join(v.cell)}: {v.text}" for v in verdicts if v.missed]
+    reached = f"{len(verdicts) - len(missed)} of {len(verdicts)}"
+    return [title, reached, "; ".join(missed)]
 
 
 def report(
@@ -230,48 +211,60 @@ def report(
     optimum: list[Row],
     further: list[Further],
     notices: list[str],
-) -> tuple[str, bool]:
-    """Return the whole text, and whether a goal was missed."""
+) -> tuple[dict[str, Any], bool]:
+    """Return the page of all tables, and whether a goal was missed."""
     today = dt.datetime.now(tz=dt.UTC)
     used = {row.peer: row.version for row in peers if row.version}
     versions = [f"dpflow {dpflow.__version__}", f"Python {platform.python_version()}"]
     versions += [f"{name} {number}" for name, number in sorted(used.items())]
     versions += [f"{name} {version(name)}" for name in ("numpy", "scipy")]
-    lines = [
-        "# Adaptive steps admitted",
-        "",
-        f"Written by `benchmarks/admitted.py` on {today:%Y-%m-%d}.",
-        "",
-        f"Versions: {', '.join(versions)}.",
-        "",
-        *(f"- {workload.name}: {workload.meaning}" for workload in WORKLOADS),
-        "",
-        *_LEGEND.splitlines(),
-        "",
-    ]
-    for epsilon, delta in BUDGETS:
-        lines += [f"## Epsilon {epsilon}, delta {delta}", ""]
-        lines += [*_table([*own, *sequences, *peers, *optimum], epsilon), ""]
     verdicts = {
-        "Best single filter is never below the best valid peer": best_against_peers(
-            own, peers
+        "The best single filter is never below the best valid peer": (
+            best_against_peers(own, peers)
         ),
-        f"`auto` admits {SHARE} of the optimum of {MANY} steps or more, not SGD": (
+        f"`auto` admits {SHARE} of an optimum of {MANY} steps or more, except SGD": (
             auto_against_optimum(own, optimum)
         ),
-        "Sequence equals the optimum of a fixed sequence": sequence_against_optimum(
-            sequences, optimum
+        "`sequence` equals the optimum of a fixed sequence": (
+            sequence_against_optimum(sequences, optimum)
         ),
-        "Nothing is overstated: no filter admits more than the optimum": (
+        "No filter admits more than the optimum": (
             none_overstated([*own, *sequences], optimum)
         ),
     }
-    lines += ["## Verdicts", ""]
-    for title, found in verdicts.items():
-        lines += _verdict_table(title, found)
-    lines += [*_FURTHER.splitlines(), ""]
-    lines += ["| workload | budget | auto | near |", "| --- | --- | --- | --- |"]
-    lines += ["| " + " | ".join(row.entries) + " |" for row in further]
-    lines += ["", "## Notices", "", *(f"- {notice}" for notice in notices)]
+    about = [
+        f"Written by `benchmarks/admitted.py` on {today:%Y-%m-%d}.",
+        f"Versions: {', '.join(versions)}.",
+        _LEGEND,
+    ]
+    sections = [
+        {
+            "text": about,
+            "columns": ["workload", "meaning"],
+            "rows": [[workload.name, workload.meaning] for workload in WORKLOADS],
+        }
+    ]
+    names = [workload.name for workload in WORKLOADS]
+    for epsilon, delta in BUDGETS:
+        rows = [
+            [row.name, *(row.shown((name, epsilon)) for name in names)]
+            for row in [*own, *sequences, *peers, *optimum]
+        ]
+        title = f"Epsilon {epsilon}, delta {delta}"
+        sections.append({"title": title, "columns": ["filter", *names], "rows": rows})
+    sections += [
+        {
+            "title": "Goals",
+            "columns": ["goal", "reached", "missed"],
+            "rows": [_goal(*item) for item in verdicts.items()],
+        },
+        {
+            "title": "`auto` on further workloads",
+            "text": [_FURTHER],
+            "columns": ["workload", "budget", "auto", "near"],
+            "rows": [row.entries for row in further],
+        },
+        {"title": "Notices", "columns": ["notice"], "rows": [[n] for n in notices]},
+    ]
     missed = any(v.missed for found in verdicts.values() for v in found)
-    return "\n".join(lines), missed
+    return {"title": "Adaptive steps admitted", "sections": sections}, missed

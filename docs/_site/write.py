@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import shutil
 import sys
@@ -66,7 +67,7 @@ _MODULES = {
 def write(target: Path) -> None:
     """Write all pages into a folder, which is made anew."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("_site"))
+    shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("_site", "data"))
     pages = {
         "python": _python(),
         "cli": _commands(),
@@ -76,6 +77,21 @@ def write(target: Path) -> None:
     }
     for name, text in pages.items():
         (target / "reference" / f"{name}.md").write_text(text, "utf-8")
+    for data in (DOCS / "data").glob("*.json"):
+        page = json.loads(data.read_text("utf-8"))
+        (target / f"{data.stem}.md").write_text(_tables(page), "utf-8")
+
+
+def _tables(page: dict[str, Any]) -> str:
+    """Return a page of figures: sections with paragraphs and a table."""
+    parts = [f"# {page['title']}"]
+    for part in page["sections"]:
+        parts += [f"## {part['title']}"] if "title" in part else []
+        parts += part.get("text", [])
+        if columns := part.get("columns"):
+            rows = [columns, ["---"] * len(columns), *part["rows"]]
+            parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    return "\n\n".join(parts) + "\n"
 
 
 def _commands() -> str:

@@ -12,8 +12,8 @@ from tests.postgres import binaries
 from tests.projects import ROOT
 
 DOCS = ROOT / "docs"
-#: Proofs, the generated table, and what is made of docstrings have tests of their own.
-ELSEWHERE = {"derivations", "reference", "admitted.md"}
+#: Proofs and what is made of docstrings have tests of their own.
+ELSEWHERE = {"derivations", "reference"}
 
 
 def to_be_run(page: Path) -> bool:
