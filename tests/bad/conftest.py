@@ -1,4 +1,4 @@
-"""A project to send what nobody should send."""
+"""A project that receives bad input."""
 
 import pytest
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpflow import guarded
-from tests.projects import (
-    caught,
-    rows,
-)
+from tests.projects import caught, rows
 
 
 def refusal(folder, step, kind):

@@ -20,8 +20,6 @@ from tests.projects import NOISY, TENTH, caught, journal, outcome, rows, spent
 
 pytestmark = pytest.mark.quick
 
-# The draw
-
 
 def test_release_draws_once(shop):
     """A second draw would cost a second time; the first one's charge stands."""
@@ -56,16 +54,16 @@ def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
         assert isinstance(second.result(), ReleaseError)
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
-def test_copies_of_an_execution_share_its_one_draw(shop, first):
+def test_copies_of_an_execution_share_its_one_draw(shop):
     """Made before the draw, each would draw for one charge."""
-    with spend(dataset="shop", cost=NOISY, step="count") as charge:
-        copies = [charge, copy.copy(charge), replace(charge)]
-        copies[first].release(1.0)
-        for each in copies:
-            with pytest.raises(ReleaseError, match="covers one draw"):
-                each.release(1.0)
-    assert journal()[-1].body["noise"] == "opendp"
+    for first in range(3):
+        with spend(dataset="shop", cost=NOISY, step="count") as charge:
+            copies = [charge, copy.copy(charge), replace(charge)]
+            copies[first].release(1.0)
+            for each in copies:
+                with pytest.raises(ReleaseError, match="covers one draw"):
+                    each.release(1.0)
+        assert journal()[-1].body["noise"] == "opendp"
 
 
 def test_release_after_the_end_of_its_step_is_refused(shop):
@@ -78,13 +76,8 @@ def test_release_after_the_end_of_its_step_is_refused(shop):
         release(1.0)
 
 
-def a_generator():
-    """Return what will read the data when someone iterates over it."""
-    return (value for value in "private")
-
-
 def a_coroutine():
-    """Return what will read the data when someone awaits it."""
+    """Return what reads the data when a caller awaits it."""
 
     async def later():
         return "private"
@@ -92,30 +85,21 @@ def a_coroutine():
     return later()
 
 
-@pytest.mark.parametrize("lazy", [a_generator, a_coroutine])
-def test_an_output_that_is_yet_to_be_computed_is_refused(shop, lazy):
+def test_an_output_that_is_yet_to_be_computed_is_refused(shop):
     """It would read the data after the settlement, outside the guard."""
-    step = guarded(dataset="shop", cost=TENTH, name="lazy")(lazy)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a coroutine that nobody awaited
-        with pytest.raises(ReleaseError, match="Return the whole output"):
-            step()
-        gc.collect()
-    assert outcome()["outcome"] == "failed"
-    assert spent() == "0.1"
+    for lazy in (lambda: (value for value in "private"), a_coroutine):
+        step = guarded(dataset="shop", cost=TENTH, name="lazy")(lazy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a coroutine without an await
+            with pytest.raises(ReleaseError, match="Return the whole output"):
+                step()
+            gc.collect()
+        assert outcome()["outcome"] == "failed"
+    assert spent() == "0.2"
 
 
-# Keys within a flow run
-
-
-def place(name="report", run_id="run-1"):
-    """Return a place inside a flow run, as Prefect would tell it."""
-    return Place(flows=(EnclosingFlow(name=name, run=run_id),))
-
-
-def read_frame(frame, week):
-    """Stand for a body that must not run."""
-    pytest.fail("the body ran")
+#: A place inside a flow run, as Prefect reports it.
+PLACE = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
 
 
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
@@ -133,27 +117,22 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
     for body in (Spend.count, Visits.count):
         step = define_step(body, dataset="shop", cost=TENTH)
-        assert run(step, body, (1,), {}, place()) == body(1)
+        assert run(step, body, (1,), {}, PLACE) == body(1)
     assert spent() == "0.2"
 
 
-def test_private_data_needs_a_version_to_be_replayed(shop):
-    """Else one version's answer could be served for another."""
-    step = define_step(read_frame, dataset="shop", cost=TENTH, private=("frame",))
-    before = rows(shop)
-    with pytest.raises(ConfigurationError, match="Say data_version= on the task"):
-        run(step, read_frame, ("x", 1), {}, place())
-    assert before == rows(shop)
-
-
 def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
-    """The error says to mark it private or to name the release."""
+    """Private data needs a version; an object is private, or the release has a name."""
 
     def count(model):
-        return 1
+        pytest.fail("the body ran")
 
-    step = define_step(count, dataset="shop", cost=TENTH)
     before = rows(shop)
-    with pytest.raises(ConfigurationError, match=r"Mark it private=\('model',\)"):
-        run(step, count, (object(),), {}, place())
+    for private, argument, advice in (
+        (("model",), "x", "Say data_version= on the task"),
+        ((), object(), r"Mark it private=\('model',\)"),
+    ):
+        step = define_step(count, dataset="shop", cost=TENTH, private=private)
+        with pytest.raises(ConfigurationError, match=advice):
+            run(step, count, (argument,), {}, PLACE)
     assert before == rows(shop)

@@ -56,26 +56,29 @@ def stopped_at(number: int, cost: Cost | None = None) -> int:
     return seen
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 7, 8])
-def test_the_substeps_that_ran_are_charged(project: Path, number: int) -> None:
-    """One tenth each, wherever the loop was left."""
-    assert stopped_at(number) == number
-    assert used() == Fraction(number, 10)
+def test_the_substeps_that_ran_are_charged(tmp_path, monkeypatch):
+    """One tenth each, wherever the loop ended."""
+    make_project(tmp_path, monkeypatch, POLICY.replace("epsilon: 1}", "epsilon: 9}"))
+    total = 0
+    for number in (1, 2, 3, 7, 8):
+        assert stopped_at(number) == number
+        total += number
+        assert used() == Fraction(total, 10)
 
 
-@pytest.mark.parametrize(("number", "stop"), [(1, 2), (2, 2), (3, 4), (5, 8), (8, 8)])
-def test_under_output_a_stop_is_a_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stop: int
-) -> None:
+def test_under_output_a_stop_is_a_cell(tmp_path, monkeypatch):
     """An unlisted stop counts as the next listed one, and delta is never refunded."""
-    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 2, delta: 1e-6}")
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 9, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy.replace("basic", "output-dp"))
     cost = EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-7")
-    stopped_at(number, cost)
-    epsilons = dict(zip(STOPS, cost.epsilons(), strict=True))
-    assert used() == pytest.approx(epsilons[stop], rel=1e-12)
-    assert used() >= epsilons[stop]
-    assert used("delta") == Fraction(1, 10**7)
+    epsilons, before = dict(zip(STOPS, cost.epsilons(), strict=True)), Fraction(0)
+    stops = ((1, 2), (2, 2), (3, 4), (5, 8), (8, 8))
+    for count, (number, stop) in enumerate(stops, 1):
+        stopped_at(number, cost)
+        assert used() - before == pytest.approx(epsilons[stop], rel=1e-12)
+        assert used() - before >= epsilons[stop]
+        before = used()
+        assert used("delta") == Fraction(count, 10**7)
 
 
 def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
@@ -118,9 +121,9 @@ TEST = Laplace(sensitivity=1, epsilon="0.05")
 BOTH = EarlyStopping(Composed(SUBSTEP, TEST), stops=(3, 6))
 
 
-def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
-    """The second draw of a part has nothing that pays for it."""
-    answers = []
+def test_each_part_of_a_substep_is_drawn_once(project):
+    """The second draw of a part, and one after its sub-step, have nothing to pay."""
+    answers, first = [], []
 
     @guarded(dataset="shop", cost=BOTH)
     def fit() -> int:
@@ -129,10 +132,14 @@ def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
             for cost in (None, Laplace(sensitivity=1, epsilon=1)):
                 with pytest.raises(ReleaseError, match="Declare every draw"):
                     step.release(0.0, cost=cost)
+            for earlier in first:
+                with pytest.raises(ReleaseError, match="was over"):
+                    earlier.release(0.0, cost=SUBSTEP)
             answers.append(step.release(0.0, cost=SUBSTEP))
             assert step.test(1e9, at_least=0, cost=TEST)
             with pytest.raises(ReleaseError, match="nothing is left"):
                 step.release(0.0, cost=SUBSTEP)
+            first.append(step)
             if step.may_stop:
                 break
         return step.number
@@ -140,28 +147,6 @@ def test_each_part_of_a_substep_is_drawn_once(project: Path) -> None:
     assert fit() == 3
     assert len(set(answers)) == 3
     assert used() == 3 * Fraction(15, 100)
-
-
-def test_a_substep_is_over_when_the_next_begins(project: Path) -> None:
-    """So a body cannot draw more than it counted."""
-
-    @guarded(dataset="shop", cost=EarlyStopping(SUBSTEP, stops=STOPS))
-    def fit() -> int:
-        first = None
-        for step in iterations():
-            if first is None:
-                first = step
-                continue
-            with pytest.raises(ReleaseError, match="was over"):
-                first.release(0.0)
-            break
-        return 1
-
-    fit()
-    assert used() == Fraction(2, 10)
-
-
-# ---- other costs that settle by their outcome
 
 
 def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:

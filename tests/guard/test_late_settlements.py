@@ -33,9 +33,7 @@ print(count())
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_another_process_need_not_wait_for_this_one_to_end(
-    shop: Path, fails: bool
-) -> None:
+def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
     """Its key is free, or replayed, once the ledger is back; the charge stays."""
 
     @guarded(

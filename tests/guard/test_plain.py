@@ -22,8 +22,6 @@ from tests.projects import (
 
 pytestmark = pytest.mark.quick
 
-# Charged once
-
 
 async def test_an_async_function_is_guarded_the_same_way(shop):
     """Awaiting charges once, and `release` finds its step behind an await."""
@@ -75,9 +73,6 @@ def test_every_dataset_of_a_step_is_charged_or_none(tmp_path, monkeypatch):
         step()
     assert caught.value.dataset == "small"
     assert (spent("shop"), spent("small")) == ("0.1", "0.1")
-
-
-# Replays
 
 
 def test_a_release_key_replays_its_value_at_no_cost(shop):
@@ -141,9 +136,6 @@ def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
         with pytest.raises(RuntimeWarning, match="cannot be stored"):
             step()
     assert [entry.body.get("outcome") for entry in journal()[2::2]] == ["completed"] * 2
-
-
-# Blocks
 
 
 def test_a_block_is_charged_and_draws_its_noise(shop):

@@ -8,34 +8,14 @@ import threading
 
 import pytest
 
-from dpflow.config import LEDGER_VARIABLE
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, UnknownDataset
+from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard import project
 from dpflow.guard.project import current_project
 from dpflow.guard.request import current_place
-from dpflow.ledger import create_ledger
 from tests.ledger.processes import Child
-from tests.projects import POLICY, make_project, rewrite_policy, run_python
+from tests.projects import POLICY, rewrite_policy, run_python
 
 pytestmark = pytest.mark.quick
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one dataset."""
-    folder = tmp_path / "one"
-    folder.mkdir()
-    return make_project(folder, monkeypatch)
-
-
-def test_a_ledger_that_the_policies_do_not_pin_is_refused(shop, tmp_path, monkeypatch):
-    """An address in the environment does not get around the pin."""
-    url = f"sqlite:///{tmp_path}/other.db"
-    create_ledger(url).close()
-    monkeypatch.setenv(LEDGER_VARIABLE, url)
-    for _ in range(2):
-        with pytest.raises(LedgerCorrupt, match="pins"):
-            current_project()
 
 
 def test_policies_are_read_again_when_a_file_changes(shop):

@@ -88,14 +88,10 @@ def ended(error):
     return caught(guarded(dataset="shop", cost=TENTH)(end))
 
 
-def test_the_exit_code_of_a_program_survives_unless_it_is_text(shop):
-    """Python prints an exit code that is text, and then exits with 1."""
-    for code, left in ((None, None), (3, 3), (CANARY, 1)):
-        assert ended(SystemExit(code)).code == left
-
-
-def test_a_test_that_ends_within_a_body_is_still_told_by_pytest(shop):
-    """Pytest reads what its own errors carry, and broke off where that was gone."""
+def test_what_ends_a_program_or_a_test_survives_without_text(shop):
+    """Python prints an exit code that is text; pytest reads what its errors carry."""
+    for code, expected in ((None, None), (3, 3), (CANARY, 1)):
+        assert ended(SystemExit(code)).code == expected
     for kind in (pytest.fail.Exception, pytest.skip.Exception):
         error = ended(kind(CANARY))
         assert isinstance(error, kind)
@@ -208,20 +204,20 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("by_spend", [True, False])
-def test_an_error_shows_only_its_type(shop, caplog, make, by_spend):
+def test_an_error_shows_only_its_type(tmp_path, monkeypatch, caplog, by_spend):
     """Message, chain, notes, details, variables and ledger hold no private text."""
+    make_project(tmp_path, monkeypatch, POLICY.replace("epsilon: 1}", "epsilon: 9}"))
+    (tmp_path / "private.txt").write_text(CANARY, "utf-8")
     seen = []
 
-    def count():
-        fail_with(make, seen)
+    def call(make):
+        def count():
+            fail_with(make, seen)
 
-    def block():
-        with spend(dataset="shop", cost=TENTH, step="count"):
-            count()
-
-    def call():
+        if by_spend:
+            with spend(dataset="shop", cost=TENTH, step="count"):
+                count()
         words = {"release_key": "x", "ignore": ("make", "seen")}
         try:
             raise KeyError(CANARY)
@@ -229,24 +225,25 @@ def test_an_error_shows_only_its_type(shop, caplog, make, by_spend):
             # The caller's own error is not taken for one of the body.
             guarded(dataset="shop", cost=TENTH, **words)(count)()
 
-    error = caught(block if by_spend else call)
-    kind, name = KINDS[make]
-    assert (type(error), outcome()["error_type"]) == (kind, name)
-    assert list(chain(error)) == [error]
-    # In a block the variables of Python's own frames hold the original error.
-    hidden = caplog.text + type(error).__name__ + ("" if by_spend else told(error))
-    hidden += "".join(traceback.format_exception(error))
-    assert CANARY not in hidden
-    assert CANARY.split("-")[1] not in hidden
-    assert CANARY.encode() not in ledger_bytes(shop)
-    assert (kinds(), outcome()["outcome"]) == (["reserve", "settle"], "failed")
-    kept = [row for row in rows(shop)["release"] if "free" not in row]
-    assert (spent(), kept) == ("0.1", [])
-    if kind is DPStepFailed:
-        assert (error.step, error.dataset) == ("count", "shop")
-        assert "charged in full" in error.message
-    gc.collect()
-    assert by_spend or not any(reference() for reference in seen)
+    for make, (kind, name) in KINDS.items():
+        error = caught(lambda make=make: call(make))
+        assert (type(error), outcome()["error_type"]) == (kind, name)
+        assert outcome()["outcome"] == "failed"
+        assert list(chain(error)) == [error]
+        # In a block the variables of Python's own frames hold the original error.
+        hidden = caplog.text + type(error).__name__ + ("" if by_spend else told(error))
+        hidden += "".join(traceback.format_exception(error))
+        assert CANARY not in hidden
+        assert CANARY.split("-")[1] not in hidden
+        if kind is DPStepFailed:
+            assert (error.step, error.dataset) == ("count", "shop")
+            assert "charged in full" in error.message
+        gc.collect()
+        assert by_spend or not any(reference() for reference in seen)
+    assert CANARY.encode() not in ledger_bytes(tmp_path)
+    assert kinds() == ["reserve", "settle"] * len(KINDS)
+    releases = [row for row in rows(tmp_path)["release"] if "free" not in row]
+    assert (spent(), releases) == ("1.7", [])
 
 
 def test_a_scopes_cancellation_is_kept_without_text(shop):

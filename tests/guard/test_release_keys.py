@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import itertools
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,8 @@ from tests.sizes import scaled
 pytestmark = pytest.mark.quick
 
 #: A budget that two charges of a tenth leave alone.
-DIVIDED = POLICY.replace("epsilon: 1}", "epsilon: 9}") + "partition: {by: shift}\n"
+#: A budget for many charges of a tenth.
+WIDE = POLICY.replace("epsilon: 1}", "epsilon: 9}")
 
 
 class Colour(enum.Enum):
@@ -121,85 +123,71 @@ def counting(**declared):
     return count, ran
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_another_argument_is_never_answered_with_this_ones_release(shop, name):
-    """Arrays, frames and objects are in the key whole, however they are shown."""
-    count, ran = counting(release_key="sum/{ids}/{rest}")
-    one, other = PAIRS[name]
-    first = count(one)
-    count(other)
-    assert count(one) == first
-    assert len(ran) == 2
-    assert len(rows(shop)["release"]) == 2
-
-
-def a_lambda():
-    """Return another function at each call, which may lie where the last one lay."""
-    return lambda: 1
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        Plain(),
-        Alike.RED,
-        Short("monday"),
-        a_lambda(),
-        functools.partial(int, "1"),
-        np.array([Plain()]),
-        np.ma.masked_array([1]),
-        pl.DataFrame({"a": [1]}).lazy(),
-        str(Plain()),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-@pytest.mark.parametrize("keyword", ["release_key", "partitions"])
-def test_what_no_text_tells_is_refused_before_anything_is_charged(
-    tmp_path, monkeypatch, keyword, value
+def test_another_argument_is_never_answered_with_this_ones_release(
+    tmp_path, monkeypatch
 ):
-    """Its address is given away again, or its text says what its class likes."""
-    make_project(tmp_path, monkeypatch, DIVIDED)
-    count, ran = counting(**{"partitions": "p", keyword: "sum/{ids}"})
+    """Arrays, frames and objects are in the key whole, whatever their texts are."""
+    make_project(tmp_path, monkeypatch, WIDE)
+    for name, (one, other) in PAIRS.items():
+        count, ran = counting(release_key=f"{name}/{{ids}}/{{rest}}")
+        first = count(one)
+        count(other)
+        assert count(one) == first, name
+        assert len(ran) == 2, name
+    assert len(rows(tmp_path)["release"]) == 2 * len(PAIRS)
+
+
+NO_TEXT = [
+    Plain(),
+    Alike.RED,
+    Short("monday"),
+    lambda: 1,
+    functools.partial(int, "1"),
+    np.array([Plain()]),
+    np.ma.masked_array([1]),
+    pl.DataFrame({"a": [1]}).lazy(),
+    str(Plain()),
+]
+
+
+def test_what_no_text_tells_is_refused_before_anything_is_charged(
+    tmp_path, monkeypatch
+):
+    """Addresses, texts of a class's own invention, and texts that no ledger keeps."""
+    make_project(tmp_path, monkeypatch, WIDE + "partition: {by: shift}\n")
     before = rows(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"(?s)'ids'.*Name what tells it"):
-        count(value)
-    assert ran == []
+    for value, keyword in itertools.product(NO_TEXT, ("release_key", "partitions")):
+        count, ran = counting(**{"partitions": "p", keyword: "sum/{ids}"})
+        with pytest.raises(ConfigurationError, match=r"(?s)'ids'.*Name what tells it"):
+            count(value)
+        assert ran == []
+    count, _ = counting(partitions="p", release_key="sum/{ids}")
+    for text in ("a\0b", "\ud800"):
+        with pytest.raises(ConfigurationError, match=r"release_key .* NUL") as refused:
+            count(text)
+        assert "key_text" not in refused.value.message
     assert before == rows(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-def test_a_text_that_no_ledger_keeps_is_refused_in_words_of_the_step(shop, text):
-    """The message names the keyword that the author wrote."""
-    count, _ = counting(release_key="sum/{ids}")
-    before = rows(shop)
-    with pytest.raises(ConfigurationError, match=r"release_key .* NUL") as refused:
-        count(text)
-    assert "key_text" not in refused.value.message
-    assert before == rows(shop)
+FILLED = [
+    (7, "revenue/{v:03d}", "revenue/007"),
+    (date(2026, 1, 5), "{v:%G-W%V}", "2026-W02"),
+    ([7.0, "u\u0308"], "{v}", "[7, 'ü']"),
+    ("Zu\u0308rich", "{v}", "Zürich"),
+    ("u\u0308ber", "{v:.2}", "üb"),
+    (DateTime(2026, 1, 5, 7, tzinfo=UTC), "{v}", "2026-01-05 07:00:00+00:00"),
+    (Colour.RED, "{v.name}", "RED"),
+    (np.int64(7), "{v}", "7"),
+    (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
+    (["a", "b"], "{v[0]}", "a"),
+    (Named(3), "{v.number}", "3"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "template", "text"),
-    [
-        ("2026-W01", "revenue/{v}", "revenue/2026-W01"),
-        (7, "revenue/{v:03d}", "revenue/007"),
-        (date(2026, 1, 5), "{v:%G-W%V}", "2026-W02"),
-        (datetime(2026, 1, 5, 7, tzinfo=UTC), "{v}", "2026-01-05 07:00:00+00:00"),
-        (7.0, "{v}", "7"),
-        ([7.0, "u\u0308"], "{v}", "[7, 'ü']"),
-        ("Zu\u0308rich", "{v}", "Zürich"),
-        ("u\u0308ber", "{v:.2}", "üb"),
-        (DateTime(2026, 1, 5, 7, tzinfo=UTC), "{v}", "2026-01-05 07:00:00+00:00"),
-        (Colour.RED, "{v.name}", "RED"),
-        (np.int64(7), "{v}", "7"),
-        (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
-        (["a", "b"], "{v[0]}", "a"),
-        (Named(3), "{v.number}", "3"),
-    ],
-)
-def test_plain_arguments_read_as_python_writes_them(value, template, text):
+def test_plain_arguments_read_as_python_writes_them():
     """A format that shortens is its author's choice, in public."""
-    assert fill(template, {"v": value}) == text
+    for value, template, text in FILLED:
+        assert fill(template, {"v": value}) == text
 
 
 def test_what_reads_the_same_is_the_same_key(shop):
@@ -210,9 +198,6 @@ def test_what_reads_the_same_is_the_same_key(shop):
     count(True)
     count(1)
     assert ran == [7, True, 1]
-
-
-# What the key leaves out
 
 
 class Report:
@@ -257,50 +242,49 @@ def capturing(region):
     return lambda: region
 
 
-@pytest.mark.parametrize(
-    ("function", "missing"),
-    [
-        (lambda day: day, "day"),
-        (lambda self: self, "self"),
-        (lambda **options: options, "options"),
-        (capturing("EU"), "region"),
-        (Report("EU").plain, "self"),
-        (functools.partial(pow, 2, exp=3), "self"),
-    ],
-)
-def test_a_key_that_leaves_out_what_the_output_may_depend_on_is_refused(
-    shop, function, missing
-):
+LEFT_OUT = [
+    (lambda day: day, "day"),
+    (lambda self: self, "self"),
+    (lambda **options: options, "options"),
+    (capturing("EU"), "region"),
+    (Report("EU").plain, "self"),
+    (functools.partial(pow, 2, exp=3), "self"),
+]
+
+
+def test_a_key_that_leaves_out_what_the_output_may_depend_on_is_refused():
     """Unless `ignore` names it, the step cannot be defined."""
     words = {"dataset": "shop", "cost": TENTH, "release_key": "x", "name": "n"}
-    with pytest.raises(ConfigurationError, match=f"reads nothing of '{missing}'"):
-        guarded(**words)(function)
-    names = ("exp", "mod", "base", missing) if missing == "self" else (missing,)
-    known = {*inspect.signature(function).parameters, missing}
-    guarded(**words, ignore=tuple(known & {*names}))(function)
+    for function, missing in LEFT_OUT:
+        with pytest.raises(ConfigurationError, match=f"reads nothing of '{missing}'"):
+            guarded(**words)(function)
+        names = {missing, *(("exp", "mod", "base") if missing == "self" else ())}
+        parameters = {*inspect.signature(function).parameters, missing}
+        guarded(**words, ignore=tuple(parameters & names))(function)
 
 
-@pytest.mark.parametrize(
-    ("template", "made", "other", "differs"),
-    [
-        ("{day}/{minimum:.1f}", ("mon", 0.26), ("mon", 0.34), "minimum"),
-        ("{day:.1}/{minimum}", ("mon", 1), ("mai", 1), "day"),
-        ("{day[0]}/{minimum}", (["a", "b"], 1), (["a", "c"], 1), "day"),
-        ("{day.year}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 2, 5), 1), "day"),
-        ("{day:x}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 1, 6), 1), "day"),
-        ("{day:.1}/{minimum:.1f}", ("mon", 0.26), ("mai", 0.34), "day, minimum"),
-        ("{day}/{minimum}", ("a/b", "c"), ("a", "b/c"), "day, minimum"),
-    ],
-)
-def test_a_replay_with_other_arguments_is_refused(shop, template, made, other, differs):
+OTHER_ARGUMENTS = [
+    ("{day}/{minimum:.1f}", ("mon", 0.26), ("mon", 0.34), "minimum"),
+    ("{day:.1}/{minimum}", ("mon", 1), ("mai", 1), "day"),
+    ("{day[0]}/{minimum}", (["a", "b"], 1), (["a", "c"], 1), "day"),
+    ("{day.year}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 2, 5), 1), "day"),
+    ("{day:x}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 1, 6), 1), "day"),
+    ("{day:.1}/{minimum:.1f}", ("mon", 0.26), ("mai", 0.34), "day, minimum"),
+    ("{day}/{minimum}", ("a/b", "c"), ("a", "b/c"), "day, minimum"),
+]
+
+
+def test_a_replay_with_other_arguments_is_refused(shop):
     """A format that shortens never answers one argument with another one's release."""
-    count = of_region("EU", release_key=f"{{region}}/{template}")
-    first = count(*made)
-    before = rows(shop)
-    with pytest.raises(ReservationConflict, match=f"another value of {differs}\\. "):
-        count(*other)
-    assert before == rows(shop)
-    assert count(*made) == first
+    for number, (template, made, other, differs) in enumerate(OTHER_ARGUMENTS):
+        count = of_region(number, release_key=f"{{region}}/{template}")
+        first = count(*made)
+        before = rows(shop)
+        text = f"another value of {differs}\\. "
+        with pytest.raises(ReservationConflict, match=text):
+            count(*other)
+        assert before == rows(shop)
+        assert count(*made) == first
 
 
 def test_days_of_one_week_share_the_release(shop):
@@ -314,38 +298,28 @@ def test_days_of_one_week_share_the_release(shop):
     assert len(rows(shop)["release"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("template", "advice"),
-    [
-        ("{day:%Y-W%V}", "write %G"),
-        ("{day:%y%V}", "write %G"),
-        ("{day:%Y}-W{day:%-V}", "write %G"),
-        ("{day:%F %V}", "write %G"),
-        ("{day:%G-%m}", "write %Y"),
-        ("{day:%G-%U}", "write %Y"),
-        ("{day:%G-W%W}", "write %Y"),
-    ],
-)
-@pytest.mark.parametrize("keyword", ["release_key", "partitions"])
-def test_a_format_that_mixes_calendars_is_refused(shop, keyword, template, advice):
-    """December's last days would be answered with those of January, a year before."""
-    words = {"ignore": ("minimum",), keyword: f"{{region}}/{template}"}
-    if keyword == "partitions":
-        words |= {"release_key": "{region}/{day}"}
-    with pytest.raises(ConfigurationError, match=advice):
-        of_region("EU", **words)
+MIXED = [
+    *("{day:%Y-W%V}", "{day:%y%V}", "{day:%Y}-W{day:%-V}", "{day:%F %V}"),
+    *("{day:%G-%m}", "{day:%G-%U}", "{day:%G-W%W}"),
+]
 
 
-def test_a_format_of_one_calendar_is_filled():
-    """The control of the test above; a calendar may also stand in an argument."""
+def test_a_format_that_mixes_calendars_is_refused():
+    """December's last days would be answered with those of January, a year before.
+
+    The control: formats of one calendar, which may also stand in an argument.
+    """
+    for form, keyword in itertools.product(MIXED, ("release_key", "partitions")):
+        words = {"release_key": "{region}/{day}", keyword: f"{{region}}/{form}"}
+        advice = "write %Y" if "%G" in form else "write %G"
+        with pytest.raises(ConfigurationError, match=advice):
+            of_region("EU", ignore=("minimum",), **words)
     day = date(2024, 12, 31)
     for form in ("%G-W%V", "%Y-%m-%d", "%Y-W%W", "%%V%Y"):
         assert fill("{v:{form}}", {"v": day, "form": form}) == day.strftime(form)
     with pytest.raises(AmbiguousArgument, match="write %Y"):
         fill("{v:{form}}", {"v": day, "form": "%B %G%%"})
 
-
-# Any two arguments
 
 NUMBERS = st.integers(-3, 3) | st.floats(allow_nan=False) | st.booleans()
 LEAVES = NUMBERS | st.none() | st.dates() | st.binary(max_size=3)

@@ -66,9 +66,7 @@ def test_annotations_say_what_can_be_stored() -> None:
     assert unstorable_type(complex | None) is complex
 
 
-def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(
-    optional: Path,
-) -> None:
+def test_a_keyed_step_that_returns_what_cannot_be_stored_is_not_charged(optional):
     """The error names the type and what can be stored; without a key it runs."""
     ran = []
 

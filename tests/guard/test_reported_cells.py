@@ -39,9 +39,7 @@ def ask(output: object, cell: object, cost: object = COST) -> object:
 
 
 @pytest.mark.parametrize(("output", "epsilon"), [(None, "0.1"), (7, "0.5")])
-def test_the_cell_of_the_output_is_charged(
-    shop: Path, output: object, epsilon: str
-) -> None:
+def test_the_cell_of_the_output_is_charged(shop, output, epsilon):
     """It is read off what the body returned, and journaled."""
     assert ask(output, lambda o: "none" if o is None else "answer") == output
     assert spent() == epsilon
@@ -57,9 +55,7 @@ def raising(output: object) -> str:
 @pytest.mark.parametrize(
     "cell", [lambda _: "other", lambda _: None, lambda _: True, raising]
 )
-def test_without_a_known_cell_the_step_is_charged_in_full(
-    shop: Path, cell: object
-) -> None:
+def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
     """Whoever runs it is warned, without the output; the output is kept."""
     with pytest.warns(RuntimeWarning, match="charged in full") as told:
         assert ask(4711, cell) == 4711

@@ -16,7 +16,6 @@ from dpflow.ledger import Ledger, create_ledger
 from tests.projects import (
     NOISY,
     TENTH,
-    account,
     bring_ledger_back,
     caught,
     held,
@@ -25,24 +24,7 @@ from tests.projects import (
     ledger_file,
     rows,
     spent,
-    start_python,
 )
-
-# A step in another process. It says when its body runs and ends when told to.
-WORKER = """
-import sys
-from dpflow import PureDP, guarded
-
-@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="count/{week}")
-def count(week):
-    print("running", flush=True)
-    return int(sys.stdin.readline())
-
-print(count(1))
-"""
-
-
-# Claims
 
 
 class Clock:
@@ -129,59 +111,10 @@ def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     assert kinds() == ["reserve", "settle"]
 
 
-def test_a_killed_claimant_frees_the_key_and_stays_charged(shop):
-    """Nobody knows what it released: its charge is forfeited, the key is free."""
-
-    @guarded(dataset="shop", cost=TENTH, release_key="count/{week}")
-    def count(week):
-        return 9
-
-    with start_python(WORKER, folder=shop) as worker:
-        assert worker.stdout.readline() == "running\n"
-        assert account().forfeited["epsilon"] == "0"
-        worker.kill()
-    assert count(1) == 9
-    assert count(1) == 9
-    view = account()
-    assert view.forfeited["epsilon"] == "0.1"
-    assert view.spent["epsilon"] == "0.1"
-    assert view.reserved["epsilon"] == "0"
-    assert view.left["epsilon"] == "0.8"
-
-
-# A settlement that fails
-
-
-def lose_ledger(folder):
-    """Take the ledger away."""
-    hide_ledger(folder)
-
-
 def replace_ledger(folder):
     """Put another, empty ledger in its place."""
     hide_ledger(folder)
     create_ledger(f"sqlite:///{ledger_file(folder)}").close()
-
-
-@pytest.mark.parametrize("harm", [lose_ledger, replace_ledger])
-def test_a_failed_settlement_returns_the_value_and_keeps_the_charge(shop, caplog, harm):
-    """The value comes with a warning; the charge stays held in full."""
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("harm", "shop"))
-    def count():
-        harm(shop)
-        return 5
-
-    with pytest.warns(RuntimeWarning, match="stays charged in full and unsettled"):
-        assert count() == 5
-    assert "stays charged in full" in caplog.text
-    bring_ledger_back(shop)
-    found = rows(shop)
-    assert [entry[1] for entry in found["entry"]] == ["open", "reserve"]
-    (charge,) = found["charge"]
-    assert "open" in charge
-    (claim,) = found["release"]
-    assert "claimed" in claim
 
 
 def test_a_replaced_ledger_is_refused_for_good(shop):
@@ -196,9 +129,6 @@ def test_a_replaced_ledger_is_refused_for_good(shop):
     bring_ledger_back(shop)
     assert ran == [1]
     assert [entry[1] for entry in rows(shop)["entry"]] == ["open", "reserve", "settle"]
-
-
-# Leaving while the ledger is asked
 
 
 def noted(monkeypatch, method):

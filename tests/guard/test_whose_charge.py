@@ -16,8 +16,6 @@ from dpflow.exceptions import DPStepFailed, ReleaseError
 from dpflow.guard.charge import Execution
 from tests.projects import NOISY, chain, outcome, spent
 
-# Whose charge pays
-
 
 def block(sensitivity: int, step: str) -> Iterator[object]:
     """Enter a block and wait in it; then release what the caller sends."""
