@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
@@ -56,7 +57,13 @@ class ForcedRefusals:
             return gates
         return [_Exhausted(*g) if g.kind in _WHOLE else g for g in gates]
 
-    def error(self, refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
+    def error(
+        self,
+        request: Request,
+        refusal: Refusal,
+        kind: type[BudgetRefused],
+        **facts: Any,
+    ) -> BudgetRefused:
         """Build the error of a refusal; a forced one is `BudgetExhausted`."""
-        forced = isinstance(refusal.account, _Exhausted)
-        return refusal_error(refusal, BudgetExhausted if forced else kind)
+        kind = BudgetExhausted if isinstance(refusal.gate, _Exhausted) else kind
+        return refusal_error(request, refusal, kind, **facts)

@@ -38,7 +38,7 @@ from dpflow.ledger.decision.refusal import (
     refused_with_run,
 )
 from dpflow.ledger.decision.settlement import held_keys, known_charge
-from dpflow.ledger.decision.terms import check_relation, terms_of
+from dpflow.ledger.decision.terms import check_relation, policies_of, terms_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, newest_terms
@@ -58,8 +58,8 @@ from dpflow.rounding import number_text
 
 #: Characters of what an entry says of its keys.
 MOST_TEXT = 16 * 2**20
-#: Causes of a refusal that no noise and no smaller step changes.
-_NEVER = ("closed", "ended", "frozen")
+#: Causes of a refusal that no noise and no smaller step changes, the first one first.
+_NEVER = ("frozen", "closed", "ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,40 +77,37 @@ class Reserve(Command):
 
     def keys(self, state: State) -> Iterator[str]:
         """Yield the accounts of every gate, the release, the runs, what was granted."""
-        request = self.request
+        request, rows = self.request, state.rows
         yield "repairs"
         yield from charge_keys(state, request.reservation)
         if request.release_key is not None:
             key = f"release/{request.release_key}"
             yield key
-            if kept := state.rows.get(key):
-                yield from charge_keys(state, kept["charge"])
+            if release := rows.get(key):
+                yield from charge_keys(state, release["charge"])
         around = (*request.preflights, request.flow_run, *request.enclosing_runs)
         for run in filter(None, (request.covers, *around)):
             yield f"run/{run}"
-            row = state.rows.get(f"run/{run}") or NONE
+            row = rows.get(f"run/{run}") or NONE
             if row.get("unheld") is not None:
                 yield f"#{row['unheld']}"
-            name = row.get("reservation")
-            if name and run == request.covers:
-                yield from held_keys(state, name)
-            elif name and run in request.preflights:
-                yield from charge_keys(state, name)
+            if row.get("reservation") and run in (request.covers, *request.preflights):
+                yield from held_keys(state, row["reservation"])
         yield from (f"claim/{p.source}" for p in request.policies if p.source)
         for step in request.planned or (request,):
             for policy in (*step.policies, *step.populations):
                 book = policy.dataset
                 yield from newest_terms(state, book)
-                number = (state.rows.get(f"book/{book}") or {"term": 1})["term"]
+                number = (rows.get(f"book/{book}") or {"term": 1})["term"]
                 for place in places_of(policy, step):
                     yield account_key(f"{book}#{number}{place}")
                     yield granted_key(request.step, f"{book}#{number}{place}")
 
     def charges_met(self, state: State) -> Iterable[str | None]:
-        """Return who makes its release now, and who holds its run."""
-        kept = state.release(self.request.release_key)
+        """Return the charges that make its release and hold its run."""
+        release = state.release(self.request.release_key)
         held = state.reservation(self.request.covers)
-        return (None if kept is None else kept.charge, held and held.id)
+        return (release and release.charge, held and held.id)
 
     def decide(self, state: State) -> Decision:
         """Decide one request against every account.
@@ -142,6 +139,7 @@ class _Case(NamedTuple):
         asked: Each gate, with the cost of each step.
         pairs: Each account once, with the sum.
         cover: Reservation of the step's run, if it has one.
+        drawn: Whether that reservation holds all of it already.
         body: What the journal keeps of the request, whatever the answer.
     """
 
@@ -151,31 +149,12 @@ class _Case(NamedTuple):
     asked: Sequence[tuple[Gate, Cost]]
     pairs: Sequence[tuple[Gate, Tally]]
     cover: Cover | None
+    drawn: bool
     body: Mapping[str, Any]
 
-    @property
-    def drawn(self) -> bool:
-        """Whether the reservation of the step's run holds all of it already."""
-        return self.cover is not None and self.cover.drawn is not None
-
-    @property
-    def added(self) -> Sequence[tuple[Gate, Tally]]:
-        """By how much the request raises what each account holds."""
-        if not self.drawn:
-            return self.pairs
-        return [(gate, gate.rule.zero()) for gate, _ in self.pairs]
-
-    @property
-    def halted(self) -> set[str]:
-        """The accounts that have halted the flow run."""
-        run = self.request.flow_run
-        halted = () if run is None else self.pen.state.run(run).halted
-        return {gate.id for gate, _ in self.pairs} & {*halted}
-
-    @property
-    def ended(self) -> bool:
-        """Whether the reservation of the step's run has ended."""
-        return self.cover is not None and self.cover.ended
+    def added(self, gate: Gate, amount: Tally) -> Tally:
+        """Return by how much the request raises what an account holds."""
+        return gate.rule.zero() if self.drawn else amount
 
 
 def _sent_before(request: Request, charge: Charge) -> Granted:
@@ -226,30 +205,27 @@ def _replayed(
     changed = canonical(made["cost"]) != cost_text(request.cost)
     made_at = python_form(made["cost"]) if changed else None
     if release.digest is None and request.arguments is not None:
-        why = (
-            "was charged, but its value was not kept, so that it cannot be replayed. "
-            "Return what can be kept; fresh=True draws it anew, at a new charge"
-        )
+        why = "was charged, but its value was not kept. Return what can be kept"
     elif value is None:
         return None
     elif differ:
         why = (
-            f"was made for another value of {', '.join(differ)}. Write what tells the "
-            "two apart into release_key=, or ignore=(...) if the output does not "
-            "depend on it"
+            f"was made for another value of {', '.join(differ)}. Write what "
+            "distinguishes the two into release_key=, or ignore=(...) if the output "
+            "does not depend on it"
         )
     elif changed and request.on_change == "refuse":
         why = (
             f"was made at {made_at}, the step declares {request.cost!r} now, and it "
-            'says on_change="refuse". Leave that away to replay it; fresh=True draws '
-            "it anew, at a new charge"
+            'says on_change="refuse". Remove that to replay it'
         )
     else:
-        digest = str(release.digest)
-        return Replayed(
-            reservation=charge.id, value=value, digest=digest, made_at=made_at
-        )
-    msg = f"release {request.key_text!r} of step {made['step']!r} {why}."
+        name, digest = charge.id, str(release.digest)
+        return Replayed(reservation=name, value=value, digest=digest, made_at=made_at)
+    msg = (
+        f"release {request.key_text!r} of step {made['step']!r} {why}; fresh=True "
+        "draws it anew, at a new charge."
+    )
     raise ReservationConflict(msg, release_key=request.key_text)
 
 
@@ -265,6 +241,12 @@ def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any
 
 def _case(pen: Decision, request: Request) -> _Case:
     """Find every account that a request is charged to, and price it there."""
+    if foreign := KINDS["reserve"].facts & request.body.keys():
+        msg = (
+            f"step {request.step!r} says {min(foreign)!r} in its facts for the "
+            "journal, which the ledger itself writes. Nothing was charged. Omit it."
+        )
+        raise ConfigurationError(msg)
     steps = request.planned or (request,)
     for step in steps:
         check_relation(step)
@@ -279,22 +261,16 @@ def _case(pen: Decision, request: Request) -> _Case:
     cover = cover_of(pen.state, request, asked)
     drawn = None if cover is None else cover.drawn
     pairs = charges_of(asked) if drawn is None else drawn
-    if foreign := KINDS["reserve"].facts & request.body.keys():
-        msg = (
-            f"step {request.step!r} says {min(foreign)!r} in its facts for the "
-            "journal, which the ledger itself writes. Nothing was charged. Omit it."
-        )
-        raise ConfigurationError(msg)
+    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     body: dict[str, Any] = {
         **request.body,
         **request.told(),
-        "policy": {term.book: term.facts["policy_hash"] for term in terms},
+        "policy": policies_of(terms),
         "release_key": request.key_text or None,
         "units": {gate.id: gate.size for gate, _ in asked if gate.size != 1},
+        **_said(arguments=arguments, covers=request.covers),
     }
-    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
-    body |= _said(arguments=arguments, covers=request.covers)
-    return _Case(pen, request, terms, asked, pairs, cover, body)
+    return _Case(pen, request, terms, asked, pairs, cover, drawn is not None, body)
 
 
 def _said(**facts: Any) -> dict[str, Any]:
@@ -307,73 +283,80 @@ def _said(**facts: Any) -> dict[str, Any]:
 def _refused(case: _Case) -> BudgetRefused | None:
     """Refuse a request that a gate does not admit, with an entry; None if all do."""
     request, facts = case.request, {**case.body}
-    run, refusing = refusal_of_run(case.pen.state, request), _refusing(case)
+    run, refusals = refusal_of_run(case.pen.state, request), _refusals(case)
     if run is not None:
         error = refused_with_run(request, run)
         facts["refused_with"] = run["covers"]
         # Of the account that refused the run, if the step is charged to it.
-        refusing = [min(case.pairs, key=lambda pair: pair[0].id != run["account"])]
-    elif refusing:
-        error = _refusal(case, *refusing[0])
+        pair = min(case.pairs, key=lambda pair: pair[0].id != run["account"])
+        refusals = [Refusal(*pair, "full")]
+    elif refusals:
+        error = _error(case, refusals)
     else:
         return None
-    gates = [refusing[0][0]]
     # An odometer halts the flow run even where another gate refused first; a frozen
     # one says nothing about the run.
-    gates += [g for g, _ in refusing[1:] if (g.kind, g.state) == ("odometer", "open")]
-    runs = [*request.enclosing_runs, request.flow_run, request.covers]
+    halts = [
+        refusal.gate.id
+        for refusal in refusals
+        if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
+    ]
+    runs = (*request.enclosing_runs, request.flow_run, request.covers)
+    first = refusals[0].gate.id
     facts |= {
         **journaled(error),
-        "account": gates[0].id,
-        "accounts": [gate.id for gate in gates],
+        "account": first,
+        "accounts": [*dict.fromkeys((first, *halts))],
         "runs": [run for run in dict.fromkeys(runs) if run is not None],
-        "halts": [gate.id for gate in gates if gate.kind == "odometer"],
+        "halts": halts,
     }
     case.pen.write("refuse", {}, facts, charge=request.reservation)
     return error
 
 
-def _refusing(case: _Case) -> Sequence[tuple[Gate, Tally]]:
-    """Return the accounts that refuse a request, frozen ones first."""
-    pairs, halted = case.pairs, case.halted
-    if closed := {gate.id for gate, _ in case.asked if gate.closed}:
-        refusing = [pair for pair in pairs if pair[0].id in closed]
-    elif case.ended:
-        refusing = [*pairs[:1]]
-    else:
-        refusing = [
-            pair
-            for pair, (gate, added) in zip(pairs, case.added, strict=True)
-            if gate.id in halted or not gate.admits(added)
-        ]
-    return sorted(refusing, key=lambda pair: pair[0].state != "frozen")
-
-
-def _refusal(case: _Case, gate: Gate, amount: Tally) -> BudgetRefused:
-    """Build the error of the first account that refuses a request."""
-    state, halted = case.pen.state, case.halted
-    cause = "" if gate.state == "open" else gate.state
-    if cause != "frozen":
-        if gate.closed:
+def _refusals(case: _Case) -> list[Refusal]:
+    """Return the gates that do not admit a request, the first cause first."""
+    run, causes = case.request.flow_run, (*_NEVER, "")
+    halted = () if run is None else case.pen.state.run(run).halted
+    closed = {gate.id for gate, _ in case.asked if gate.closed}
+    refusals = []
+    for gate, amount in case.pairs:
+        if gate.state == "frozen":
+            cause = "frozen"
+        elif gate.id in closed:
             cause = "closed"
-        elif case.ended:
+        elif case.cover is not None and case.cover.ended:
             cause = "ended"
         elif gate.id in halted:
             cause = "halted"
-    may_fit = not (cause in _NEVER or halted or case.drawn)
-    refusal = Refusal(
-        request=case.request,
-        account=gate,
-        asked=amount,
-        cause=cause,
-        frozen=state.book(gate.dataset).frozen,
-        run_halted=bool(halted),
-        factor=fitting_factor(case.asked) if may_fit else None,
+        elif not gate.admits(case.added(gate, amount)):
+            cause = "full" if gate.state == "open" else gate.state
+        else:
+            continue
+        refusals.append(Refusal(gate, amount, cause))
+    return sorted(
+        refusals, key=lambda r: causes.index(r.cause if r.cause in _NEVER else "")
     )
-    most = state.granted(case.request.step, gate.id)
-    before = most is not None and amount.fits_within(Tally(most))
-    exhausted = before and cause not in _NEVER
-    return refusal_error(refusal, BudgetExhausted if exhausted else BudgetRefused)
+
+
+def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
+    """Build the error of the first account that refuses a request."""
+    state, first = case.pen.state, refusals[0]
+    halted = any(refusal.cause == "halted" for refusal in refusals)
+    factor = None
+    if first.cause == "full" and not halted and not case.drawn:
+        factor = fitting_factor(case.asked)
+    most = state.granted(case.request.step, first.gate.id)
+    before = most is not None and first.asked.fits_within(Tally(most))
+    exhausted = before and first.cause not in _NEVER
+    return refusal_error(
+        case.request,
+        first,
+        BudgetExhausted if exhausted else BudgetRefused,
+        frozen=state.book(first.gate.dataset).frozen,
+        halted=halted,
+        factor=factor,
+    )
 
 
 # Holding
@@ -381,15 +364,12 @@ def _refusal(case: _Case, gate: Gate, amount: Tally) -> BudgetRefused:
 
 def _held(case: _Case) -> Granted:
     """Hold a request on all its accounts, with an entry."""
-    request, cover = case.request, case.cover
-    alerts, state = tuple(_alerts(case)), case.pen.state
-    roots = {f"{term.book}#{term.number}": term for term in case.terms}
-    opened = [term for root, term in roots.items() if state.account(root) is None]
+    request, cover, state = case.request, case.cover, case.pen.state
+    alerts, told = tuple(_alerts(case)), dict[str, list[str]]()
+    for alert in alerts:
+        told.setdefault(alert.account, []).append(alert.threshold)
+    opened = [term for term in case.terms if state.account(term.whole) is None]
     accounts = [gate.id for gate, _ in case.pairs]
-    told = {
-        alert.account: [a.threshold for a in alerts if a.account == alert.account]
-        for alert in alerts
-    }
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
     facts |= _said(key=request.release_key, planned=request.plan, told=told)
     if cover is not None and case.drawn:
@@ -417,8 +397,9 @@ def _alerts(case: _Case) -> Iterator[Alert]:
     """Yield the thresholds of policies that a charge is the first to reach."""
     policies = (*case.request.policies, *case.request.populations)
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
-    for gate, added in case.added:
-        used, told = gate.used + added, NONE if gate.row is None else gate.row.told
+    for gate, amount in case.pairs:
+        used = gate.used + case.added(gate, amount)
+        told = NONE if gate.row is None else gate.row.told
         for threshold in thresholds[gate.dataset]:
             if not gate.uses(used, threshold):
                 break

@@ -18,12 +18,13 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.checks import term_of_account
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
-from dpflow.ledger.decision.office import closed, policies_of
+from dpflow.ledger.decision.office import closed
 from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
 from dpflow.ledger.decision.terms import (
     check_holds,
     check_relation,
     governing,
+    policies_of,
     terms_of,
 )
 from dpflow.ledger.entry import Amounts, Sums

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpflow.exceptions import PolicyNotApplied
+from dpflow.ledger.decision.terms import policies_of
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.rows import Term
 from dpflow.ledger.state import State
@@ -49,11 +50,6 @@ def closed(pen: Decision, term: Term, reason: str, *, unfreeze: bool) -> None:
         pen.write("unfreeze", {}, body)
     else:
         pen.write("freeze", {}, {**body, "frozen": {**why, "at": pen.command.at}})
-
-
-def policies_of(terms: Iterable[Term]) -> dict[str, str]:
-    """Return the hash of the policy of each term, by book."""
-    return {term.book: term.facts["policy_hash"] for term in terms}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A flow run that holds its whole worst case first, and what its steps draw of that.
+"""Run reservations: the worst case of a whole flow run, and the draws of its steps.
 
 A run reservation is a charge that no body runs under. Each of its steps moves a part of
 it into a charge of its own, by one entry: what is held never falls in between, and
@@ -46,9 +46,8 @@ def is_repaired(state: State, charge: Charge) -> bool:
 
 def refusal_of_run(state: State, request: Request) -> Mapping[str, Any] | None:
     """Return the refusal of a reservation of a run around a step, from the journal."""
-    places = (state.run(name).unheld for name in request.preflights)
-    place = next((place for place in places if place is not None), None)
-    return None if place is None else state.entries[place].body
+    numbers = (state.run(name).unheld for name in request.preflights)
+    return next((state.entries[n].body for n in numbers if n is not None), None)
 
 
 def cover_of(
@@ -62,20 +61,19 @@ def cover_of(
     charges = [c for c in map(state.reservation, request.preflights) if c is not None]
     if not charges:
         return None
-    nearest, around = charges[0], dict[str, Amounts]()
+    nearest, held = charges[0], dict[str, Amounts]()
+    if nearest.state != "open" or is_repaired(state, nearest):
+        return Cover(nearest.id, ended=True)
     moving = {gate.id for gate, _ in asked if not gate.rule.steady}
     for charge in charges:
         here = {name: held for name, held in charge.held.items() if name in moving}
-        around = added_up(around, here)
-    if nearest.state != "open" or is_repaired(state, nearest):
-        return Cover(nearest.id, ended=True)
-    drawn = charges_of(asked, around)
+        held = added_up(held, here)
+    drawn = charges_of(asked, held)
     fits = all(
-        gate.id in nearest.held and amount.fits_within(Tally(nearest.held[gate.id]))
+        amount.fits_within(Tally(nearest.held.get(gate.id, gate.rule.zero().amounts)))
         for gate, amount in drawn
-        if any(amount.amounts)
     )
-    return Cover(nearest.id, False, drawn if fits else None, around)
+    return Cover(nearest.id, False, drawn if fits else None, held)
 
 
 def check_additive(gate: Gate) -> None:
@@ -84,14 +82,13 @@ def check_additive(gate: Gate) -> None:
     Raises:
         UnsupportedCost: For budgets per person.
     """
-    rule = gate.rule
-    if rule.per_person:
+    if gate.rule.per_person:
         msg = (
-            f"a reservation cannot hold a run on account {gate.id!r}, which has the "
-            f"{rule.theorem} rule: its bound is reserved once and in full, for all "
-            "steps together. Leave its dataset out of reserve_run=."
+            f"a reservation cannot hold a run on account {gate.id!r}: its bound per "
+            "person is reserved once and in full, for all steps together. Leave its "
+            "dataset out of reserve_run=."
         )
-        raise UnsupportedCost(msg, theorem=rule.theorem)
+        raise UnsupportedCost(msg, theorem=gate.rule.theorem)
 
 
 def reopened(pen: Decision, request: Request) -> Decision | None:
@@ -107,13 +104,12 @@ def reopened(pen: Decision, request: Request) -> Decision | None:
     charge = state.reservation(request.covers)
     if charge is None or charge.state != "open" or is_repaired(state, charge):
         return None
-    owned = charge.owner == request.owner
-    if owned or charge.owner in state.alive:
+    if charge.owner in state.alive:
         if request.made(charge.made.body):
             accounts = tuple(charge.made.body["accounts"])
-            held = Granted(reservation=charge.id, accounts=accounts)
-            return pen.answered(held, earlier=[charge.made])
-        if not owned:
+            granted = Granted(reservation=charge.id, accounts=accounts)
+            return pen.answered(granted, earlier=[charge.made])
+        if charge.owner != request.owner:
             msg = (
                 f"another process runs flow run {request.covers} now, and declared "
                 "another reservation. Wait for its end, or run the flow anew."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
 from dpflow.ledger.rows import split
 from dpflow.rounding import (
@@ -20,40 +20,29 @@ from dpflow.rounding import (
     short_up,
 )
 
-if TYPE_CHECKING:
-    from dpflow.ledger.decision.gates import Gate
-
 #: Amounts in a theorem's own currency.
 Named = Mapping[str, str]
 _JOURNALED = ("gate", "theorem", "asked", "left", "fits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a step may not run.
+class Refusal(NamedTuple):
+    """A gate that does not admit a step.
 
     Attributes:
-        account: The first account that does not admit it.
-        asked: What the step asks of that account.
+        gate: The gate.
+        asked: Amount that the step requests of its account.
         cause: "frozen"; "closed" if the policy gives the flow no access; "ended" if the
             reservation of the step's run was sealed; "halted" if this account has
-            halted the flow run; "overdrawn"; else empty: the amount does not fit.
-        frozen: Who froze the dataset and why.
-        run_halted: Whether some odometer has halted the flow run.
-        factor: By how much the noise must grow for the step to fit, if it can.
+            halted the flow run; "overdrawn"; else "full": the amount does not fit.
     """
 
-    request: Request
-    account: Gate
+    gate: Gate
     asked: Tally
-    cause: str = ""
-    frozen: Mapping[str, Any] | None = None
-    run_halted: bool = False
-    factor: Fraction | None = None
+    cause: str
 
 
 def journaled(error: BudgetRefused) -> dict[str, Any]:
-    """Return what the journal keeps of a refusal."""
+    """Return the facts of a refusal for the journal."""
     return {
         "refusal": type(error).__name__,
         "message": error.message,
@@ -61,19 +50,56 @@ def journaled(error: BudgetRefused) -> dict[str, Any]:
     }
 
 
-def refusal_error(refusal: Refusal, kind: type[BudgetRefused]) -> BudgetRefused:
-    """Build the error that names asked, left and what would fit."""
-    account, request = refusal.account, refusal.request
-    asked, left = _amounts(account, refusal.asked)
-    by, reason, fits = _words(refusal, asked, left)
+def refusal_error(
+    request: Request,
+    refusal: Refusal,
+    kind: type[BudgetRefused],
+    *,
+    frozen: Mapping[str, Any] | None = None,
+    halted: bool = False,
+    factor: Fraction | None = None,
+) -> BudgetRefused:
+    """Build the error with the requested and the remaining amount and a cost that fits.
+
+    Args:
+        request: The refused request.
+        refusal: The first gate that does not admit it.
+        kind: Class of the error.
+        frozen: Author and reason of the freeze of the dataset.
+        halted: Whether an odometer has halted the flow run.
+        factor: Least growth of the noise with which the step fits, if it can.
+    """
+    gate = refusal.gate
+    asked, left, reason = _shortage(gate, refusal.asked)
+    by, dataset = f" by {_gate(gate)}", _dataset(gate)
+    fits = "No further DP step of this flow run will be admitted."
+    if refusal.cause == "frozen":
+        by, reason = "", f"{dataset} is {frozen_text(frozen or {})}."
+        fits = f"Nothing fits until `dpflow unfreeze {gate.dataset}`."
+    elif refusal.cause == "closed":
+        by = f" by the list of flows in the policy of {dataset}"
+        reason = "this step is in no flow of that list."
+        fits = (
+            "Run it in a flow that stands under `flows:` in the policy, or add its "
+            f"flow there: `dpflow policy diff {gate.dataset}` says what that takes."
+        )
+    elif refusal.cause == "ended":
+        reason = "its flow run has ended, and its reservation is sealed."
+        fits = "A late step draws nothing: run the flow again."
+    elif refusal.cause == "overdrawn":
+        reason, fits = "the account is overdrawn.", "No step fits an overdrawn account."
+    elif refusal.cause == "halted":
+        reason = "it has halted this flow run already."
+    elif not halted:
+        fits = _fitting(request, gate, factor)
     flow = f" of flow {request.flow!r}" if request.flow else ""
     message = (
         f"Step {request.step!r}{flow} was refused{by}. "
         f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
     )
-    facts = (account.kind, account.rule.theorem, asked, left, fits)
+    facts = (gate.kind, gate.rule.theorem, asked, left, fits)
     details = dict(zip(_JOURNALED, facts, strict=True))
-    return kind(message, **_step(request, account.dataset), **details)
+    return kind(message, **_step(request, gate.dataset), **details)
 
 
 def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
@@ -81,7 +107,7 @@ def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
 
     Args:
         request: The step, which would draw.
-        run: What the journal says of the refusal of its run's reservation.
+        run: Body of the refusal of its run's reservation.
     """
     exhausted = run["refusal"] == BudgetExhausted.__name__
     kind = BudgetExhausted if exhausted else BudgetRefused
@@ -95,13 +121,9 @@ def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
 
 
 def _step(request: Request, dataset: str) -> dict[str, Any]:
-    return {
-        "dataset": dataset,
-        "flow": request.flow,
-        "flow_run": request.flow_run,
-        "step": request.step,
-        "cost": request.cost.describe(),
-    }
+    names = ("flow", "flow_run", "step")
+    facts = {name: getattr(request, name) for name in names}
+    return {"dataset": dataset, "cost": request.cost.describe(), **facts}
 
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:
@@ -112,114 +134,69 @@ def frozen_text(freeze: Mapping[str, Any]) -> str:
 # Words
 
 
-def _words(refusal: Refusal, asked: Named, left: Named | None) -> tuple[str, str, str]:
-    """Return the gate that refused, the reason, and what would fit."""
-    account, request, cause = refusal.account, refusal.request, refusal.cause
-    gate, dataset = f" by {_gate(account)}", _dataset(account)
-    if cause == "frozen":
-        reason = f"{dataset} is {frozen_text(refusal.frozen or {})}."
-        return "", reason, f"Nothing fits until `dpflow unfreeze {account.dataset}`."
-    if cause == "closed":
-        reason = "this step is in no flow."
-        if request.flow is not None:
-            reason = f"{request.flow!r} is not one of them."
-        fits = (
-            "Run it in a flow that stands under `flows:` in the policy, or add this "
-            f"one there: `dpflow policy diff {account.dataset}` says what that takes."
-        )
-        return f" by the list of flows in the policy of {dataset}", reason, fits
-    if cause == "ended":
-        reason = "its flow run has ended, and its reservation is sealed."
-        return gate, reason, "A late step draws nothing: run the flow again."
-    if cause == "overdrawn":
-        reason = "the account is overdrawn."
-        return gate, reason, "Nothing fits while the account is overdrawn."
-    fits = "No further DP step of this flow run will be admitted."
-    if cause == "halted":
-        return gate, "it has halted this flow run already.", fits
-    if not refusal.run_halted:
-        fits = _fitting(refusal, asked, left)
-    return gate, _shortage(refusal, asked, left), fits
-
-
-def _gate(account: Gate) -> str:
-    theorem, name, dataset = account.rule.theorem, account.name, _dataset(account)
-    if account.partition:
-        dataset = f"partition {account.partition!r} of {dataset}"
+def _gate(gate: Gate) -> str:
+    theorem, name, dataset = gate.rule.theorem, gate.name, _dataset(gate)
+    if gate.partition:
+        dataset = f"partition {gate.partition!r} of {dataset}"
     texts = {
         "others": f"the reserved shares of {dataset}",
         "flow": f"the share of flow {name!r} in {dataset}",
         "odometer": f"the {theorem} odometer of flow {name!r} on {dataset}",
     }
-    return texts.get(account.kind, f"the {theorem} filter of {dataset}")
+    return texts.get(gate.kind, f"the {theorem} filter of {dataset}")
 
 
-def _dataset(account: Gate) -> str:
-    if account.kind == "population":
-        return f"population {account.dataset.partition('/')[2]!r}"
-    return f"dataset {account.dataset!r}"
+def _dataset(gate: Gate) -> str:
+    if gate.kind == "population":
+        return f"population {gate.dataset.partition('/')[2]!r}"
+    return f"dataset {gate.dataset!r}"
 
 
-def _shortage(refusal: Refusal, asked: Named, left: Named | None) -> str:
-    """Say what a step needs of its account, and what remains there."""
-    account, rule = refusal.account, refusal.account.rule
-    if isinstance(rule, Odometer) and account.halt is not None:
-        reading = rule.read(account.used)
-        reached = rule.read(account.used + refusal.asked)
-        return (
+def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
+    """Return the requested and the remaining amount of an account, and a sentence.
+
+    Of a halt: the rise of the reading, and its distance from the halt, rounded down.
+    """
+    rule, rest = gate.rule, gate.left()
+    asked = rule.named(amount)
+    if isinstance(rule, Odometer) and gate.halt is not None:
+        reading, reached = rule.read(gate.used), rule.read(gate.used + amount)
+        distance = Fraction(0)
+        if reading != float("inf"):
+            distance = max(gate.halt - Fraction(reading), distance)
+        if reached != float("inf"):
+            rise = Fraction(reached) - Fraction(reading)
+            asked = {"epsilon": number_text(rise)}
+        sentence = (
             f"its reading would rise from {reading_up(reading)} to "
-            f"{reading_up(reached)}, above "
-            f"halt_at_epsilon {short_down(account.halt)} "
+            f"{reading_up(reached)}, above halt_at_epsilon {short_down(gate.halt)} "
             f"(at delta {short_up(rule.delta)})."
         )
-    needs = f"it needs {_shown(asked, up=True)}."
-    if left is None:
-        return needs
-    budget = "the budget beside reserved shares"
-    if account.kind != "others" and isinstance(rule, Filter):
+        return asked, {"epsilon": number_text(distance)}, sentence
+    sentence = f"it needs {_shown(asked, up=True)}."
+    if rest is None:
+        return asked, None, sentence
+    left, budget = rule.named(rest), "the budget beside reserved shares"
+    if gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
-    return f"{needs} Remaining: {_shown(left, up=False, asked=asked)} of {budget}."
+    remaining = _shown(left, up=False, asked=asked)
+    return asked, left, f"{sentence} Remaining: {remaining} of {budget}."
 
 
-def _fitting(refusal: Refusal, asked: Named, left: Named | None) -> str:
+def _fitting(request: Request, gate: Gate, factor: Fraction | None) -> str:
     """Say at which noise a step would fit."""
-    account, rest = refusal.account, refusal.account.left()
-    if rest is not None and all(
-        # All that is missing is a billionth of what is needed.
-        (need - free) * 10**9 <= need
-        for need, free in zip(refusal.asked.amounts, rest.amounts, strict=True)
-    ):
-        share = _shown(left or {}, up=False, asked=asked)
-        return f"The excess is a rounding of the split: take {share}."
-    if refusal.factor is None:
-        why = "the budget is used up"
-        if account.kind == "others":
-            why = "the rest is reserved"
-        elif not any(account.used.amounts):
-            why = "it needs more than the whole budget"
-        return f"No amount of noise makes it fit: {why}."
-    noisier = refusal.request.cost.noisier(refusal.factor).rounded()
-    return (
-        f"With {short_up(refusal.factor)} times its noise it would still fit: "
-        f"{noisier!r}. This would use all that remains."
-    )
-
-
-def _amounts(account: Gate, asked: Tally) -> tuple[Named, Named | None]:
-    """Return what a step asks of an account, and what remains there, if known.
-
-    Of a halt: how far the reading rises, and its distance from the halt, rounded down.
-    """
-    rule, left = account.rule, account.left()
-    if not isinstance(rule, Odometer) or account.halt is None:
-        return rule.named(asked), None if left is None else rule.named(left)
-    reading, reached = rule.read(account.used), rule.read(account.used + asked)
-    if reading == float("inf"):
-        return rule.named(asked), {"epsilon": "0"}
-    rest = {"epsilon": number_text(max(account.halt - Fraction(reading), Fraction(0)))}
-    if reached == float("inf"):
-        return rule.named(asked), rest
-    return {"epsilon": number_text(Fraction(reached) - Fraction(reading))}, rest
+    if factor is not None:
+        return (
+            f"With {short_up(factor)} times its noise it would still fit: "
+            f"{request.cost.noisier(factor).rounded()!r}. This would use all that "
+            "remains."
+        )
+    why = "the budget is used up"
+    if gate.kind == "others":
+        why = "the rest is reserved"
+    elif not any(gate.used.amounts):
+        why = "it needs more than the whole budget"
+    return f"No amount of noise makes it fit: {why}."
 
 
 def _shown(amounts: Named, *, up: bool, asked: Named | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, relations_of
@@ -99,6 +99,11 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
         governing(pen, policy, applies=pen.command.applies)
         for policy in (*policies, *request.populations)
     ]
+
+
+def policies_of(terms: Iterable[Term]) -> dict[str, str]:
+    """Return the hash of the policy of each term, by book."""
+    return {term.book: term.facts["policy_hash"] for term in terms}
 
 
 def check_relation(request: Request) -> None:

@@ -101,7 +101,7 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
 
 
 def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
-    """Zeros are named; a rounding and a step above the whole budget are told apart."""
+    """Zeros are named, and a step above the whole budget says so."""
     wide = "{epsilon: 1, delta: 1e-6}"
     cases: list[tuple[str, Cost | None, Cost, str]] = [
         (
@@ -109,12 +109,6 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
             ApproxDP(epsilon="0.75", delta="1e-6"),
             ApproxDP(epsilon="0.5", delta="1e-8"),
             "Remaining: epsilon 0.25 and delta 0 of (epsilon 1, delta 1e-6). No amount",
-        ),
-        (
-            "{epsilon: 1}",
-            PureDP(epsilon="100/101"),
-            PureDP(epsilon="1/101"),
-            "a rounding of the split: take epsilon 0.0099.",
         ),
         (
             wide,
