@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
+from dpflow import Cost, PureDP
 from dpflow.accounting import make_odometer
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.notions import PureDP
 from dpflow.rounding import Number, exact, from_units
 
 #: So many windows for all steps of a comparison.

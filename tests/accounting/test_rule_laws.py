@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import ZCDP, ApproxDP, Cost, ExponentialMechanism, Gaussian, Laplace, PureDP
 from dpflow.accounting import (
     FILTERS,
     ODOMETERS,
@@ -20,20 +21,9 @@ from dpflow.accounting import (
     make_filter,
     make_odometer,
 )
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import (
-    ExponentialMechanism,
-    Gaussian,
-    Laplace,
-)
-from dpflow.accounting.costs.notions import (
-    ZCDP,
-    ApproxDP,
-    ApproxZCDP,
-    PureDP,
-)
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ApproxZCDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.sizes import scaled

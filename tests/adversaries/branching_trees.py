@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 
+from dpflow import ApproxDP, PureDP
 from dpflow.accounting import Filter
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.rules.auto import AutoFilter
 from dpflow.accounting.rules.gdp import GdpFilter
 from dpflow.accounting.rules.rdp import RdpFilter
@@ -61,12 +61,9 @@ class Mechanism:
     def mu(self) -> object:
         """Return the mu of a binary pair: the distance of its normal quantiles."""
         (p, q), _ = self.outputs
-        return abs(quantile(p) - quantile(q))
-
-
-def quantile(probability):
-    """Return the standard normal quantile."""
-    return MP.sqrt(2) * MP.erfinv(2 * probability - 1)
+        with MP.workdps(50):
+            one, other = (MP.erfinv(2 * each - 1) for each in (p, q))
+            return MP.sqrt(2) * abs(one - other)
 
 
 def pair(p, q) -> Mechanism:

@@ -17,8 +17,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from dpflow import ApproxDP
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs.notions import ApproxDP
 from dpflow.accounting.published.whitehouse import WhitehouseFilter
 from dpflow.accounting.rules.tally import Tally
 

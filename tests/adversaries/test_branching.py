@@ -1,8 +1,9 @@
-"""Adversaries that branch: what may run next depends on what came out before.
+"""Adversaries that branch: the next step depends on the outputs before.
 
-"Some order still has room" (docs/derivations/rdp.md#some-order) and unions without a
-split of delta fail the audit; single orders, unions with a split, the mixture and the
-`auto` pass it.
+"Some order still has room" (docs/derivations/rdp.md#some-order), unions without a split
+of delta and the natural filter (docs/derivations/fixed.md#natural-filter) fail the
+audit; single orders, unions with a split, the mixture, `auto` and every filter that
+lets deltas of steps through pass it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from tests.adversaries.branching_trees import (
     Mechanism,
     Tree,
     by_rule,
+    largest,
     pair,
     real,
     realised,
     response,
+    reveal,
     true_delta,
 )
 
@@ -55,14 +58,6 @@ SHEET = Tree(
 ORDERS = (Fraction(16), Fraction(128))
 
 
-def test_some_order_has_room_is_no_filter():
-    """It admits both branches; the interaction is 1.34 times what it promises."""
-    wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
-    found = true_delta(SHEET, wrong, ONE)
-    assert float(found) == pytest.approx(1.34105911276108e-6, rel=1e-9)
-    assert found > real(MILLIONTH)
-
-
 def valid_rules(epsilon, delta, orders) -> list[Filter]:
     """Return the valid ways to use these orders: one each, a union, a mixture."""
     share = delta / len(orders)
@@ -74,11 +69,13 @@ def valid_rules(epsilon, delta, orders) -> list[Filter]:
     ]
 
 
-def test_valid_rules_cut_the_same_tree():
-    """One order, the union and the mixture refuse a branch and keep their promise."""
+def test_some_order_has_room_is_no_filter():
+    """It admits both branches and leaks 1.34 times delta; each valid rule cuts one."""
+    wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
+    found = true_delta(SHEET, wrong, ONE)
+    assert float(found) == pytest.approx(1.34105911276108e-6, rel=1e-9)
     for rule in valid_rules(ONE, MILLIONTH, ORDERS):
-        found = true_delta(SHEET, by_rule(rule), ONE)
-        assert found <= real(MILLIONTH)
+        assert true_delta(SHEET, by_rule(rule), ONE) <= real(MILLIONTH)
 
 
 FIRSTS = ("0.01", "0.02", "0.03")
@@ -96,10 +93,7 @@ def test_the_branching_adversary_stays_below_delta():
     assert min(one_low, one_high) > 0.3
     assert union > 0.6
     assert mixture > 0.9
-
-
-def test_the_same_adversary_breaks_the_wrong_rule():
-    """Its own choice of pairs exceeds delta by a third, as in the fixed tree."""
+    # The wrong rule exceeds delta by a third, as in the fixed tree.
     wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
     assert realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
 
@@ -107,28 +101,26 @@ def test_the_same_adversary_breaks_the_wrong_rule():
 # ---- the union rule ----------------------------------------------------------------
 
 
-def union_admits(members: list[Filter]) -> Admits:
-    """Return the union of several rules, whatever their deltas."""
-    rules = [by_rule(member) for member in members]
-    return lambda path: any(admits(path) for admits in rules)
-
-
-def members_of(epsilon, delta, shares) -> list[Filter]:
-    """Return a gdp and two rdp members at shares of delta."""
-    gaussian, low, high = (delta * Fraction(share) for share in shares)
-    return [
-        make_filter("gdp", epsilon=epsilon, delta=gaussian),
-        make_filter("rdp", epsilon=epsilon, delta=low, order=16),
-        make_filter("rdp", epsilon=epsilon, delta=high, order=128),
+def union_of(shares: Sequence[str]) -> Admits:
+    """Return the union of a gdp and two rdp rules at shares of delta."""
+    rules = [
+        by_rule(
+            make_filter(name, epsilon=1, delta=MILLIONTH * Fraction(share), **order)
+        )
+        for share, (name, order) in zip(
+            shares,
+            (("gdp", {}), ("rdp", {"order": 16}), ("rdp", {"order": 128})),
+            strict=True,
+        )
     ]
+    return lambda path: any(admits(path) for admits in rules)
 
 
 def test_a_union_needs_a_split_of_delta():
     """With the whole delta for every member it fails; with shares it holds."""
-    whole = union_admits(members_of(ONE, MILLIONTH, (1, 1, 1)))
-    assert realised(whole, ONE, MILLIONTH, FIRSTS[1:2], LOSSES) > 1.3
-    parts = union_admits(members_of(ONE, MILLIONTH, ("0.4", "0.3", "0.3")))
-    assert realised(parts, ONE, MILLIONTH, FIRSTS[1:2], LOSSES) <= 1
+    for shares, fits in ((("1", "1", "1"), False), (("0.4", "0.3", "0.3"), True)):
+        found = realised(union_of(shares), ONE, MILLIONTH, FIRSTS[1:2], LOSSES[::2])
+        assert found <= 1 if fits else found > 1.3
 
 
 def test_the_default_auto_stays_below_delta():
@@ -139,3 +131,82 @@ def test_the_default_auto_stays_below_delta():
     rule = make_filter("auto", epsilon=1, delta=MILLIONTH)
     share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
     assert 0.95 * RDP_SHARE < share <= RDP_SHARE + ZCDP_SHARE
+
+
+# ---- the natural filter ------------------------------------------------------------
+
+HALF, LONGER = Fraction("0.5"), Fraction("0.6")
+
+
+def natural(epsilon, delta) -> Admits:
+    """Return a mistake: the optimal composition of what ran, as if fixed."""
+
+    def admits(path: Sequence[Mechanism]) -> bool:
+        ends = [(MP.mpf(1), MP.mpf(1))]
+        for mechanism in path:
+            ends = [(p * u, q * d) for p, q in ends for u, d in mechanism.outputs]
+        factor = MP.exp(real(epsilon))
+        spent = MP.fsum(max(0, p - factor * q) for p, q in ends)
+        return spent <= delta * (1 + MP.mpf("1e-40"))
+
+    return admits
+
+
+def test_the_natural_filter_is_no_filter():
+    """Both branches compose to exactly delta; together they are 1.38 times that."""
+    p1, p2 = (1 / (1 + MP.exp(-real(e))) for e in (HALF, LONGER))
+    delta = p1 * p2 * -MP.expm1(1 - real(HALF + LONGER))
+    assert float(delta) == pytest.approx(0.038245346137870957)
+    leak = Fraction(int(delta * 10**35), 10**35)
+    tree = Tree(response(HALF), {0: Tree(response(LONGER)), 1: Tree(reveal(leak))})
+    found = true_delta(tree, natural(ONE, delta), ONE)
+    assert float(found) == pytest.approx(0.0526845195971793264)
+    assert found > delta * MP.mpf("1.37")
+
+
+TENTH = Fraction(1, 10)
+#: At (4, 0.1), every filter that lets a delta of a step through.
+SPLIT_RULES = [
+    ("basic", {}),
+    ("zcdp", {"delta_loss": "0.05"}),
+    ("gdp", {"delta_loss": "0.05"}),
+    ("rdp", {"delta_loss": "0.05", "order": 2}),
+    ("whitehouse", {"delta_loss": "0.05", "drift": "tanh"}),
+    ("rogers", {}),
+    ("auto", {}),
+    (
+        "auto",
+        {
+            "members": [
+                {"theorem": "zcdp", "delta": "0.06", "delta_loss": "0.03"},
+                {"theorem": "basic", "delta": "0.04"},
+            ]
+        },
+    ),
+]
+
+
+def natural_tree(admits: Admits, first: Fraction, epsilon, delta) -> Tree:
+    """Return the tree of the natural filter, its steps as large as the rule admits."""
+    start = response(first)
+    after = {}
+    more = largest(lambda e: admits((start, response(e))), Fraction(epsilon))
+    if more is not None:
+        after[0] = Tree(response(more))
+    own = largest(lambda d: admits((start, reveal(d))), Fraction(delta))
+    if own is not None:
+        after[1] = Tree(reveal(own))
+    return Tree(start, after)
+
+
+@pytest.mark.parametrize(("theorem", "options"), SPLIT_RULES)
+def test_steps_with_and_without_delta_by_branch(theorem, options):
+    """Large randomized responses on one branch, a reveal on the other: below delta."""
+    rule = make_filter(theorem, epsilon=4, delta=TENTH, **options)
+    admits = by_rule(rule)
+    found = [
+        true_delta(natural_tree(admits, first, 4, TENTH), admits, 4)
+        for first in (Fraction("0.1"), HALF, Fraction(1), Fraction(2))
+    ]
+    assert max(found) <= real(TENTH)
+    assert max(found) > 0

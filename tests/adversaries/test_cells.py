@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import pytest
 
+from dpflow import OutputDP, PureDP
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
+from tests.adversaries.games import excess, game
 
 Charge = Callable[[RdpFilter, OutputDP, str], Tally]
 Atom = tuple[float, Fraction, str]  # P of an output, its loss and its cell
@@ -55,30 +54,17 @@ def worst_mechanisms(cost: OutputDP) -> list[list[Atom]]:
     return found
 
 
-def game(
-    rule: RdpFilter, costs: Sequence[OutputDP], rounds: int, charge: Charge = settled
+def delta_of(
+    rule: RdpFilter, cost: OutputDP, rounds: int, charge: Charge = settled
 ) -> float:
     """Return the largest delta at the rule's epsilon that an adversary reaches."""
     menu = [
         (rule.price(cost), [(p, loss, charge(rule, cost, c)) for p, loss, c in atoms])
-        for cost in costs
         for atoms in worst_mechanisms(cost)
     ]
     limit = float(rule.epsilon)
-
-    @cache
-    def best(left: int, spent: Tally, loss: Fraction) -> float:
-        found = max(0.0, -math.expm1(limit - float(loss)))
-        for worst, atoms in menu if left else ():
-            if rule.admits(spent + worst):
-                later = (
-                    p * best(left - 1, spent + paid, loss + more)
-                    for p, more, paid in atoms
-                )
-                found = max(found, sum(later))
-        return found
-
-    return best(rounds, rule.zero(), Fraction(0))
+    stop = lambda _, loss: excess(limit, loss)
+    return game(menu, rule.admits, stop, rounds, rule.zero())
 
 
 def cells(small: str, large: str) -> OutputDP:
@@ -93,24 +79,29 @@ CASES = {
 }
 
 
+def filter_of(name: str) -> RdpFilter:
+    """Make the filter of a case."""
+    epsilon, delta, order, *_ = CASES[name]
+    rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
+    assert isinstance(rule, RdpFilter)
+    return rule
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_delta_is_kept(name: str) -> None:
     """Whatever the adversary picks by the cells it saw, and it comes near."""
-    epsilon, delta, order, cost, rounds, share = CASES[name]
-    rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
-    assert isinstance(rule, RdpFilter)
-    found = game(rule, [cost], rounds)
+    _, delta, _, cost, rounds, share = CASES[name]
+    found = delta_of(filter_of(name), cost, rounds)
     assert found <= float(delta)
     assert found == pytest.approx(share * float(delta), rel=2e-3)
 
 
 @pytest.mark.parametrize("wrong", [as_if_alone, small_is_free])
 def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
-    """Each cell at the divergence of its own epsilon is too little, and so is none."""
-    epsilon, delta, order, cost, rounds, _ = CASES["far apart"]
-    rule = make_filter("rdp", epsilon=epsilon, delta=delta, order=order)
-    assert isinstance(rule, RdpFilter)
-    assert game(rule, [cost], rounds, wrong) > 1.4 * float(delta)
+    """Each cell at the divergence of its own epsilon is too little, and so is zero."""
+    _, delta, _, cost, rounds, _ = CASES["far apart"]
+    found = delta_of(filter_of("far apart"), cost, rounds, wrong)
+    assert found > 1.4 * float(delta)
 
 
 def crossing(
@@ -118,25 +109,11 @@ def crossing(
 ) -> float:
     """Return the largest probability that the loss ever passes the reading."""
     menu = [
-        [(p, loss, charge(cell)) for p, loss, cell in atoms]
+        (rule.zero(), [(p, loss, charge(cell)) for p, loss, cell in atoms])
         for atoms in worst_mechanisms(cost)
     ]
-
-    @cache
-    def best(left: int, spent: Tally, loss: Fraction) -> float:
-        if float(loss) > rule.read(spent):
-            return 1.0
-        return max(
-            (
-                sum(
-                    p * best(left - 1, spent + paid, loss + more) for p, more, paid in a
-                )
-                for a in (menu if left else ())
-            ),
-            default=0.0,
-        )
-
-    return best(rounds, rule.zero(), Fraction(0))
+    stop = lambda spent, loss: float(float(loss) > rule.read(spent))
+    return game(menu, lambda _: True, stop, rounds, rule.zero())
 
 
 @pytest.mark.parametrize("options", [{"order": 3}, {"orders": [2, 4, 8]}])

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow import ApproxDP, PureDP
 from dpflow.accounting.fixed.optimal import fixed_delta, fixed_epsilon
 from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
 from dpflow.accounting.rules.tally import Tally
+from tests.adversaries.games import excess, game
 from tests.sizes import scaled
 
 Steps = Sequence[tuple[Fraction, Fraction]]
@@ -87,13 +88,11 @@ def stopping_game(
     top = 1 / (1 + math.exp(-float(size)))
     limit = float(budget)
 
-    def excess(loss: float) -> float:
-        return max(0.0, -math.expm1(limit - loss))
-
-    def spend(loss: float, left: float) -> float:
-        chance = 1 / (1 + math.exp(-left))
-        gained = chance * excess(loss + left) + (1 - chance) * excess(loss - left)
-        return max(excess(loss), gained)
+    def spend(loss: float, rest: float) -> float:
+        chance = 1 / (1 + math.exp(-rest))
+        gained = chance * excess(limit, loss + rest)
+        gained += (1 - chance) * excess(limit, loss - rest)
+        return max(excess(limit, loss), gained)
 
     @cache
     def value(depth: int, tops: int) -> float:
@@ -149,64 +148,43 @@ def test_giving_every_stop_the_whole_delta_is_caught() -> None:
     assert stopping_game(TENTH, stops, naive, max(naive)) > 1.5 * float(delta)
 
 
-def adaptive_value(
-    costs: Sequence[ApproxDP],
-    epsilon: Fraction,
-    admitted: Callable[[tuple[int, ...]], bool],
-) -> float:
+MIXED = tuple(
+    ApproxDP(epsilon=epsilon, delta=delta)
+    for epsilon, delta in (("0.5", 0), ("0.6", "0.001"), ("0.2", "0.02"))
+)
+LIMITS = (3, 2, 2)
+
+
+def adaptive_value(epsilon: Fraction, admits: Callable[[Tally], bool]) -> float:
     """Return the value of the game of an adversary who picks each next step."""
-    limit = float(epsilon)
-
-    @cache
-    def best(counts: tuple[int, ...], loss: Fraction) -> float:
-        found = max(0.0, -math.expm1(limit - float(loss)))
-        for i, cost in enumerate(costs):
-            later = tuple(n + (j == i) for j, n in enumerate(counts))
-            if not admitted(later):
-                continue
-            lost = float(cost.delta)
-            top = 1 / (1 + math.exp(-float(cost.epsilon)))
-            shown = top * best(later, loss + cost.epsilon)
-            shown += (1 - top) * best(later, loss - cost.epsilon)
-            found = max(found, lost + (1 - lost) * shown)
-        return found
-
-    return best((0,) * len(costs), Fraction(0))
+    menu = []
+    for place, cost in enumerate(MIXED):
+        once = Tally(tuple(int(place == i) for i in range(len(MIXED))))
+        lost, top = float(cost.delta), 1 / (1 + math.exp(-cost.epsilon))
+        losses = {cost.epsilon: top, -cost.epsilon: 1 - top}
+        shown = [((1 - lost) * p, loss, once) for loss, p in losses.items()]
+        menu.append((once, [*shown, (lost, math.inf, once)]))
+    stop = lambda _, loss: excess(float(epsilon), loss)
+    return game(menu, admits, stop, 10, Tally((0,) * len(MIXED)))
 
 
-def approx(epsilon: str, delta: str = "0") -> ApproxDP:
-    """Return a step; a revelation has an epsilon next to nothing."""
-    return ApproxDP(epsilon=epsilon, delta=delta)
-
-
-MIXED = (approx("0.5"), approx("0.6", "0.001"), approx("0.2", "0.02"))
+def product(limits: tuple[int, ...], epsilon: Fraction) -> float:
+    """Return the delta of a fixed sequence of these steps."""
+    return float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), epsilon))
 
 
 @pytest.mark.parametrize("epsilon", ["0.3", "0.9", "1.4", "2"])
 def test_order_and_stopping_of_a_sequence_are_free(epsilon: str) -> None:
     """An adversary who orders a sequence as it likes gains nothing over its product."""
-    limits = (3, 2, 2)
-    target = Fraction(epsilon)
-    product = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
-    rule = SequenceFilter(
-        epsilon=5,
-        delta="0.9",
-        steps=[
-            {"cost": cost, "times": n} for cost, n in zip(MIXED, limits, strict=True)
-        ],
-        accountant="kov",
-    )
-    found = adaptive_value(MIXED, target, lambda counts: rule.admits(Tally(counts)))
-    assert found == pytest.approx(product, rel=1e-12)
+    steps = [{"cost": c, "times": n} for c, n in zip(MIXED, LIMITS, strict=True)]
+    rule = SequenceFilter(epsilon=5, delta="0.9", steps=steps, accountant="kov")
+    found = adaptive_value(Fraction(epsilon), rule.admits)
+    assert found == pytest.approx(product(LIMITS, Fraction(epsilon)), rel=1e-12)
 
 
 def test_uncounted_crashes_are_caught() -> None:
     """Running a crashed step again without a spare exceeds the sequence's delta."""
-    limits, target = (3, 2, 2), Fraction("0.9")
-    claimed = float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), target))
-    forgetful = adaptive_value(
-        MIXED, target, lambda counts: all(map(int.__le__, counts, (4, 2, 2)))
-    )
-    spared = float(fixed_delta(tuple(zip(MIXED, (4, 2, 2), strict=True)), target))
-    assert forgetful > claimed * 1.05
-    assert forgetful == pytest.approx(spared, rel=1e-12)
+    target, spared = Fraction("0.9"), (4, 2, 2)
+    forgetful = adaptive_value(target, lambda t: t.fits_within(Tally(spared)))
+    assert forgetful > product(LIMITS, target) * 1.05
+    assert forgetful == pytest.approx(product(spared, target), rel=1e-12)

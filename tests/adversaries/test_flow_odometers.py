@@ -14,8 +14,8 @@ from fractions import Fraction
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.notions import PureDP
 
 BITS = (0, 1)
 OF_B, OF_A = Fraction(6), Fraction(1, 1000)

@@ -7,24 +7,24 @@ mechanisms are finite, so the value is a finite sum of maxima: no sampling.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.base import Cost, Outcome
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow import Cost, OutputDP, PureDP, SparseVector
+from dpflow.accounting.costs.base import Outcome
 from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ProposeTestRelease
+from tests.adversaries.games import Branch, excess, game
 from tests.sizes import scaled
 
 
@@ -91,24 +91,18 @@ def value(
     epsilon = float(rule.epsilon)
     both = [m for mechanism in library for m in (mechanism, mechanism.swapped)]
 
-    @cache
-    def best(left: int, spent: Tally, loss: float) -> float:
-        found = max(0.0, -math.expm1(epsilon - loss))
-        for mechanism in both if left else ():
-            worst = rule.price(mechanism.cost)
-            if not rule.admits(spent + worst if looks_ahead else spent):
-                continue
-            total = 0.0
-            for p, q, cell in mechanism.outputs:
-                if p == 0:
-                    continue
-                later = spent + rule.price_realised(mechanism.cost, cell)
-                step = math.inf if q == 0 else math.log(p / q)
-                total += p * (1.0 if q == 0 else best(left - 1, later, loss + step))
-            found = max(found, total)
-        return found
+    def outcomes(mechanism: Finite) -> list[Branch]:
+        settled = functools.partial(rule.price_realised, mechanism.cost)
+        return [
+            (p, math.log(p / q) if q else math.inf, settled(cell))
+            for p, q, cell in mechanism.outputs
+            if p
+        ]
 
-    return best(rounds, rule.zero(), 0.0)
+    worst = rule.price if looks_ahead else lambda _: rule.zero()
+    menu = [(worst(mechanism.cost), outcomes(mechanism)) for mechanism in both]
+    stop = lambda _, loss: excess(epsilon, loss)
+    return game(menu, rule.admits, stop, rounds, rule.zero())
 
 
 class RefundsDelta(OutputDpFilter):

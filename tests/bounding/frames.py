@@ -5,10 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import polars as pl
 
-from dpflow import (
-    Clip,
-    Contributions,
-)
+from dpflow import Clip, Contributions
 
 LIBRARIES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
 

@@ -8,26 +8,10 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from dpflow import (
-    Clip,
-    Contributions,
-    guarded,
-    spend,
-)
-from dpflow.exceptions import (
-    ConfigurationError,
-    ContributionsError,
-    DPStepFailed,
-)
+from dpflow import Clip, Contributions, guarded, spend
+from dpflow.exceptions import ConfigurationError, ContributionsError, DPStepFailed
 from tests.bounding.frames import limits, table
-from tests.projects import (
-    POLICY,
-    TENTH,
-    caught,
-    chain,
-    make_project,
-    spent,
-)
+from tests.projects import POLICY, TENTH, caught, chain, make_project, spent
 
 RELATIONS = ("add-or-remove", "replace-one")
 

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dpflow.accounting.costs.sparse_vector import SparseVector
+from dpflow import SparseVector
 from dpflow.mechanisms.above_threshold import answers
 from dpflow.mechanisms.above_threshold import sparse_vector as in_body
 from dpflow.mechanisms.drawn import Drawn

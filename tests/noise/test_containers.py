@@ -15,11 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.noise import (
-    Gaussian,
-    Laplace,
-)
-from dpflow.accounting.costs.refined import Refined
+from dpflow import Gaussian, Laplace, Refined
 from dpflow.noise import draws as noise
 from dpflow.noise import refining
 from dpflow.noise.draws import draw

@@ -21,12 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpflow.accounting.costs.noise import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Gaussian,
-    Laplace,
-)
+from dpflow import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise.containers import LARGEST_INT

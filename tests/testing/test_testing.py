@@ -8,14 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow import (
-    BudgetExhausted,
-    Gaussian,
-    Laplace,
-    guarded,
-    release,
-    spend,
-)
+from dpflow import BudgetExhausted, Gaussian, Laplace, guarded, release, spend
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
@@ -32,15 +25,7 @@ from dpflow.noise.sources import (
     stream_for,
 )
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
-from tests.projects import (
-    NOISY,
-    ROOT,
-    journal,
-    make_project,
-    outcome,
-    rows,
-    run_python,
-)
+from tests.projects import NOISY, ROOT, journal, make_project, outcome, rows, run_python
 
 pytestmark = pytest.mark.quick
 

@@ -23,7 +23,7 @@ def response_mu_squared(epsilon: Fraction, categories: int) -> Fraction:
 
     Rounding: up by a relative 1e-30.
 
-    Checked by: tests/accounting/curves/test_responses.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
 
     def value(mp: Any) -> Any:
@@ -52,7 +52,7 @@ def response_rho(epsilon: Fraction, categories: int) -> Fraction:
     Rounding: up by a relative 1e-30. A point that misses the maximum by a relative d
     loses of the order of d**2 only; it is bisected to more than half of all digits.
 
-    Checked by: tests/accounting/curves/test_responses.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
 
     def value(mp: Any) -> Any:
@@ -117,7 +117,7 @@ def discrete_laplace_mu_squared(sensitivity: Fraction, scale: Fraction) -> Fract
 
     Rounding: up by a relative 1e-30.
 
-    Checked by: tests/accounting/curves/test_responses.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
     shift = int(sensitivity)
 
@@ -141,7 +141,7 @@ def discrete_laplace_rho(sensitivity: Fraction, scale: Fraction) -> Fraction:
 
     Rounding: up by a relative 1e-30.
 
-    Checked by: tests/accounting/curves/test_responses.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
 
     def value(mp: Any) -> Any:

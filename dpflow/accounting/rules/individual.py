@@ -282,7 +282,7 @@ class IndividualOdometer(RdpOdometer):
     Rounding: prices and readings up.
 
     Checked by: tests/accounting/rules/test_individual.py,
-    tests/adversaries/test_individual_odometer.py.
+    tests/adversaries/test_stopping_time.py.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).

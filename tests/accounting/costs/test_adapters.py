@@ -12,18 +12,21 @@ import opendp.prelude as dp
 import pytest
 from dp_accounting import dp_event as events
 
-from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.noise import (
+from dpflow import (
+    ZCDP,
+    ApproxDP,
+    Composed,
     DiscreteGaussian,
     DiscreteLaplace,
     ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
+    PureDP,
     RandomizedResponse,
+    Repeated,
 )
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 

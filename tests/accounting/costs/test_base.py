@@ -18,8 +18,20 @@ from hypothesis import strategies as st
 import dpflow
 import dpflow.costs as further
 from docs._site.prices import EXAMPLES
-from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
-from dpflow.accounting.costs.base import _KINDS, Cost, cost_from_description, cost_kind
+from dpflow import (
+    ZCDP,
+    ApproxDP,
+    Cost,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PoissonSampledGaussian,
+    PureDP,
+    RandomizedResponse,
+)
+from dpflow.accounting.costs.base import _KINDS, cost_from_description, cost_kind
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import (
     approx_dp,
@@ -45,6 +57,23 @@ FIELDS = [
     (PureDP, "epsilon", {}, ["9e-13", 10001, None]),
     (ApproxDP, "epsilon", {"delta": "1e-6"}, ["9e-13", 10001, None]),
     (ZCDP, "rho", {}, ["9e-25", "1.1e12", None]),
+]
+#: Numbers of which one makes no mechanism.
+NO_MECHANISMS = [
+    (DiscreteLaplace, "sensitivity", {"sensitivity": "0.5", "scale": 1}),
+    (DiscreteGaussian, "sigma", {"sensitivity": 1, "sigma": float("nan")}),
+    (RandomizedResponse, "truth", {"truth": "0.5"}),
+    (RandomizedResponse, "truth", {"truth": 1}),
+    (RandomizedResponse, "categories", {"epsilon": 1, "categories": "2.5"}),
+    (ExponentialMechanism, "epsilon", {"epsilon": True}),
+    *(
+        (
+            PoissonSampledGaussian,
+            "sampling_rate",
+            {"sampling_rate": rate, "noise_multiplier": 1},
+        )
+        for rate in ("1.01", 0)
+    ),
 ]
 DELTAS = [-1, "-1e-30", 1, 2, "1", "9e-36", 5e-324, "1e400", None]
 
@@ -87,6 +116,7 @@ def test_a_number_that_makes_no_cost_is_refused_by_name():
     for word, ends in (("noise_multiplier", (-7, 10)), ("sigma", (-4, 13))):
         many = [{"sensitivity": 1000, word: f"1e{end}"} for end in ends]
         cases += [(Gaussian, "sigma divided by sensitivity", each) for each in many]
+    cases += [(kind, name, numbers) for kind, name, numbers in NO_MECHANISMS]
     for kind, name, numbers in cases:
         with pytest.raises(InvalidCost) as caught:
             kind(**numbers)
@@ -101,8 +131,11 @@ def test_missing_and_unknown_words_are_refused():
         (PureDP, {"epsilon": 1, "delta": 0}),
         (ApproxDP, {"epsilon": 1}),
         (ZCDP, {}),
+        (DiscreteLaplace, {"sensitivity": 1}),
+        (DiscreteLaplace, {"sensitivity": 1, "scale": 1, "epsilon": 1}),
+        (RandomizedResponse, {}),
     ):
-        with pytest.raises(InvalidCost, match=rf"Write {kind.__name__}\(\w+=\.\.\."):
+        with pytest.raises(InvalidCost, match=rf"{kind.__name__}.*\w="):
             kind(**words)
 
 

@@ -8,20 +8,22 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs.base import cost_from_description, relations_of
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import (
+from dpflow import (
+    ApproxDP,
+    Composed,
     DiscreteGaussian,
     DiscreteLaplace,
+    EarlyStopping,
     ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
+    PureDP,
     RandomizedResponse,
+    Repeated,
 )
-from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
+from dpflow.accounting import make_filter
+from dpflow.accounting.costs.base import cost_from_description, relations_of
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
@@ -30,6 +32,7 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.accounting.rules.individual import PersonBudgets
+from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 

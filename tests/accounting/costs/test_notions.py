@@ -8,25 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.noise import Gaussian, Laplace
-from dpflow.accounting.costs.notions import (
+from dpflow import (
     ZCDP,
     ApproxDP,
-    ApproxZCDP,
-    GaussianDP,
-    ProbabilisticDP,
+    Composed,
+    Gaussian,
+    Laplace,
+    OutputDP,
     PureDP,
-    RenyiDP,
+    Repeated,
 )
-from dpflow.accounting.costs.outcomes import OutputDP
-from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.prices import (
     approx_dp,
     gdp_mu_squared,
     probabilistic_dp,
     renyi,
 )
+from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP, RenyiDP, TopK
 from dpflow.exceptions import UnsupportedCost
 from tests.accounting.oracle import MP, powers, real
 from tests.sizes import scaled

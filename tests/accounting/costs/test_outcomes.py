@@ -7,20 +7,23 @@ from typing import Any
 
 import pytest
 
+from dpflow import (
+    ApproxDP,
+    Cost,
+    EarlyStopping,
+    Gaussian,
+    OutputDP,
+    PureDP,
+    SparseVector,
+)
 from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.accounting.costs.sparse_vector import SparseVector
-from dpflow.accounting.costs.top_k import TopK
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
     gdp_mu_squared,
     renyi,
 )
+from dpflow.costs import ProposeTestRelease, TopK
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import Gaussian, PureDP
-from dpflow.accounting.costs.notions import ZCDP
+from dpflow import ZCDP, Gaussian, PureDP
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
 

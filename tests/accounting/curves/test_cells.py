@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import OutputDP, PureDP, SparseVector
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
-from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.costs import ProposeTestRelease
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, real

@@ -18,7 +18,7 @@ from flint import acb, arb
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
+from dpflow import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
-from dpflow.accounting.costs.noise import Gaussian, Laplace, PoissonSampledGaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow import ApproxDP, Gaussian, Laplace, PoissonSampledGaussian, PureDP
 from dpflow.accounting.fixed.loss_distribution import curves, grid_epsilon
-from dpflow.accounting.fixed.loss_grid import (
-    ComposedMasses,
-    Masses,
-    response_masses,
-)
+from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_masses
 from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost

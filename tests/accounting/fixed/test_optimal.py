@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow import ZCDP, ApproxDP, Cost, Gaussian, PureDP
 from dpflow.accounting.fixed.optimal import (
     MOST_LOSSES,
     fixed_delta,

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
+from dpflow import ApproxDP, Cost, EarlyStopping, Gaussian, PureDP
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.accounting.fixed.optimal import fixed_epsilon
 from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import composed_epsilon

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.optimal import fixed_epsilon
 from dpflow.accounting.fixed.stops import (

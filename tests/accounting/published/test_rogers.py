@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dpflow import Laplace, PureDP
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.noise import Laplace
-from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import MP, powers, real

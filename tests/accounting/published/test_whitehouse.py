@@ -9,17 +9,10 @@ from flint import arb, ctx, fmpq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs.noise import Gaussian, Laplace
-from dpflow.accounting.costs.notions import (
-    ZCDP,
-    ApproxDP,
-    ApproxZCDP,
-    GaussianDP,
-    ProbabilisticDP,
-    PureDP,
-)
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import powers
 from tests.sizes import scaled

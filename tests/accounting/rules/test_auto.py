@@ -7,14 +7,16 @@ from fractions import Fraction
 
 import pytest
 
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs.noise import (
+from dpflow import (
+    ZCDP,
+    ApproxDP,
     ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
+    PureDP,
 )
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, PureDP
+from dpflow.accounting import make_filter
 from dpflow.accounting.rules.auto import default_members
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import ApproxDP, Composed, Laplace, PureDP, Repeated
+from dpflow import ApproxDP, Composed, Cost, Laplace, PureDP, Repeated
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS

@@ -6,12 +6,17 @@ from fractions import Fraction
 
 import pytest
 
+from dpflow import (
+    ApproxDP,
+    Composed,
+    EarlyStopping,
+    Gaussian,
+    OutputDP,
+    PureDP,
+    Repeated,
+)
 from dpflow.accounting import Filter, make_filter
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, ProbabilisticDP, PureDP
-from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow.costs import ProbabilisticDP, ProposeTestRelease
 from dpflow.rounding import units_up
 
 KINDS = ("gdp", "rdp")

@@ -9,30 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow.accounting import make_filter
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import (
+from dpflow import (
+    ZCDP,
+    ApproxDP,
+    Composed,
+    Cost,
     DiscreteGaussian,
     DiscreteLaplace,
+    EarlyStopping,
     ExponentialMechanism,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
-    RandomizedResponse,
-)
-from dpflow.accounting.costs.notions import (
-    ZCDP,
-    ApproxDP,
-    ApproxZCDP,
-    GaussianDP,
     PureDP,
-    RenyiDP,
+    RandomizedResponse,
+    Repeated,
 )
+from dpflow.accounting import make_filter
 from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.costs import ApproxZCDP, GaussianDP, RenyiDP
 from dpflow.exceptions import UnsupportedCost
 from tests.accounting.oracle import MP, real
 

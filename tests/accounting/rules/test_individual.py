@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import Gaussian
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost

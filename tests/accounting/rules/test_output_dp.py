@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
+from dpflow import EarlyStopping, Gaussian, OutputDP, PureDP
 from dpflow.accounting.fixed.stops import lemma_11
 from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ProposeTestRelease
 from dpflow.rounding import UNITS, units_up
 from tests.sizes import scaled
 

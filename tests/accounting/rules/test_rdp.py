@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import Gaussian
 from dpflow.accounting import make_odometer
-from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpflow import Gaussian
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.rules.exponential_sums import ExponentialSum
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS

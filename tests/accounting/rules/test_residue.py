@@ -7,14 +7,7 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from dpflow import (
-    ApproxDP,
-    Composed,
-    EarlyStopping,
-    Gaussian,
-    PureDP,
-    Repeated,
-)
+from dpflow import ApproxDP, Composed, EarlyStopping, Gaussian, PureDP, Repeated
 from dpflow.accounting import make_filter
 from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import pure_mu_squared

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpflow import Gaussian, PureDP
 from dpflow.accounting import make_filter
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less, tightened_filter
 from dpflow.exceptions import InvalidCost

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow.accounting import make_odometer
-from dpflow.accounting.costs.notions import (
-    ProbabilisticDP,
-)
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import powers
