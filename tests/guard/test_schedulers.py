@@ -70,12 +70,10 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def written(name: str, folder: Path) -> dict[str, str]:
     """Write a page's files and its ledger; return the environment of its programs."""
-    guide = ROOT / "docs" / "guides" / "orchestrators.md"
-    for block in blocks(guide.read_text("utf-8")):
+    for block in blocks((ROOT / "docs/guides/orchestrators.md").read_text("utf-8")):
         if block.name is not None:
-            path = folder / block.name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(block.text, "utf-8")
+            (folder / "policies").mkdir(exist_ok=True)
+            (folder / block.name).write_text(block.text, "utf-8")
     world = {
         **os.environ,
         "PYTHONPATH": f"{folder}:{ROOT}",
@@ -110,11 +108,11 @@ def run(command: list[str], folder: Path, world: dict[str, str]) -> str:
 def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) -> None:
     """One charge for two tries; then one try, and nothing downstream."""
     world = written(scheduler, tmp_path)
-    python = os.environ[f"DPFLOW_{scheduler.upper()}"]
     program = PAGE + {"airflow": AIRFLOW, "dagster": DAGSTER}[scheduler] + FOUND
 
     def found(day: str, *, flaky: bool) -> dict:
         text = program.format(scheduler=scheduler, day=day, flaky=flaky)
+        python = os.environ[f"DPFLOW_{scheduler.upper()}"]
         said = run([python, "-c", text], tmp_path, world)
         (line,) = [each for each in said.splitlines() if each.startswith("FOUND ")]
         return json.loads(line.removeprefix("FOUND "))
@@ -129,7 +127,7 @@ def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) 
     # Dagster says nothing of an op that was never started.
     assert set(refused["states"].values()) <= {"upstream_failed"}
     assert found("monday", flaky=False)["states"]["publish"] == "success"
-    status = [sys.executable, "-m", "dpflow", "history", "visits", "--json"]
-    journal = run(status, tmp_path, world)
+    history = "-m dpflow history visits --json".split()
+    journal = run([sys.executable, *history], tmp_path, world)
     assert journal.count('"settle"') == 1
     assert journal.count('"refuse"') == 1
