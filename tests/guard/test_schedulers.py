@@ -127,7 +127,7 @@ def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) 
     # Dagster says nothing of an op that was never started.
     assert set(refused["states"].values()) <= {"upstream_failed"}
     assert found("monday", flaky=False)["states"]["publish"] == "success"
-    history = "-m dpflow history visits --json".split()
+    history = ["-m", "dpflow", "history", "visits", "--json"]
     journal = run([sys.executable, *history], tmp_path, world)
     assert journal.count('"settle"') == 1
     assert journal.count('"refuse"') == 1
