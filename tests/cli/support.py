@@ -13,9 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
-import traceback
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from typer.testing import Result
 import dpflow
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.cli import app, main
+from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
@@ -156,22 +154,16 @@ def run_json(*arguments: str, exit_code: int = 0) -> Any:
 def run_process(
     *arguments: str, code: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `dpflow` in a child with pipes, or some code in a Python of its own."""
-    world = _environment() | environment
-    if code is not None:
-        command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=world
-        )
-    else:
-        ends = [os.pipe(), os.pipe()]
-        child = _fork(
-            arguments,
-            [os.open(os.devnull, os.O_RDONLY), *(end for _, end in ends)],
-            world,
-        )
-        output, errors = (_read(end).decode() for end, _ in ends)
-        done = subprocess.CompletedProcess(arguments, _end(child), output, errors)
+    """Run `dpflow`, or some code, in a Python of its own."""
+    how = ["-m", "dpflow"] if code is None else ["-c", code]
+    done = subprocess.run(
+        [sys.executable, *how, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=_environment() | environment,
+    )
     done.stderr = without_place_warning(done.stderr)
     return done
 
@@ -180,51 +172,16 @@ def run_terminal(*arguments: str, columns: int) -> str:
     """Run `dpflow` in a terminal so many columns wide; return what it shows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    child = _fork(arguments, [theirs] * 3, _environment() | {"TERM": "xterm-256color"})
-    shown = _read(ours)
-    _end(child)
+    command = [sys.executable, "-m", "dpflow", *arguments]
+    world = _environment() | {"TERM": "xterm-256color"}
+    streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    with subprocess.Popen(command, env=world, **streams):
+        os.close(theirs)
+        shown = b""
+        with os.fdopen(ours, "rb", 0) as reading, contextlib.suppress(OSError):
+            while part := reading.read(65536):
+                shown += part
     return without_place_warning(shown.decode().replace("\r\n", "\n"))
-
-
-def _fork(arguments: Sequence[str], streams: list[int], world: dict[str, str]) -> int:
-    """Run `dpflow` in a fork of this process, which has loaded it, on such streams."""
-    child = os.fork()
-    if child:
-        for stream in set(streams):
-            os.close(stream)
-        return child
-    status: Any = 1
-    try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        how: dict[str, Any] = {"encoding": world.get("PYTHONIOENCODING", "utf-8")}
-        sys.stdin = os.fdopen(0, **how)
-        sys.stdout = os.fdopen(1, "w", **how)
-        sys.stderr = os.fdopen(2, "w", 1, **how)
-        os.environ.clear()
-        os.environ.update(world)
-        sys.argv = ["dpflow", *arguments]
-        main()
-    except SystemExit as ended:
-        status = ended.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
-
-
-def _read(stream: int) -> bytes:
-    """Read a pipe or a terminal until its other side has closed."""
-    shown = b""
-    with os.fdopen(stream, "rb", 0) as reading, contextlib.suppress(OSError):
-        while part := reading.read(65536):
-            shown += part
-    return shown
-
-
-def _end(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def without_place_warning(text: str) -> str:

@@ -50,9 +50,7 @@ def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
     assert "dpflow ledger restore" in told.output
 
 
-def test_an_error_of_dpflow_is_not_blamed_on_the_ledger(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_dpflow_is_not_blamed_on_the_ledger(shop, monkeypatch):
     """Only where the ledger does not verify is it said to be damaged."""
     shop.charge()
 

@@ -81,18 +81,17 @@ def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
     assert list(contents(empty.root)) == ["policies/ledger.lock"]
 
 
-@pytest.mark.parametrize("word", ["null", "123", "yes", 'it"s', "a: b", "#x", "NAME"])
-def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop, word: str) -> None:
+def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop) -> None:
     """YAML would take some words for something else."""
-    run_json("init", "--yes", "--unit", word)
-    policy = yaml.safe_load((empty.policies / "visits.yaml").read_text())
-    assert policy["unit"] == word
-    ast.parse((empty.root / "flows" / "daily_report.py").read_text())
+    for number, word in enumerate(["null", "123", "yes", 'it"s', "a: b", "#x", "NAME"]):
+        names = ("--dataset", f"d{number}", "--flow", f"f{number}")
+        run_json("init", "--yes", *names, "--unit", word)
+        policy = yaml.safe_load((empty.policies / f"d{number}.yaml").read_text())
+        assert policy["unit"] == word
+        ast.parse((empty.root / "flows" / f"f{number}.py").read_text())
 
 
-def test_a_bad_answer_is_asked_for_again(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_answer_is_asked_for_again(empty, monkeypatch):
     """Each answer lands in the policy; an answer that is refused is asked for again."""
     terminal = SimpleNamespace(isatty=lambda: True)
     streams = SimpleNamespace(stdin=terminal, stdout=terminal)

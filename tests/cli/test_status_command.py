@@ -1,29 +1,30 @@
-"""`dpflow status` says what was spent, what is left, and what to do next."""
+"""`dpflow status` and `dpflow why`: spending, states of flows, and the next runs."""
 
 from __future__ import annotations
 
 from datetime import date
+from fractions import Fraction
 
+from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import _KINDS
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.forecast.outlook import coming_runs, outlooks
-from tests.cli.support import (
-    CDNOW,
-    Shop,
-    run_fine,
-    run_json,
-)
+from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
 
 
-def account(data: dict, dataset: str, kind: str) -> dict:
-    """Find one account in the JSON of a status."""
-    known = (each["standing"] for each in data["datasets"])
-    (found,) = (each for each in known if each["dataset"] == dataset)
-    (match,) = (a for a in found["accounts"] if a["kind"] == kind)
-    return match
+def newest(dataset: str = "cdnow") -> dict:
+    """Return what `dpflow status --json` says of a dataset's newest term."""
+    (status,) = run_json("status", dataset)["datasets"]
+    return status
 
 
-def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
+def word(dataset: str = "cdnow") -> str:
+    """Return the state of a dataset in one word."""
+    return newest(dataset)["overview"]["state"]["word"]
+
+
+def test_an_undefined_reading_is_null_in_json(shop: Shop) -> None:
     """JSON has no infinity."""
     shop.write(
         CDNOW.replace("gdp", "{theorem: zcdp, delta_loss: 5e-7}").replace(
@@ -32,7 +33,8 @@ def test_an_undefined_reading_is_told_and_is_null_in_json(shop: Shop) -> None:
     )
     shop.charge(ApproxDP(epsilon="0.1", delta="1e-9"))
     assert "infinity" in run_fine("status", "--details")
-    assert account(run_json("status"), "cdnow", "odometer")["reading"] is None
+    views = newest()["standing"]["accounts"]
+    assert [v["reading"] for v in views if v["kind"] == "odometer"] == [None]
 
 
 def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
@@ -74,3 +76,61 @@ def test_a_deployment_says_the_days_before_release_keys_do(shop: Shop) -> None:
         assert [day for day, _, _ in ahead.runs] == days
     run_fine("policy", "apply", "cdnow")
     assert len(run_json("status", "--next", "2")["datasets"]) == 2
+
+
+def test_spending_is_shown_as_an_epsilon(shop: Shop) -> None:
+    """A budget of it admits what was charged, and one of 98 % does not."""
+    for _ in range(5):
+        shop.charge()
+    (spent,) = newest()["overview"]["spent"]
+    for factor, admitted in ((1, True), (Fraction(98, 100), False)):
+        epsilon = Fraction(spent["used"]) * factor
+        rule = make_filter("gdp", epsilon=epsilon, delta="1e-6")
+        assert rule.admits(rule.price(STEP).times(5)) is admitted
+    assert (spent["epsilon"], spent["delta"]) == ("3", "0.000001")
+    assert "of 3 at delta 1e-6" in run_fine("status", "--details")
+
+
+def test_a_new_term_answers_what_the_former_one_refused(shop: Shop) -> None:
+    """The status is that of the newest term."""
+    shop.write(CDNOW + "lifetime: {epsilon: 9, delta: 1e-5}\n")
+    for _ in range(18):
+        shop.charge()
+    shop.refuse(STEP)
+    assert word() == "halted"
+    run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
+    assert newest()["standing"]["term"] == 2
+    assert word() == "not started"
+    shop.charge()
+    assert word() == "running"
+
+
+def test_a_charge_by_hand_above_the_budget_overdraws_it(shop: Shop) -> None:
+    """The state of the dataset says so."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    reservation = run_json("history", "adult")["entries"][0]["reservation"]
+    amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
+    assert (
+        run("ledger", "charge", "adult", "--charge", reservation, *amend).exit_code == 0
+    )
+    assert word("adult") == "overdrawn"
+
+
+TOO_MUCH = Gaussian(sensitivity=100, noise_multiplier="0.1")
+
+
+def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:
+    """By the dataset, a share, or an odometer, which journals others' refusals too."""
+    flows = "  plain: {}\n  halting: {halt_at_epsilon: 1.5}\n  weekly-report"
+    shop.write(CDNOW.replace("  weekly-report", flows))
+    shop.refuse(TOO_MUCH, flow="plain")
+    shop.refuse(Gaussian(sensitivity=1, noise_multiplier=2))
+    for _ in range(2):
+        shop.refuse(Gaussian(sensitivity=1, noise_multiplier=3), flow="halting")
+    found = run_json("why", "cdnow")["refused"]
+    times = [(each["newest"]["account"], each["times"]) for each in found]
+    assert sorted(times) == [
+        ("cdnow#1", 1),
+        ("cdnow#1/flow/weekly-report", 1),
+        ("cdnow#1/odometer/halting", 2),
+    ]

@@ -24,7 +24,6 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.records import Request
 from dpflow.ledger.views import accounts
-from tests.prefect.conftest import POLICY as NAMED
 from tests.prefect.matrix.support import in_flow
 from tests.projects import NOISY, POLICY, TENTH, held, kinds, rows, spent
 
@@ -138,27 +137,6 @@ def test_a_flow_that_returns_what_is_yet_to_run_fails(project):
     assert (spent(), held()) == ("0", "0")
 
 
-def test_a_join_charges_both_datasets_or_neither(make_project):
-    """The dataset with less left refuses; the other one keeps its budget."""
-    folder = make_project()
-    web = NAMED.replace("dataset: shop", "dataset: web")
-    (folder / "policies" / "web.yaml").write_text(web, "utf-8")
-    third = PureDP(epsilon="0.3")
-    joined = dp_task(dataset=("shop", "web"), cost=third, name="joined")(lambda n: n)
-    alone = dp_task(dataset="web", cost=third, name="alone")(lambda n: n)
-
-    def report():
-        alone(0)
-        publish(joined.map(range(4)))
-
-    state = in_flow(report, make_flow=dp_flow)(return_state=True)
-    assert state.name == "BudgetExhausted"
-    assert state.result(raise_on_failure=False).dataset == "web"
-    assert RAN == []
-    assert (spent("shop"), spent("web")) == ("0.6", "0.9")
-    assert kinds("web").count("refuse") == 2
-
-
 def test_the_flow_fails_and_the_inner_task_never_runs(project):
     """The outer task is charged once; the state names it and says what to do."""
     inner = dp_task(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
@@ -205,11 +183,6 @@ def block(part: int) -> int:
 plain, plain_block = task(count, name="plain"), task(block)
 
 
-def submitted(part: int) -> int:
-    """Count in a thread of the flow's task runner."""
-    return plain.submit(part).result()
-
-
 def mapped(part: int) -> int:
     """Count in such a thread, by `map`."""
     return plain_block.map([part]).result()[0]
@@ -220,8 +193,7 @@ def in_subflow(part: int) -> int:
     return flow(name="helper")(lambda: count(part))()
 
 
-WAYS = [(dp_flow, way) for way in (count, block, plain, mapped, in_subflow)]
-WAYS += [(flow, count), (flow, submitted)]
+WAYS = [(dp_flow, way) for way in (block, plain, mapped, in_subflow)] + [(flow, count)]
 
 
 @pytest.mark.parametrize(("decorator", "how"), WAYS)

@@ -14,7 +14,6 @@ from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.costs import RunCosts
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views import open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context
@@ -23,7 +22,6 @@ from tests.prefect.matrix.support import (
     execute,
     flow_run,
     in_flow,
-    run_again,
     task_runs,
 )
 from tests.projects import TENTH, account, held, kinds, spent
@@ -147,26 +145,6 @@ def test_a_refused_run_publishes_no_half(project):
     assert (state.name, state.type.value) == ("BudgetRefused", "CANCELLED")
     assert RAN == [True]
     assert kinds().count("reserve") == 0
-
-
-def test_a_retry_of_a_refused_run_holds_it_when_it_fits(project):
-    """After a new budget the same run is held, drawn and sealed."""
-
-    @dp_flow(name="report", reserve_run={"shop": [TENTH] * 6})
-    def report(week: int):
-        return [kept(6 * week + part) for part in range(6)]
-
-    report(0)
-    state = report(1, return_state=True)
-    assert state.name == "BudgetExhausted"
-    policy = project.policies["shop"]
-    lifetime = policy.budget.model_copy(update={"epsilon": 9})
-    path = project.policies.source("shop")
-    path.write_text(path.read_text("utf-8") + "lifetime: {epsilon: 9}\n", "utf-8")
-    wide = policy.model_copy(update={"lifetime": lifetime})
-    apply_policy(project.ledger, wide, reason="a new year", new_term=True)
-    assert run_again(report, state.state_details.flow_run_id).is_completed()
-    assert sorted(RAN) == list(range(12))
 
 
 def test_a_retry_goes_on_with_what_is_held(project):

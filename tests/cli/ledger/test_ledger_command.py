@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,9 +33,7 @@ def test_init_says_how_to_pin_a_ledger_whose_pin_was_lost(shop: Shop) -> None:
     assert not lock.exists()
 
 
-def test_a_url_that_no_ledger_has_is_refused(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_that_no_ledger_has_is_refused(empty, monkeypatch):
     """And its password is not shown."""
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "mysql://me:secret@host/db")
     for command in ("init", "info"):
@@ -47,9 +44,7 @@ def test_a_url_that_no_ledger_has_is_refused(
 
 
 @pytest.fixture
-def shared(
-    empty: Shop, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def shared(empty, postgres_url, monkeypatch):
     """Give a project whose ledger's URL names an empty database, with a password."""
     url = postgres_url.replace("//postgres@", "//postgres:hunter2@")
     monkeypatch.setenv("DPFLOW_LEDGER_URL", url)
@@ -57,9 +52,7 @@ def shared(
     forget_projects()
 
 
-def test_a_shared_ledger_is_made_shown_and_never_replaced(
-    shared: str, empty: Shop
-) -> None:
+def test_a_shared_ledger_is_made_shown_and_never_replaced(shared, empty):
     """As in a file, and its password is in no output."""
     text = run_fine("ledger", "init")
     pinned = (empty.policies / "ledger.lock").read_text().strip()

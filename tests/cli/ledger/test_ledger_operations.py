@@ -10,7 +10,6 @@ import pytest
 
 from dpflow import Gaussian, guarded
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
-from dpflow.exceptions import LedgerRolledBack
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.entry import Columns, entry_hash, first_hash
 from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
@@ -59,9 +58,7 @@ def kept(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("witness", ["witness", "none"])
-def test_a_restore_tells_which_releases_are_lost(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, witness: str
-) -> None:
+def test_a_restore_tells_which_releases_are_lost(shop, monkeypatch, witness):
     """Their keys and digests; the replaced file still shows them as before."""
     monkeypatch.setenv(WITNESS_VARIABLE, witness)
     if witness != "none":
@@ -148,29 +145,6 @@ def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     other = shop.reserve()
     data = run_json("ledger", "reservations", "--close", other, *WHY)
     assert (data["reservation"], data["state"]) == (other, "forfeited")
-
-
-def test_charges_by_hand_are_refused_on_a_rolled_back_ledger(shop: Shop) -> None:
-    """It has to be reconciled first."""
-    name = shop.reserve()
-    run_fine("ledger", "backup", "kept.db")
-    shop.charge()
-    for part in ("", "-wal", "-shm"):
-        (shop.root / ".dpflow" / f"ledger.db{part}").unlink(missing_ok=True)
-    shutil.copyfile("kept.db", shop.root / ".dpflow" / "ledger.db")
-    text = failed(
-        "ledger",
-        "charge",
-        "cdnow",
-        "--charge",
-        name,
-        "--cost",
-        "Gaussian(sensitivity=100, sigma=500)",
-        *WHY,
-    )
-    assert "dpflow ledger reconcile" in text
-    with pytest.raises(LedgerRolledBack):
-        shop.charge()
 
 
 PREFLIGHT = """

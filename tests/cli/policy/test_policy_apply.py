@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.exceptions import PolicyChanged
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 
@@ -67,22 +64,7 @@ def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
     assert "term 2 was opened" in run_fine(*new, "--raise-lifetime")
 
 
-def test_the_ledgers_copy_wins_over_a_worker_that_has_not_pulled(shop: Shop) -> None:
-    """After an application, the old file is the one that is refused."""
-    charge(shop)
-    shop.write(adult("0.5"), "adult.yaml")
-    run_fine("policy", "apply")
-    charge(shop)
-    shop.write(ADULT, "adult.yaml")
-    with pytest.raises(PolicyChanged, match=r"ledger 0\.5, file 1"):
-        charge(shop)
-    result = run("status", "adult")
-    assert "dpflow policy diff adult" in result.stderr
-
-
-def test_a_ledger_keeps_to_its_environment(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
     """Made for production, it is refused by a run that says nothing or else."""
     monkeypatch.setenv("DPFLOW_ENVIRONMENT", "production")
     run_fine("ledger", "init")

@@ -23,14 +23,18 @@ from flows import (
 from tests import adult_people
 
 
-@pytest.fixture
-def people(examples, tmp_path, monkeypatch):
-    """Give the flows people, as many as there are in the real files."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    adult_people.write(folder, monkeypatch)
-    yield
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Write people, as many as there are in the real files."""
+    with pytest.MonkeyPatch.context() as patch:
+        adult_people.write(tmp_path_factory.mktemp("data"), patch)
+        yield
     adult._table.cache_clear()
+
+
+@pytest.fixture
+def people(data, examples):
+    """Give the flows people, policies and an empty ledger."""
 
 
 def spent(component: str = "epsilon"):

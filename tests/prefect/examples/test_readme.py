@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dpflow import Gaussian
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
@@ -41,13 +39,10 @@ def admitted(theorem, epsilon):
     return low
 
 
-@pytest.mark.parametrize("theorem", ["gdp", "auto", "zcdp", "rdp"])
-def test_the_table_of_filters_is_true(theorem):
+def test_the_table_of_filters_is_true():
     """The admitted steps of the table are what the filters admit."""
-    (row,) = [
-        line
-        for line in README.splitlines()
-        if line.startswith("| `") and f"`{theorem}`" in line.split("|")[1]
-    ]
-    numbers = [int(text) for text in row.split("|")[3].split("/")]
-    assert numbers == [admitted(theorem, 1), admitted(theorem, 5)]
+    lines = [line for line in README.splitlines() if line.startswith("| `")]
+    for theorem in ("gdp", "auto", "zcdp", "rdp"):
+        (row,) = [line for line in lines if f"`{theorem}`" in line.split("|")[1]]
+        numbers = [int(text) for text in row.split("|")[3].split("/")]
+        assert numbers == [admitted(theorem, 1), admitted(theorem, 5)]

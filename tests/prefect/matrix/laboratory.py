@@ -16,7 +16,6 @@ from typing import Any, Self
 import httpx
 
 from tests.forks import SERVING, Forked
-from tests.prefect.database import copy_database
 from tests.prefect.matrix.support import wait_until
 from tests.projects import ROOT, fill_project
 
@@ -26,19 +25,19 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 class Laboratory:
-    """A Prefect server on loopback, and folders for experiments with it.
+    """Folders for experiments with a Prefect server on loopback.
 
     Args:
         folder: An empty folder.
-        url: Address of the server; None starts one with all services.
+        url: Address of the server.
     """
 
-    def __init__(self, folder: Path, url: str | None = None) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.home = folder / "prefect"
         self.home.mkdir()
         self._folder = folder
         self._processes: list[Process] = []
-        self.url = url or self._start_server()
+        self.url = url
         # A client takes long to make; it is asked again and again.
         self._client = httpx.Client(base_url=self.url, timeout=120)
         self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
@@ -47,24 +46,6 @@ class Laboratory:
             serving = SERVING.format(descriptor=theirs.fileno(), loaded=loaded)
             kept = (theirs.fileno(),)
             self._launch(["-c", serving], self._folder, "forks", kept=kept)
-
-    def _start_server(self) -> str:
-        copy_database(self.home / "prefect.db")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/api"
-        words = ["-m", "prefect", "server", "start", "--host", "127.0.0.1"]
-        own = {"PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true"}
-        self._launch([*words, "--port", str(port)], self._folder, "server", **own)
-
-        def healthy() -> bool:
-            with suppress(httpx.TransportError):
-                return httpx.get(f"{self.url}/health", timeout=5).is_success
-            return False
-
-        wait_until(healthy, "Prefect's server", 600)
-        return self.url
 
     def __enter__(self) -> Self:
         return self

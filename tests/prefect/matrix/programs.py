@@ -19,7 +19,7 @@ from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.prefect import flow as ends
-from tests.prefect.matrix.support import mark, run_again, run_deployed, wait_until
+from tests.prefect.matrix.support import mark, run_again, wait_until
 
 TENTH = PureDP(epsilon="0.1")
 
@@ -150,8 +150,8 @@ def until_exhausted() -> None:
 
 
 def process_pool() -> dict[str, Any]:
-    """Exhaust the budget in a pool of processes."""
-    runner: Any = ProcessPoolTaskRunner(max_workers=2)
+    """Exhaust the budget in another process."""
+    runner: Any = ProcessPoolTaskRunner(max_workers=1)
     report = until_exhausted.with_options(task_runner=runner)
     return {"ended": report(return_state=True).name, "pid": os.getpid()}
 
@@ -199,30 +199,6 @@ def dask() -> dict[str, Any]:
             "recomputed": anew(),
             "ended": ended(return_state=True).name,
         }
-
-
-@dp_task(dataset="patients", cost=TENTH, release_key="tenth/{turn}")
-def tenth(turn: int) -> int:
-    """Fit ten times."""
-    return turn
-
-
-@dp_flow(name="until-refused")
-def until_refused() -> None:
-    """Call one step more than fits."""
-    for turn in range(11):
-        tenth(turn)
-
-
-def automated(block: str) -> dict[str, Any]:
-    """Install the automations and exhaust the budget of a deployment's run."""
-    from flows.automations import automations, block_id, install
-
-    wanted = automations("patients", notify=block_id(block))
-    install([*wanted, *wanted])
-    install(wanted)
-    made, state = run_deployed(until_refused)
-    return {"deployment": str(made), "ended": state.name}
 
 
 def canaries() -> dict[str, Any]:

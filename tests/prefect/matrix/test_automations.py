@@ -1,80 +1,47 @@
-"""The example's automations on a real server: what fires, and what it does."""
+"""The example's automations: the events that they match, and the pause."""
 
 from __future__ import annotations
 
-import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import uuid
 
-import pytest
+from prefect.client.orchestration import get_client
+from prefect.server.events.schemas.automations import EventTrigger
+from prefect.server.events.schemas.events import ReceivedEvent
 
-from tests.prefect.matrix.laboratory import Laboratory
-from tests.prefect.matrix.support import wait_until
-from tests.projects import POLICY
-
-PATIENTS = (
-    POLICY.replace("shop", "patients")
-    + "alerts: [0.5, 0.8]\non_exhausted: {schedule: keep}\n"
-)
+import dpflow.prefect.events
+from dpflow import dp_flow, dp_task
+from dpflow.prefect.delivery import flush
+from flows.automations import automations, install
+from tests.prefect.matrix.support import in_flow, run_deployed
+from tests.projects import POLICY, TENTH
 
 
-@contextmanager
-def _heard():
-    """Listen for notifications on loopback; yield the address and what was heard."""
-    heard: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            length = int(self.headers["Content-Length"])
-            heard.append(json.loads(self.rfile.read(length))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/", heard
-        finally:
-            server.shutdown()
-
-
-def _save_webhook(laboratory, url):
-    """Save a notification block, as the UI does."""
-    kind = laboratory.ask("block_types/slug/custom-webhook")["id"]
-    schemas = laboratory.ask(
-        "block_schemas/filter", block_schemas={"block_type_id": {"any_": [kind]}}
+def test_the_example_automations_notify_and_pause(make_project, monkeypatch):
+    """At 80 %, once; at exhaustion, of the deployment that the event names."""
+    make_project(POLICY.replace("shop", "patients") + "alerts: [0.5, 0.8]\n")
+    step = dp_task(dataset="patients", cost=TENTH, name="tenth")(lambda turn: turn)
+    report = in_flow(lambda: [step(turn) for turn in range(11)], make_flow=dp_flow)
+    sent = []
+    assert flush()
+    monkeypatch.setattr(
+        dpflow.prefect.events,
+        "emit_event",
+        lambda **event: sent.append(ReceivedEvent(id=uuid.uuid4(), **event)),
     )
-    data = {
-        "name": "office",
-        "url": url,
-        "json_data": {"text": "{{subject}}: {{body}}"},
-    }
-    laboratory.ask(
-        "block_documents/",
-        name="office",
-        data=data,
-        block_type_id=kind,
-        block_schema_id=schemas[0]["id"],
-    )
-
-
-@pytest.mark.slow
-def test_the_example_automations_notify_and_pause(tmp_path):
-    """At 80 %, once; at exhaustion, where the policy itself pauses nothing."""
-    with Laboratory(tmp_path) as laboratory, _heard() as (url, notified):
-        folder = laboratory.project("automated", PATIENTS)
-        _save_webhook(laboratory, url)
-        told = laboratory.run(folder, "automated", "custom-webhook/office")
-        place = f"deployments/{told['deployment']}"
-        wait_until(lambda: laboratory.ask(place)["paused"], "the automation's pause")
-        wait_until(lambda: len(notified) >= 2, "the notifications")
-    assert told["ended"] == "BudgetExhausted"
-    at, gone = sorted(notified)
-    assert at.startswith("Privacy budget of patients: 0.8 is used: 80% of the budget")
-    assert "(flow until-refused, step tenth)" in at
-    assert gone.startswith("Privacy budget of patients: exhausted: ")
-    assert "It needs epsilon 0.1" in gone
+    made, state = run_deployed(report)
+    assert (state.name, flush()) == ("BudgetExhausted", True)
+    matched = []
+    for automation in automations("patients", notify=uuid.uuid4()):
+        trigger = EventTrigger(**automation.trigger.model_dump())
+        matched += [[each for each in sent if trigger.covers(each)]]
+    (exhausted,), (alert,) = matched
+    assert exhausted.event == "dpflow.budget.exhausted"
+    assert alert.resource["dpflow.threshold"] == "0.8"
+    for event in (exhausted, alert):
+        assert {"message", "flow", "step"} <= event.payload.keys()
+    assert [each.id for each in exhausted.related] == [f"prefect.deployment.{made}"]
+    wanted = automations("patients")
+    for _ in range(2):
+        install(wanted)
+    with get_client(sync_client=True) as client:
+        assert len(client.read_automations_by_name(wanted[0].name)) == 1

@@ -149,35 +149,32 @@ class Shop:
         return len(self.frame) + week
 
 
-@pytest.mark.parametrize(
-    ("step", "given", "named"),
-    [(count, FRAME, "frame"), (Shop().count, 1, "self")],
-    ids=["argument", "method"],
-)
-def test_a_background_step_over_private_data_is_refused(project, step, given, named):
+def test_a_background_step_over_private_data_is_refused(project):
     """Prefect would pickle it, or the instance with all it holds, to its storage."""
-    ways = (step.delay, lambda given: step.apply_async((given,)), step.submit)
 
     def report():
-        for ask in ways:
-            with pytest.raises(ConfigurationError, match="as a pickle that stays") as e:
-                ask(given)
-            assert f"({named})" in e.value.message
+        for step, given, named in (
+            (count, FRAME, "frame"),
+            (Shop().count, 1, "self"),
+        ):
+            for ask in (step.delay, lambda x, s=step: s.apply_async((x,)), step.submit):
+                with pytest.raises(ConfigurationError, match="as a pickle that") as e:
+                    ask(given)
+                assert f"({named})" in e.value.message
 
     in_flow(report, task_runner=PrefectTaskRunner())()
 
 
-def test_a_loaders_error_is_told_by_its_type(project, caplog):
+def test_a_loaders_error_shows_its_type_only(project, caplog):
     """Its text can quote the data; `errors="keep"` shows it where that is safe."""
 
     def load() -> int:
         raise ValueError("canary-31415")
 
-    with pytest.raises(
-        DPStepFailed, match="ValueError in private task 'load'"
-    ) as found:
+    text = "ValueError in private task 'load'"
+    with pytest.raises(DPStepFailed, match=text) as error:
         in_flow(private_task()(load))()
-    assert found.value.__context__ is None
+    assert error.value.__context__ is None
     assert "canary-31415" not in caplog.text
     with pytest.raises(ValueError, match="canary-31415"):
         in_flow(private_task(errors="keep")(load))()

@@ -9,7 +9,6 @@ import pytest
 from prefect import flow
 from prefect.cache_policies import INPUTS
 from prefect.locking.memory import MemoryLockManager
-from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.transactions import IsolationLevel, transaction
 from typer.testing import CliRunner
 
@@ -27,11 +26,6 @@ from tests.prefect.matrix.support import (
     wait_until,
 )
 from tests.projects import POLICY, TENTH, journal
-
-SERIAL = INPUTS.configure(
-    isolation_level=IsolationLevel.SERIALIZABLE, lock_manager=MemoryLockManager()
-)
-
 
 #: Lets the bodies that wait go on.
 OVER = threading.Event()
@@ -128,6 +122,7 @@ def time_out_in_body(run):
     """
     earlier = ()
     for seconds in (0.5, 4, 30, 240):
+        OVER.clear()
         name = run(seconds)
         wait_until(lambda: books().open == 0, "the settlement")
         found = books()
@@ -140,58 +135,36 @@ def time_out_in_body(run):
 
 
 @pytest.mark.parametrize("how", ["called", "submitted"])
-def test_a_task_timeout_is_charged_in_full(project, how):
-    """The body sees CancelledError, no Exception, in worker threads too."""
+@pytest.mark.parametrize("limited", ["task", "flow"])
+def test_a_timeout_leaves_no_step_uncharged(project, how, limited):
+    """The body sees CancelledError, no Exception, in worker threads too.
 
-    @flow(name="report")
-    def report(seconds):
-        limited = endless.with_options(timeout_seconds=seconds)
-        if how == "called":
-            return limited(return_state=True).name
-        future = limited.submit()
-        future.wait()
-        return future.state.name
-
-    assert time_out_in_body(report) == ("TimedOut", ("failed",))
-    assert marks() == {"body": 1}
-
-
-@pytest.mark.parametrize("how", ["called", "submitted"])
-def test_a_flow_timeout_leaves_no_step_uncharged(project, how):
-    """A submitted step runs to its end behind the flow's, and is settled."""
+    A step that a flow had submitted runs to its end behind the flow's.
+    """
 
     def timed(seconds):
-        OVER.clear()
+        of_task = {"timeout_seconds": seconds} if limited == "task" else {}
+        of_flow = {} if of_task else {"timeout_seconds": seconds}
+        step, states = endless.with_options(**of_task), []
 
         def report():
             if how == "called":
-                endless()
+                states.append(step(return_state=True))
+                states[0].result()
             try:
-                endless.submit().wait()
+                future = step.submit()
+                future.wait()
+                states.append(future.state)
             finally:
                 OVER.set()
 
-        limited = in_flow(report, make_flow=dp_flow, timeout_seconds=seconds)
-        return limited(return_state=True).name
+        ended = in_flow(report, make_flow=dp_flow, **of_flow)(return_state=True)
+        return states[0].name if of_task else ended.name
 
-    ended = how == "submitted"
-    outcome = "completed" if ended else "failed"
+    behind = (limited, how) == ("flow", "submitted")
+    outcome = "completed" if behind else "failed"
     assert time_out_in_body(timed) == ("TimedOut", (outcome,))
-    assert marks() == {"body": 1, **({"body ended": 1} if ended else {})}
-
-
-def test_steps_that_nobody_awaits_are_charged_if_they_run(project):
-    """`dp_flow` waits for all."""
-    runner = ThreadPoolTaskRunner(max_workers=1)
-
-    def report():
-        for week in range(3):
-            steady.submit(week)
-
-    waiting = in_flow(report, make_flow=dp_flow, task_runner=runner)
-    assert waiting(return_state=True).is_completed()
-    assert marks() == {"steady": 3}
-    assert books() == settled(3, "0.3")
+    assert marks() == {"body": 1, **({"body ended": 1} if behind else {})}
 
 
 def test_another_run_is_charged_unless_prefect_has_the_value(project):
@@ -211,23 +184,27 @@ def test_another_run_is_charged_unless_prefect_has_the_value(project):
         assert books() == settled(bodies, f"0.{bodies}")
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"cache_policy": SERIAL, "persist_result": True}]
-)
-def test_three_identical_submits_are_one_charge(project, options):
+def test_three_identical_submits_are_one_charge(project):
     """The first claims the release, the others wait for it and replay."""
+    serial = INPUTS.configure(
+        isolation_level=IsolationLevel.SERIALIZABLE, lock_manager=MemoryLockManager()
+    )
+    for number, options in enumerate(
+        ({}, {"cache_policy": serial, "persist_result": True}), 1
+    ):
+        OVER.clear()
 
-    @dp_task(dataset="shop", cost=TENTH, **options)
-    def count(week: str) -> int:
-        assert OVER.wait(60)
-        return mark("count")
+        @dp_task(dataset="shop", cost=TENTH, name=f"count {number}", **options)
+        def count(week: str) -> int:
+            assert OVER.wait(60)
+            return mark("count")
 
-    def thrice():
-        week = uuid.uuid4().hex
-        futures = [count.submit(week) for _ in range(3)]
-        OVER.set()
-        return [future.result() for future in futures]
+        def thrice(count=count):
+            week = uuid.uuid4().hex
+            futures = [count.submit(week) for _ in range(3)]
+            OVER.set()
+            return [future.result() for future in futures]
 
-    assert in_flow(thrice)() == [1, 1, 1]
-    assert marks() == {"count": 1}
-    assert books() == settled(1, "0.1")
+        assert in_flow(thrice)() == [number] * 3
+        assert marks() == {"count": number}
+        assert books() == settled(number, f"0.{number}")
