@@ -116,23 +116,17 @@ def _decision_parts(lost: LostDecisions, *, repaired: bool) -> Iterator[str]:
 
 def _entry(line: Line) -> str:
     """Say what a witnessed entry was, as far as its line tells."""
-    from dpflow.ledger.witness.lines import HEAD
-
     if line.charge:
         run = f" of run {line.run}" if line.run else ""
         return f"entry {line.number}: reservation {line.charge}{run}"
-    kind = _DECISIONS.get(line.kind, "a charge by hand")
-    return f"entry {line.number}: {'all up to it' if line.kind == HEAD else kind}"
+    return f"entry {line.number}: {_DECISIONS.get(line.kind, 'a charge by hand')}"
 
 
 def _loss_parts(loss: Loss, *, repaired: bool) -> Iterator[str]:
     from dpflow.ledger.views.words import amounts_text
-    from dpflow.ledger.witness.lines import HEAD
 
-    # What an entry was says more than that it was the last.
-    ordered = sorted(loss.missing, key=lambda line: line.kind != HEAD)
-    told = {line.number: line for line in ordered}
-    lines = [told[number] for number in sorted(told)]
+    by_number = {line.number: line for line in loss.missing}
+    lines = [by_number[number] for number in sorted(by_number)]
     entries = "entry" if len(lines) == 1 else "entries"
     yield f"Account {loss.account} lacks {len(lines)} witnessed {entries}:"
     yield from _first(lines, [_entry(line) for line in lines[:SHOWN]])

@@ -247,7 +247,7 @@ class _Replaced(NamedTuple):
     Attributes:
         lines: Its accounts and decisions.
         kept: Its releases.
-        charges: Those of its charges that the witness has.
+        charges: Its charges, as far as these lines and the witness tell.
     """
 
     lines: Sequence[Line] = ()
@@ -265,10 +265,11 @@ def _read_replaced(
             _copy_file(path, copy, mode="rw")
             _verified(copy, ledger_id)
             with closing(_opened(copy)) as ledger, ledger.storage.read() as reading:
-                made = [line for line in witnessed if line.kind == "reserve"]
-                away = {line.charge for line in missing(reading, made)}
-                charges = {line.charge for line in made} - away
-                return _Replaced(beginning(reading), kept_releases(reading), charges)
+                lines = beginning(reading)
+                away = {line[:2] for line in missing(reading, witnessed)}
+                held = [e for e in (*witnessed, *lines) if e[:2] not in away]
+                charges = {line.charge for line in held}
+                return _Replaced(lines, kept_releases(reading), charges)
     return None
 
 

@@ -29,7 +29,7 @@ from dpflow.ledger.rows import OF_FLOW, Account, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import HEAD, KEPT, Line
+from dpflow.ledger.witness.lines import KEPT, Line
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
@@ -69,6 +69,8 @@ class Comparison:
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
         gone: The lines that a repair names.
+        tells_all: Whether there is a line of each missing charge, not only of the
+            newest.
     """
 
     lines: int
@@ -79,6 +81,7 @@ class Comparison:
     lost: tuple[LostDecisions, ...]
     again: int
     gone: Sequence[Line] = field(repr=False)
+    tells_all: bool
 
     @property
     def agrees(self) -> bool:
@@ -90,11 +93,6 @@ class Comparison:
         """Outputs that the missing charges may have had."""
         made = (line for line in self.gone if line.kind == "reserve")
         return tuple(LostRelease(str(e.charge), ",".join(e.books), e.run) for e in made)
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether there is a line of each missing charge, not only of the newest."""
-        return all(e.kind != HEAD for loss in self.losses for e in loss.missing)
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -108,7 +106,7 @@ def compare(ledger: Ledger) -> Comparison:
     witness = _witness(ledger)
     lines = witness.all_lines()
     with ledger.storage.read() as reading:
-        return _compared(reading, lines, witness)
+        return _compared(reading, lines, (), witness)
 
 
 def reconcile(
@@ -145,9 +143,10 @@ def charge_again(
         LedgerUnavailable: If another process repaired the ledger meanwhile.
     """
     witness = ledger.watch.witness
-    lines = [*(() if witness is None else witness.all_lines()), *others]
+    lines = () if witness is None else witness.all_lines()
     with ledger.storage.read() as reading:
-        head, found = reading.head()[0], _compared(reading, lines, witness)
+        head = reading.head()[0]
+        found = _compared(reading, lines, others, witness)
     if found.gone or found.older:
         flows: dict[str, dict[str, None]] = {}
         for line in found.gone:
@@ -158,7 +157,7 @@ def charge_again(
         for line in sorted(found.gone):
             if line.kind == "pay":
                 paid |= dict.fromkeys(line.books, line.charge)
-            elif line.charge is not None or line.kind == HEAD:
+            elif line.charge is not None:
                 # Perhaps one that people paid, whose own line was compacted away.
                 paid |= {book: paid.get(book) for book in line.books}
         ledger.ask(
@@ -169,7 +168,7 @@ def charge_again(
                 reason=reason,
                 head=head,
                 repairs=max(found.epoch, 0 if witness is None else witness.epoch) + 1,
-                lost=tuple((line.number, _name(line)) for line in found.gone),
+                lost=tuple((line.number, line.hash) for line in found.gone),
                 frozen={each.dataset: each.reason for each in found.lost},
                 policies=policies,
             )
@@ -199,20 +198,18 @@ def _witness(ledger: Ledger) -> Witness:
     return ledger.watch.witness
 
 
-def _name(line: Line) -> str:
-    """Return what names a lost entry, or that and all before it."""
-    return f"{line.hash} and all before" if line.kind == HEAD else line.hash
-
-
 def _compared(
-    reading: Reading, lines: Sequence[Line], witness: Witness | None
+    reading: Reading,
+    witnessed: Sequence[Line],
+    others: Sequence[Line],
+    witness: Witness | None,
 ) -> Comparison:
     """Find the lines without an entry, and what would repair the ledger."""
     # The first three fields of a line say which it is.
-    lines = [*{line[:3]: line for line in lines}.values()]
+    lines = [*{line[:3]: line for line in (*witnessed, *others)}.values()]
     away = missing(reading, lines)
     charged = {name for entry in reading.rare("repair") for name in entry.body["lost"]}
-    gone = [line for line in away if _name(line) not in charged]
+    gone = [line for line in away if line.hash not in charged]
     by_account: dict[str, list[Line]] = {}
     for line in gone:
         for account, used in line.used.items():
@@ -231,14 +228,13 @@ def _compared(
     for book in by_book.keys() - {split(account)[0] for account in by_account}:
         by_account[f"{book}#{max(state.book(book).terms, 1)}"] = by_book[book]
     # All missing lines of an account are here after a line that the ledger holds, as
-    # far as none was left out; or if no line stands for all before it.
-    whole, away_marks = witness is None or witness.whole, {line[:3] for line in away}
-    contiguous = lines if whole else lines[-KEPT:]
-    joined = {n for e in contiguous if e[:3] not in away_marks for n in e.used}
-    begun = {name for line in lines if line.kind == HEAD for name in line.used}
+    # far as compaction left none out.
+    last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
+    whole = len(last) < KEPT
+    joined = {n for e in last if e[:3] not in marks for n in e.used}
     losses = tuple(
-        _loss(state, a, mine, whole=a in joined or (whole and a not in begun))
-        for a, mine in by_account.items()
+        _loss(state, account, mine, whole=whole or account in joined)
+        for account, mine in by_account.items()
     )
     decisions = [lost_decisions(state, book, mine) for book, mine in by_book.items()]
     return Comparison(
@@ -250,6 +246,7 @@ def _compared(
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(gone),
         gone=gone,
+        tells_all=whole or by_account.keys() <= joined,
     )
 
 
@@ -286,12 +283,9 @@ def _lacking(
     settled, held = nothing, nothing
     if row is not None:
         settled, held, entry = Tally(row.settled), Tally(row.held), row.entry
-    charges = [line for line in gone if line.kind != HEAD]
     more = nothing
-    for line in charges if whole else ():
+    for line in gone if whole else ():
         more = more + Tally(line.amounts[account])
     if min(line.number for line in gone) > entry:
         return more.highest(remainder(remainder(used, held), settled))
-    if not whole or len(charges) < len(gone):
-        return more.highest(used)
-    return more
+    return more if whole else more.highest(used)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,35 +18,54 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.rows import account_key
-from dpflow.ledger.witness.lines import WHOLE, Line, header_text
+from dpflow.ledger.witness.lines import KEPT, Line, compacted, header_of
 from dpflow.locks import TurnQueue
 
 T = TypeVar("T")
 
-#: So many entries are read at once.
-AT_ONCE = 500
 #: How long a thread waits for the others of its process.
 _THREAD_SECONDS = 60.0
 
 
-@dataclass(slots=True)
-class Seen:
-    """Lines of one file, or one epoch, that were compared with the ledger.
+class End(NamedTuple):
+    """Up to where a witness was read.
 
     Attributes:
-        text: The header as it was written; None if nothing was read.
-        end: Where they end, as the place counts.
+        mark: Of the beginning: another one is a witness that was begun anew.
+        at: Bytes or rows.
+        lines: How many it has since it was begun or compacted.
+        signature: Of a file that was read whole.
+    """
+
+    mark: Any
+    at: int
+    lines: int
+    signature: tuple[int, ...] | None = None
+
+
+#: New lines, a header first if the witness was begun anew, whether it was; their end.
+Stored = tuple[Sequence[str], bool, End]
+#: Returns a header and lines for the old ones; None if there are none.
+Change = Callable[[Sequence[str] | None], list[str]]
+
+
+@dataclass(slots=True)
+class Seen:
+    """Lines since one header that were compared with the ledger.
+
+    Attributes:
+        mark: Of the header, as `End` has it.
         newest: By the key of an account, the number of the newest line about its use.
         latest: The line that was written last.
     """
 
-    text: str | None = None
-    header: Line | None = None
-    end: Any = None
+    mark: Any = None
+    epoch: int = 0
+    end: End | None = None
     newest: dict[str, int] = field(default_factory=dict)
     latest: Line | None = None
 
-    def note(self, lines: Iterable[Line], end: Any) -> None:
+    def note(self, lines: Iterable[Line], end: End) -> None:
         """Remember lines that the ledger holds, and where they end."""
         for line in lines:
             for name in (name for name, used in line.used.items() if used):
@@ -61,12 +81,11 @@ class Unseen(NamedTuple):
 
     Attributes:
         seen: The lines before them: another thread may have met another file since.
-        end: Where they end.
     """
 
     seen: Seen
     lines: Sequence[Line]
-    end: Any
+    end: End
 
     @property
     def expected(self) -> list[Line]:
@@ -76,24 +95,14 @@ class Unseen(NamedTuple):
         """
         return [*self.lines, *filter(None, [self.seen.latest])]
 
-    @property
-    def numbers(self) -> list[int]:
-        """The newest of their entries, to be loaded with a decision's keys."""
-        return [line.number for line in self.expected[-AT_ONCE:]]
-
-
-#: The first line of the newest file or epoch; the lines after the end that was given,
-#: or all if the header is another; and their end.
-Stored = tuple[str, Sequence[str], Any]
-
 
 class Witness(ABC):
     """The witness of one ledger, used by one thread at a time.
 
-    Each place implements `read`, `write`, `begin` and `first_claim`. They raise
-    FileNotFoundError if the witness was never begun or is lost, ValueError if it is
-    damaged, and any other OSError or LedgerUnavailable if the place does not answer or
-    is not durable; texts hold no secret.
+    Each place implements the abstract methods. They raise FileNotFoundError if the
+    witness was never begun or is lost, ValueError if it is damaged, and any other
+    OSError or LedgerUnavailable if the place does not answer or is not durable; texts
+    hold no secret.
 
     Args:
         place: Where it is, for messages; without any secret.
@@ -103,19 +112,14 @@ class Witness(ABC):
     def __init__(self, place: str, ledger: str) -> None:
         self.place = place
         self.ledger = ledger
-        #: Replaced when there is another file or epoch.
+        #: Replaced when there is another header.
         self.seen = Seen()
         self._alone = TurnQueue()
 
     @property
     def epoch(self) -> int:
         """How many repairs the ledger had when the witness was begun."""
-        return 0 if self.seen.header is None else self.seen.header.number
-
-    @property
-    def whole(self) -> bool:
-        """Whether the witness still has every line that was ever written."""
-        return self.seen.header is not None and self.seen.header.kind == WHOLE
+        return self.seen.epoch
 
     def exists(self) -> bool:
         """Say whether it was begun.
@@ -123,11 +127,10 @@ class Witness(ABC):
         Raises:
             LedgerUnavailable: If the place does not answer.
         """
-        try:
-            self._asked(self.read, self.seen.text, self.seen.end)
-        except LedgerUnwitnessed:
-            return False
-        return True
+        with suppress(LedgerUnwitnessed):
+            self._asked(self.read, self.seen.end)
+            return True
+        return False
 
     def unseen(self) -> Unseen:
         """Read the lines that were appended since `accept`.
@@ -139,8 +142,17 @@ class Witness(ABC):
         """
         return self._asked(self._unseen)
 
+    def accept(self, unseen: Unseen) -> None:
+        """Remember that these lines are in the ledger."""
+        unseen.seen.note(unseen.lines, unseen.end)
+
+    def all_lines(self) -> Sequence[Line]:
+        """Read everything; raises as `unseen`."""
+        self.seen = Seen()
+        return self.unseen().lines
+
     def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably.
+        """Append lines, durably; compact the witness if it grew long.
 
         Raises:
             LedgerUnwitnessed: If it was never begun, or is lost.
@@ -149,8 +161,13 @@ class Witness(ABC):
         seen, texts = self.seen, [line.to_text(self.ledger) for line in lines]
         end = self._asked(self.write, texts, seen.end)
         # They were just committed: unless others came before them, all were compared.
-        if end is not None:
-            seen.note(lines, end)
+        if end is None:
+            return
+        seen.note(lines, end)
+        if end.lines > 2 * (KEPT + len(seen.newest)):
+            # After an error it is as before, and damage is for the next reader.
+            with suppress(LedgerUnwitnessed, LedgerUnavailable, LedgerCorrupt):
+                self._asked(self.rewrite, self._fewer)
 
     def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
         """Begin the witness with lines for all that the ledger holds now.
@@ -164,12 +181,14 @@ class Witness(ABC):
             LedgerUnavailable: If it cannot be written.
             ConfigurationError: If there is one, without `anew`.
         """
-        header = header_text(self.ledger, epoch, WHOLE)
-        texts = [header, *(line.to_text(self.ledger) for line in lines)]
-        there = not anew and self.exists()
-        if there or not self._asked(self.begin, texts):
-            msg = f"there is a witness of this ledger at {self.place} already"
-            raise ConfigurationError(msg)
+
+        def begin(old: Sequence[str] | None) -> list[str]:
+            if old is not None and not anew:
+                msg = f"there is a witness of this ledger at {self.place} already"
+                raise ConfigurationError(msg)
+            return self._texts(header_of(epoch), lines)
+
+        self._asked(self.rewrite, begin)
 
     def claim(self, source: str) -> str:
         """Return the ledger that governs a data source; this one, if none did yet.
@@ -179,22 +198,21 @@ class Witness(ABC):
         """
         return self._asked(self.first_claim, source)
 
-    def accept(self, unseen: Unseen) -> None:
-        """Remember that these lines are in the ledger."""
-        unseen.seen.note(unseen.lines, unseen.end)
+    def _texts(self, header: Line, lines: Iterable[Line]) -> list[str]:
+        return [line.to_text(self.ledger) for line in (header, *lines)]
 
-    def all_lines(self) -> Sequence[Line]:
-        """Read everything; raises as `unseen`."""
-        self.seen = Seen()
-        return self.unseen().lines
+    def _fewer(self, old: Sequence[str] | None) -> list[str]:
+        header, *lines = [Line.from_text(text, self.ledger) for text in old or ("",)]
+        return self._texts(header_of(header.number), compacted(lines))
 
     def _unseen(self) -> Unseen:
-        seen = self.seen
-        text, lines, end = self.read(seen.text, seen.end)
-        if text != seen.text:
-            seen = self.seen = Seen(text, Line.from_text(text, self.ledger))
-        found = tuple([Line.from_text(line, self.ledger) for line in lines])
-        return Unseen(seen, found, end)
+        texts, anew, end = self.read(self.seen.end)
+        lines = [Line.from_text(text, self.ledger) for text in texts]
+        if anew:
+            header, *lines = lines or [Line.from_text("", self.ledger)]
+            if end.mark != self.seen.mark:
+                self.seen = Seen(end.mark, header.number)
+        return Unseen(self.seen, tuple(lines), end)
 
     def _asked(self, ask: Callable[..., T], *arguments: Any) -> T:
         """Ask the place while no other thread does."""
@@ -224,28 +242,22 @@ class Witness(ABC):
             raise LedgerUnavailable(msg, witness=self.place) from error
 
     @abstractmethod
-    def read(self, header: str | None, end: Any) -> Stored:
-        """Return the newest lines after an end.
-
-        Args:
-            header: The one that was read before, if any.
-            end: As returned last; None reads from the beginning.
-        """
+    def read(self, end: End | None) -> Stored:
+        """Return the lines after an end; all of them if it was begun anew since."""
 
     @abstractmethod
-    def write(self, texts: Sequence[str], end: Any) -> Any:
-        """Append lines, durably; compact the witness if it grew large.
+    def write(self, texts: Sequence[str], end: End | None) -> End | None:
+        """Append lines, durably.
 
         Returns:
             Their end, if nothing came between the given end and them; else None.
         """
 
     @abstractmethod
-    def begin(self, texts: Sequence[str]) -> bool:
-        """Begin anew with a header and lines, durably, all or nothing.
+    def rewrite(self, change: Change) -> None:
+        """Replace the header and all lines, durably, all or nothing.
 
-        Returns:
-            Whether this did it; False if the epoch had been begun.
+        Those of another epoch stay, too.
         """
 
     @abstractmethod

@@ -9,111 +9,93 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 from dpflow.durable import sync, sync_path, write
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.witness.base import Stored, Witness
-from dpflow.ledger.witness.lines import compacted
+from dpflow.ledger.witness.base import Change, End, Stored, Witness
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
-
-#: Device, inode, size and time of change of a file.
-Signature = tuple[int, int, int, int]
-
-#: Bytes beyond which the file is rewritten with fewer lines.
-_LARGE = 2**20
-
-
-class _End(NamedTuple):
-    """Which file was read, and up to where.
-
-    Attributes:
-        signature: Of a file that was read whole; None where part of a line was left.
-    """
-
-    signature: Signature | None
-    offset: int
 
 
 class FileWitness(Witness):
     """The witness of one ledger in a file.
 
     Args:
-        path: The file; `begin` makes it.
+        path: The file; `rewrite` makes it.
         ledger: Id of the ledger.
     """
 
     def __init__(self, path: Path, ledger: str) -> None:
         super().__init__(str(path), ledger)
         self.path = path
-        self._large = _LARGE
 
-    def read(self, header: str | None, end: _End | None) -> Stored:
+    def read(self, end: End | None) -> Stored:
         """Return new lines; all of them if it is not the file that was read before."""
         now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
-        if header is not None and end is not None and end.signature == now:
-            return header, (), end
+        if end is not None and end.signature == now:
+            return (), False, end
         with self.path.open("rb") as file:
-            first = file.readline()
-            text = first.decode("ascii", "replace").rstrip("\n")
-            start = len(first)
-            if end is not None and text == header and end.offset <= now[2]:
-                start = end.offset
+            mark = file.readline()
+            if end is None or end.mark != mark or end.at > now[2]:
+                end = None
+            start = 0 if end is None else end.at
             file.seek(start)
             data = file.read()
         # Part of a line is a crash before its step could start.
-        whole = data[: data.rfind(b"\n") + 1]
-        stop = start + len(whole)
-        lines = whole.decode("ascii", "replace").splitlines()
-        return text, lines, _End(now if now[2] == stop else None, stop)
+        data = data[: data.rfind(b"\n") + 1]
+        texts, stop = data.decode("ascii", "replace").splitlines(), start + len(data)
+        lines = len(texts) + (0 if end is None else end.lines)
+        last = End(mark, stop, lines, now if now[2] == stop else None)
+        return texts, end is None, last
 
-    def write(self, texts: Sequence[str], end: _End | None) -> _End | None:
-        """Append lines; a file that grew large is rewritten with fewer."""
-        data = _joined(texts)
+    def write(self, texts: Sequence[str], end: End | None) -> End | None:
+        """Append lines."""
 
-        def add(descriptor: int) -> _End | None:
+        def add(descriptor: int) -> End | None:
             before = signature(os.fstat(descriptor))
-            known = end is not None and end.signature == before
-            if not known:
+            if end is None or end.signature != before:
                 cut_torn(descriptor)
-            write(descriptor, data)
+            write(descriptor, _joined(texts))
             sync(descriptor)
-            if not known:
+            if end is None or end.signature != before:
                 return None
-            after = signature(os.fstat(descriptor))
-            if after[2] >= self._large:
-                # All was compared with the ledger. After an error it is as before, and
-                # damage is for the next reader.
-                with suppress(OSError, ValueError):
-                    self._compact()
-            return _End(after, after[2])
+            now = signature(os.fstat(descriptor))
+            return End(end.mark, now[2], end.lines + len(texts), now)
 
         return self._lock().run(add, _LOCK_SECONDS)
 
-    def begin(self, texts: Sequence[str]) -> bool:
-        """Begin the file; an old one stays next to it."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def rewrite(self, change: Change) -> None:
+        """Put a new file in the place of the old one, or the old one stays."""
         asides = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
 
-        def replace(_: int) -> None:
-            os.link(self.path, next(path for path in asides if not path.exists()))
-            self._rewrite(texts)
+        def replace(_: int | None = None) -> None:
+            there = self.path.exists()
+            old = self.path.read_text("ascii").splitlines() if there else None
+            texts = change(old)
+            if old and old[0][:12] != texts[0][:12]:
+                os.link(self.path, next(path for path in asides if not path.exists()))
+            descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            try:
+                write(descriptor, _joined(texts))
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+            fresh.replace(self.path)
+            sync_path(self.path.parent)
 
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.path.exists():
-            # A writer that compacts the old one would put it in the new one's place.
+            # Two who rewrite it at the same time would lose lines of one another.
             self._lock().run(replace, _LOCK_SECONDS)
         else:
-            self._rewrite(texts)
-        return True
+            replace()
 
     def first_claim(self, source: str) -> str:
         """Return the first ledger that claimed a source, by a line of a shared file."""
         path = self.path.with_name("sources")
-        mine = f"{canonical([source, self.ledger])}\n".encode()
 
         def claim(descriptor: int) -> str:
             cut_torn(descriptor)
@@ -122,15 +104,14 @@ class FileWitness(Witness):
                 name, ledger = json.loads(line)
                 if name == source:
                     return str(ledger)
-            write(descriptor, mine)
+            write(descriptor, _joined([canonical([source, self.ledger])]))
             sync(descriptor)
             sync_path(path.parent)
             return self.ledger
 
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT).run(
-            claim, _LOCK_SECONDS
-        )
+        lock = FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        return lock.run(claim, _LOCK_SECONDS)
 
     def _lock(self) -> FileLock:
         """Return a lock for one turn.
@@ -140,36 +121,13 @@ class FileWitness(Witness):
         """
         return FileLock(self.path, os.O_RDWR | os.O_APPEND)
 
-    def _compact(self) -> None:
-        """Rewrite the file with fewer lines, which the next reader compares again."""
-        texts = self.path.read_text("ascii").splitlines()
-        self._large = max(_LARGE, 2 * self._rewrite(compacted(texts, self.ledger)))
-
-    def _rewrite(self, texts: Iterable[str]) -> int:
-        """Put a new file in the place of the old one, or the old one stays.
-
-        Returns:
-            Its size.
-        """
-        data = _joined(texts)
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        try:
-            write(descriptor, data)
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
-        fresh.replace(self.path)
-        sync_path(self.path.parent)
-        return len(data)
-
 
 def _joined(texts: Iterable[str]) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode()
 
 
-def signature(status: os.stat_result) -> Signature:
-    """Tell one content of a file from another."""
+def signature(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Tell one content of a file from another: device, inode, size, time of change."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from operator import add
 from typing import NamedTuple
 
@@ -20,11 +21,7 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.rows import sums_of_lists
 
 #: What each checksum covers besides its line and the ledger's id.
-_VERSION = "dpflow-witness 4"
-#: Kinds of a header: every line since then is there, or some were left out.
-WHOLE, COMPACTED = "whole", "compacted"
-#: Kind of a line that stands for all that some accounts had used up to its entry.
-HEAD = "head"
+_VERSION = "dpflow-witness 5"
 #: Lines that compaction leaves besides the newest of each account and the decisions.
 KEPT = 1000
 
@@ -34,7 +31,6 @@ class Line(NamedTuple):
 
     Attributes:
         hash: Of the entry, and so of all before it.
-        kind: Of the entry, or `HEAD`.
         charge: The charge that the entry is about.
         used: Settled and held after it, of each account that it posts to.
         amounts: What it posts.
@@ -97,41 +93,28 @@ def line_of(entry: Entry) -> Line:
     return Line(*place, used, entry.amounts, run, tuple(entry.books), flow)
 
 
-def header_text(ledger: str, epoch: int, kind: str) -> str:
-    """Return the first line.
+def header_of(epoch: int) -> Line:
+    """Return a first line.
 
     Args:
-        ledger: Whose witness.
         epoch: How many repairs the ledger had when the witness was begun.
-        kind: `WHOLE` or `COMPACTED`.
     """
     # File systems use the number of a removed file again; its first line is another.
-    return Line(epoch, uuid.uuid4().hex, kind, None, {}, {}).to_text(ledger)
+    return Line(epoch, uuid.uuid4().hex, "header", None, {}, {})
 
 
-def compacted(texts: Sequence[str], ledger: str) -> list[str]:
-    """Return fewer lines: the newest of each account, decisions, and the last ones.
-
-    Args:
-        texts: The header and all lines.
-        ledger: Whose witness.
-
-    Raises:
-        ValueError: If one is damaged.
-    """
-    header, *lines = [Line.from_text(text, ledger) for text in texts]
-    # A term's line names its account, and says nothing of its use.
-    newest = {
-        name: line.number
-        for line in sorted(lines, key=lambda line: line.number)
-        for name, used in line.used.items()
-        if used
-    }
-    wanted = {*newest.values()}
-    older = [
-        text
-        for text, line in zip(texts[1:-KEPT], lines, strict=False)
-        if line.decides or line.number in wanted
-    ]
-    first = header_text(ledger, header.number, COMPACTED)
-    return [first, *dict.fromkeys(older), *texts[1:][-KEPT:]]
+def compacted(lines: Iterable[Line]) -> list[Line]:
+    """Return fewer lines: the newest of each account, decisions, and the last ones."""
+    last = deque[tuple[int, Line]](maxlen=KEPT)
+    newest, decisions = dict[str, tuple[int, Line]](), dict[int, Line]()
+    for place in enumerate(lines):
+        at, line = place
+        last.append(place)
+        if line.decides:
+            decisions[at] = line
+        for name, used in line.used.items():
+            # A term's line names its account, and says nothing of its use.
+            if used and line.number >= newest.get(name, place)[1].number:
+                newest[name] = place
+    remaining = {**decisions, **dict(newest.values()), **dict(last)}
+    return [remaining[at] for at in sorted(remaining)]

@@ -7,26 +7,17 @@ stand for all that it has compared with the ledger, so that the next process rea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.sql import named_statements
-from dpflow.ledger.witness.base import Stored, Witness
-from dpflow.ledger.witness.lines import KEPT, Line, compacted
-
-_READ_COMMITTED = "ISOLATION LEVEL READ COMMITTED READ WRITE"
-
-
-class _End(NamedTuple):
-    """The newest row that was read, and its epoch."""
-
-    epoch: int
-    number: int
+from dpflow.ledger.witness.base import Change, End, Stored, Witness
+from dpflow.ledger.witness.lines import Line
 
 
 class _WitnessServer(Server):
@@ -54,108 +45,85 @@ class PostgresWitness(Witness):
         self._server = _WitnessServer(url)
         super().__init__(self._server.place, ledger)
         #: The ledger's server, until it was compared with the witness's.
-        self._ledger: Server | None = None
-        if ledger_url is not None:
-            self._ledger = Server(ledger_url)
-        #: From which number on compaction is due.
-        self._due = 0
+        self._ledger = None if ledger_url is None else Server(ledger_url)
 
-    def read(self, header: str | None, end: _End | None) -> Stored:
-        """Return the lines of the newest epoch after an end, in one trip."""
+    def read(self, end: End | None) -> Stored:
+        """Return the lines after an end, in one trip."""
         with self._connected() as connection:
-            rows = self._lines(connection, None if end is None else end.number)
+            rows = self._rows(connection, end)
         if not rows:
             raise FileNotFoundError
-        first = rows[0][0] if end is None else end.number
+        first = end.at if end is not None else rows[0][0]
         if [row[0] for row in rows] != [*range(first, first + len(rows))]:
             what = f"lines are missing after number {first}"
             raise OSError(what)
-        texts, newest = list[str](), None if end is None else end.epoch
+        texts, anew = list[str](), False
         # The row of the end was read before.
         for number, epoch, content in rows[end is not None :]:
-            if epoch is None:
+            if epoch is None and end is not None:
                 texts.append(content)
+                end = end._replace(at=number, lines=end.lines + 1)
                 continue
-            self._due = number + max(KEPT, content.count("\n"))
+            mark, lines = epoch, content.split("\n")
             # Rows of the same epoch have fewer lines, all of which were read.
-            if epoch != newest:
-                newest, (header, *texts) = epoch, content.split("\n")
-        assert header is not None
-        assert newest is not None
-        return header, texts, _End(newest, rows[-1][0])
+            if end is None or end.mark != mark:
+                texts, anew = lines, True
+            end = End(mark, number, len(lines))
+        assert end is not None
+        return texts, anew, end
 
-    def write(self, texts: Sequence[str], end: _End | None) -> _End | None:
+    def write(self, texts: Sequence[str], end: End | None) -> End | None:
         """Append lines; they are numbered under a lock, so that no reader skips one."""
-        with self._connected() as connection:
-            rows = self._locked(connection, self.ledger, "append", texts=[*texts])
+        with self._turn(self.ledger) as connection:
+            values = {"ledger": self.ledger, "texts": [*texts]}
+            rows = connection.execute(_statements()["append"], values).fetchall()
             if not rows:
                 raise FileNotFoundError
-            numbers = sorted(number for (number,) in rows)
-            if end is None or numbers[0] != end.number + 1:
-                return None
-            end = _End(end.epoch, numbers[-1])
-            if end.number >= self._due:
-                # Damage is for the next reader.
-                with suppress(psycopg.Error, ValueError):
-                    self._compact(connection)
-                self._due = end.number + KEPT
-            return end
+        numbers = sorted(number for (number,) in rows)
+        if end is None or numbers[0] != end.at + 1:
+            return None
+        return end._replace(at=numbers[-1], lines=end.lines + len(rows))
 
-    def begin(self, texts: Sequence[str]) -> bool:
-        """Begin an epoch, all or nothing; make the tables if there are none."""
-        with self._connected() as connection:
-            with connection.transaction():
-                connection.execute(_statements()["lock"], [""])
-                tables = connection.execute(_statements()["has_tables"]).fetchone()
-                if tables != (True,):
-                    connection.execute(_statements()["schema"], prepare=False)
-            values = self._beginning(texts, again=False)
-            return bool(self._locked(connection, self.ledger, "begin", **values))
+    def rewrite(self, change: Change) -> None:
+        """Add a row that stands for all rows before it; make the table if need be."""
+        with self._turn("") as connection:
+            there = connection.execute(_statements()["has_table"]).fetchone()
+            if there != (True,):
+                for statement in _statements()["schema"].split(b";\n"):
+                    connection.execute(statement, prepare=False)
+            connection.execute(_statements()["lock"], [self.ledger])
+            old = [text for *_, text in self._rows(connection, None)]
+            texts = change("\n".join(old).split("\n") if old else None)
+            epoch = Line.from_text(texts[0], self.ledger).number
+            row = {"ledger": self.ledger, "epoch": epoch, "content": "\n".join(texts)}
+            connection.execute(_statements()["begin"], row)
 
     def first_claim(self, source: str) -> str:
         """Return the first ledger that claimed a source; this one, if none had."""
-        with self._connected() as connection:
-            lock = f"source {source}"
-            return str(self._locked(connection, lock, "claim", source=source)[0][0])
+        name = f"source {source}"
+        with self._turn(name) as connection:
+            values = {"source": name, "ledger": self.ledger}
+            rows = connection.execute(_statements()["claim"], values).fetchall()
+        return str(rows[0][0])
 
-    def _compact(self, connection: Connection) -> None:
-        """Add a row that stands for all rows before it."""
-        with connection.transaction():
-            connection.execute(f"SET TRANSACTION {_READ_COMMITTED}")
-            connection.execute(_statements()["lock"], [self.ledger])
-            rows = self._lines(connection, None)
-            texts = "\n".join(content for _, _, content in rows).split("\n")
-            values = self._beginning(compacted(texts, self.ledger), again=True)
-            connection.execute(_statements()["begin"], values)
-
-    def _beginning(self, texts: Sequence[str], *, again: bool) -> dict[str, Any]:
-        """Return the row of a header and lines; `again` for an epoch that has begun."""
-        epoch, content = Line.from_text(texts[0], self.ledger).number, "\n".join(texts)
-        row = {"ledger": self.ledger, "epoch": epoch, "content": content}
-        return {**row, "again": again}
-
-    def _lines(self, connection: Connection, number: int | None) -> list[Any]:
-        values = {"ledger": self.ledger, "number": number}
+    def _rows(self, connection: Connection, end: End | None) -> list[Any]:
+        values = {"ledger": self.ledger, "number": None if end is None else end.at}
         return connection.execute(_statements()["lines"], values).fetchall()
 
-    def _locked(
-        self, connection: Connection, lock: str, name: str, **values: Any
-    ) -> list[Any]:
-        """Run a statement in a transaction that keeps other writers away.
+    @contextmanager
+    def _turn(self, lock: str) -> Iterator[Connection]:
+        """Run a block in a transaction that keeps other writers away.
 
         The server's settings are read back: they may have changed since the connection
         began.
         """
-        with connection.pipeline() as pipeline:
-            connection.execute(f"BEGIN {_READ_COMMITTED}")
+        with self._connected() as connection, connection.pipeline():
+            connection.execute("BEGIN")
             connection.execute(_statements()["lock"], [lock])
             durable = connection.execute(sql_of()["durable"])
-            values["ledger"] = self.ledger
-            answer = connection.execute(_statements()[name], values)
-            pipeline.sync()
+            yield connection
             self._server.check_durable(durable.fetchall()[0])
             connection.execute("COMMIT")
-        return answer.fetchall()
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

@@ -3,7 +3,8 @@
 -- name: schema
 CREATE SCHEMA IF NOT EXISTS dpflow_witness;
 -- A row with an epoch begins anew: a header and lines, which stand for all before it.
--- Each repair of the ledger begins an epoch; compaction repeats the newest one.
+-- Each repair of the ledger begins an epoch; compaction repeats the newest one. The row
+-- of a data source has the ledger that governs it: the first that claimed it.
 CREATE TABLE IF NOT EXISTS dpflow_witness.line (
     ledger text NOT NULL,
     number bigint NOT NULL CHECK (number >= 0),
@@ -11,35 +12,21 @@ CREATE TABLE IF NOT EXISTS dpflow_witness.line (
     content text NOT NULL,
     PRIMARY KEY (ledger, number)
 );
--- The ledger that governs a data source: the first that claimed it.
-CREATE TABLE IF NOT EXISTS dpflow_witness.source (
-    name text PRIMARY KEY,
-    ledger text NOT NULL
-);
 CREATE OR REPLACE FUNCTION dpflow_witness.refuse() RETURNS trigger
 LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a witness is append-only'; END $$;
 CREATE OR REPLACE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE
-    ON dpflow_witness.line EXECUTE FUNCTION dpflow_witness.refuse();
-CREATE OR REPLACE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE
-    ON dpflow_witness.source EXECUTE FUNCTION dpflow_witness.refuse()
+    ON dpflow_witness.line EXECUTE FUNCTION dpflow_witness.refuse()
 
--- name: has_tables
-SELECT to_regclass('dpflow_witness.source') IS NOT NULL
+-- name: has_table
+SELECT to_regclass('dpflow_witness.line') IS NOT NULL
 
 -- name: lock
 SELECT pg_advisory_xact_lock(hashtextextended(concat('dpflow_witness ', %s::text), 0))
 
 -- name: begin
 INSERT INTO dpflow_witness.line (ledger, number, epoch, content)
-SELECT %(ledger)s, coalesce(newest, -1) + 1, %(epoch)s, %(content)s
-FROM (SELECT
-    (SELECT max(number) FROM dpflow_witness.line WHERE ledger = %(ledger)s) AS newest,
-    (SELECT epoch FROM dpflow_witness.line
-        WHERE ledger = %(ledger)s AND epoch IS NOT NULL ORDER BY number DESC LIMIT 1
-    ) AS last
-) AS before
-WHERE %(again)s OR coalesce(last, -1) < %(epoch)s
-RETURNING number
+SELECT %(ledger)s, coalesce(max(number), -1) + 1, %(epoch)s, %(content)s
+FROM dpflow_witness.line WHERE ledger = %(ledger)s
 
 -- name: append
 INSERT INTO dpflow_witness.line (ledger, number, content)
@@ -61,8 +48,8 @@ ORDER BY number
 
 -- name: claim
 WITH made AS (
-    INSERT INTO dpflow_witness.source (name, ledger) VALUES (%(source)s, %(ledger)s)
-    ON CONFLICT (name) DO NOTHING RETURNING ledger
+    INSERT INTO dpflow_witness.line (ledger, number, epoch, content)
+    VALUES (%(source)s, 0, 0, %(ledger)s) ON CONFLICT DO NOTHING RETURNING content
 )
-SELECT ledger FROM made
-UNION ALL SELECT ledger FROM dpflow_witness.source WHERE name = %(source)s
+SELECT content FROM made
+UNION ALL SELECT content FROM dpflow_witness.line WHERE ledger = %(source)s

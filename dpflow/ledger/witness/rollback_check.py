@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import TypeVar
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -20,11 +19,12 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Needs, Reading
-from dpflow.ledger.witness.base import AT_ONCE, Unseen, Witness
-from dpflow.ledger.witness.lines import HEAD, Line, line_of
+from dpflow.ledger.witness.base import Unseen, Witness
+from dpflow.ledger.witness.lines import Line, compacted, line_of
 from dpflow.policy import Policy
 
-T = TypeVar("T")
+#: So many entries are read at once.
+AT_ONCE = 500
 
 
 class Watch:
@@ -76,7 +76,9 @@ class Watch:
             LedgerCorrupt: If an account does not stand where it was moved last: the
                 newest entry that names it is hidden.
         """
-        state = reading.load(needs, numbers=() if look is None else look.numbers)
+        expected = () if look is None else look.expected
+        numbers = [line.number for line in expected[-AT_ONCE:]]
+        state = reading.load(needs, numbers=numbers)
         if self.witness is None or look is None:
             return state
         place, epoch, held = self.witness.place, self.witness.epoch, state.entries
@@ -84,7 +86,7 @@ class Watch:
         if state.repairs < epoch:
             what = f"had {state.repairs} repairs, its witness {place} says {epoch}"
         elif gone := missing(
-            reading, [line for line in look.expected if not _is_held(held, line)]
+            reading, [line for line in expected if not _is_held(held, line)]
         ):
             kinds = ", ".join(sorted({line.kind for line in gone}))
             what = f"lacks {len(gone)} lines of its witness {place} ({kinds}); the "
@@ -197,8 +199,8 @@ def is_told(entry: Entry) -> bool:
 
 def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose entry the ledger does not hold with the same hash."""
-    gone: list[Line] = []
-    for some in _pages(lines):
+    gone, rest = list[Line](), iter(lines)
+    while some := list(islice(rest, AT_ONCE)):
         entries = reading.entries({line.number for line in some})
         gone += [line for line in some if not _is_held(entries, line)]
     return gone
@@ -207,12 +209,6 @@ def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
 def _is_held(entries: Mapping[int, Entry], line: Line) -> bool:
     entry = entries.get(line.number)
     return entry is not None and entry.hash == line.hash
-
-
-def _pages(items: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while some := list(islice(rest, AT_ONCE)):
-        yield some
 
 
 # The lines that begin a witness
@@ -233,49 +229,17 @@ def begin(storage: Storage, witness: Witness, *, anew: bool = False) -> list[Lin
         ConfigurationError: If there is one, without `anew`.
     """
     with storage.read() as reading:
-        lines = beginning(reading)
+        head, lines = reading.head()[0], beginning(reading)
         repairs = reading.load(lambda _: ("repairs",)).repairs
     witness.enrol(repairs, lines, anew=anew)
-    begun = {(line.number, line.kind) for line in lines}
     # Entries since then may be in the older witness alone.
     with storage.read() as reading:
-        since = [e for e in beginning(reading) if (e.number, e.kind) not in begun]
+        since = [line_of(e) for e in reading.after(head) if is_told(e)]
     if since:
         witness.append(since)
     return lines
 
 
 def beginning(reading: Reading) -> list[Line]:
-    """Return all the lines that begin a witness, oldest first.
-
-    The newest entry of each account says what it has used; the newest entry of all,
-    where the journal ends; and no account shows a decision.
-    """
-    numbers = {reading.head()[0]} - {0}
-    for keys in _pages(reading.names("account/")):
-        numbers.update(_numbers(reading, keys))
-    lines = [line_of(entry) for entry in _decisions(reading)]
-    for some in _pages(sorted(numbers)):
-        for entry in reading.entries(some).values():
-            used = {name: sums for name, sums in line_of(entry).used.items() if sums}
-            books = tuple(dict.fromkeys(name.partition("#")[0] for name in used))
-            head = Line(entry.number, entry.hash, HEAD, None, used, {}, None, books)
-            lines.append(head)
-    return sorted(lines, key=lambda line: line.number)
-
-
-def _numbers(reading: Reading, keys: Sequence[str]) -> Iterable[int]:
-    return reading.load(lambda _: keys).numbers.values()
-
-
-def _decisions(reading: Reading) -> Iterator[Entry]:
-    """Yield the newest tightening, freeze and checkpoint that still hold."""
-    state = reading.load(lambda _: [f"book/{book}" for book in reading.books()])
-    frozen = {key for key, row in state.rows.items() if row["frozen"] is not None}
-    held = set[tuple[str, str]]()
-    for entry in reading.rare("tighten", "freeze", "checkpoint"):
-        book = f"book/{entry.body.get('book')}"
-        holds = entry.kind != "freeze" or book in frozen
-        if holds and (entry.kind, book) not in held:
-            yield entry
-        held.add((entry.kind, book))
+    """Return the lines of a whole journal, compacted, oldest first."""
+    return compacted(line_of(e) for e in reading.after() if is_told(e))

@@ -21,13 +21,14 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger import create_ledger, open_ledger
+from dpflow.ledger.audit import reconcile as reconciling
 from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile, trust
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.witness import lines as module
+from dpflow.ledger.witness import base, lines
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import HEAD, Line
+from dpflow.ledger.witness.lines import Line
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.forging import settle_for
@@ -208,7 +209,15 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
-def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
+def keep(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let compaction leave some lines besides the newest and the decisions."""
+    for module in (lines, base, reconciling):
+        monkeypatch.setattr(module, "KEPT", count)
+
+
+def test_a_compacted_witness_raises_to_the_last_use(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its lines do not tell everything, but the newest tells the use."""
     copy = host.copy()
     ledger = host.open()
@@ -217,12 +226,9 @@ def test_a_compacted_witness_raises_to_the_last_use(host: Host) -> None:
     host.work(ledger)
     for _ in range(60):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
-    witness._large, kept = 1, Path(witness.place).read_text().count("\n")
-    before, module.KEPT = module.KEPT, 3
-    try:
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
-    finally:
-        module.KEPT = before
+    kept = Path(witness.place).read_text().count("\n")
+    keep(3, monkeypatch)
+    granted(ledger, "0.25", policies=[POLICIES["a"]])
     assert Path(witness.place).read_text().count("\n") < kept / 2
     ledger.close()
     most = used(host.path)
@@ -249,14 +255,12 @@ def test_a_compacted_witness_of_another_way_counts_both(
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
     witness = ledger.watch.witness
     assert isinstance(witness, FileWitness)
-    monkeypatch.setattr(module, "KEPT", 3)
-    monkeypatch.setattr("dpflow.ledger.audit.reconcile.KEPT", 3)
     for _ in range(5):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
-    witness._large = 1
+    keep(3, monkeypatch)
     ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
-    lines = [line for line in witness.all_lines() if "a" in line.books]
-    assert [line.decides for line in lines] == [True] * decided + [False]
+    told = [line for line in witness.all_lines() if "a" in line.books]
+    assert [line.decides for line in told] == [True] * decided + [False]
     ledger.close()
     host.replace_by(copy)
     elsewhere = open_ledger(url(host.path), witness="none")
@@ -293,9 +297,8 @@ def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> Non
     ledger = open_ledger(url(host.path), witness=there)
     with pytest.raises(LedgerUnwitnessed):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
-    heads = trust(ledger)
-    ((newest,),) = read(host.path, "SELECT max(number) FROM entry")
-    assert heads[-1].number == newest
+    reserved = read(host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'")
+    assert reserved == [(trust(ledger)[-1].number,)]
     copy = host.copy()
     granted(ledger, "0.25", policies=[POLICIES["a"]])
     ledger.close()
@@ -332,7 +335,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
     granted(ledger, "0.25", policies=[POLICIES["b"]])
     ((number,),) = read(host.path, "SELECT max(number) FROM entry")
     sum_of = {"b#1": (UNITS, 0)}
-    lost = Line(number + 1, "f" * 64, HEAD, None, sum_of, {}, None, ("b",))
+    lost = Line(number + 1, "f" * 64, "adjust", None, sum_of, sum_of, None, ("b",))
     assert ledger.watch.witness is not None
     enrol, copies = ledger.watch.witness.enrol, []
 

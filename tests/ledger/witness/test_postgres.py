@@ -15,7 +15,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.witness import lines, postgres
+from dpflow.ledger.witness import base, lines
 from tests.ledger.support import edit, granted, kinds, make_policy, read, url
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
@@ -70,15 +70,13 @@ def test_the_ledgers_own_database_is_refused(database: str) -> None:
 def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
     """Rows are only added, whoever asks."""
     granted(made_at(database, tmp_path))
-    columns = {"line": "content", "source": "name"}
-    for table, column in columns.items():
-        for statement in (
-            f"UPDATE dpflow_witness.{table} SET {column} = ''",
-            f"DELETE FROM dpflow_witness.{table}",
-            f"TRUNCATE dpflow_witness.{table}",
-        ):
-            with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
-                edit(database, statement, locked=True)
+    for statement in (
+        "UPDATE dpflow_witness.line SET content = ''",
+        "DELETE FROM dpflow_witness.line",
+        "TRUNCATE dpflow_witness.line",
+    ):
+        with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
+            edit(database, statement, locked=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_a_new_process_reads_the_compacted_lines(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many lines after many charges as after some; one that runs reads them all."""
-    for module in (lines, postgres):
+    for module in (lines, base):
         monkeypatch.setattr(module, "KEPT", 10)
     ledger = made_at(database, tmp_path)
     granted(ledger, policies=[make_policy("first")])
@@ -123,8 +121,7 @@ def test_a_new_process_reads_the_compacted_lines(
         used = {name for line in fresh.all_lines() for name in line.used}
         assert used == {"first#1", "a#1"}
     assert followed == 61
-    assert (follower.whole, fresh.whole) == (True, False)
-    assert max(counts) <= 22
+    assert max(counts) <= 25
     assert read(database, TOLD) == [(61,)]
     granted(open_ledger(url(tmp_path / "ledger.db"), witness=database))
 
@@ -146,7 +143,7 @@ def test_a_server_that_may_lose_commits_is_refused(
         connection.execute("SET synchronous_commit = off")
         with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
             call()
-        witness_of(ledger).read(None, None)
+        witness_of(ledger).read(None)
     assert read(database, TOLD) == [(1,)]
     server().run(f"ALTER DATABASE {name_of(database)} SET synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
@@ -188,7 +185,7 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
     for setting in ("isolation = 'serializable'", "read_only = on"):
         alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
         server().run(alter)
-    for module in (lines, postgres):
+    for module in (lines, base):
         monkeypatch.setattr(module, "KEPT", 4)
     loses_no_line_of_many_writers(database, tmp_path)
     assert fresh_witness(database, "0" * 32).claim("shop") == "0" * 32

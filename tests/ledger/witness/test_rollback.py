@@ -24,7 +24,7 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import WHOLE, header_text
+from dpflow.ledger.witness.lines import header_of
 from dpflow.rounding import UNITS
 from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (
@@ -195,7 +195,7 @@ def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
     damaged = {
         "flip": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
         "empty": b"",
-        "foreign": header_text("f" * 32, 0, WHOLE).encode() + b"\n",
+        "foreign": header_of(0).to_text("f" * 32).encode() + b"\n",
         "half": b"".join([lines[0], lines[1][:50], b"\n", *lines[2:]]),
     }[damage]
     file.write_bytes(damaged)

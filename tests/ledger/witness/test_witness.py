@@ -21,11 +21,12 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
+from dpflow.ledger.witness import base as base_module
 from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness import lines as lines_module
-from dpflow.ledger.witness.base import Seen, Witness
+from dpflow.ledger.witness.base import End, Seen, Witness
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import WHOLE, Line, header_text
+from dpflow.ledger.witness.lines import Line
 from dpflow.locks import FileLock
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
@@ -99,7 +100,7 @@ def test_another_file_with_the_same_number_is_read_from_its_beginning(
         witness_module, "signature", lambda status: (1, 1, *real(status)[2:])
     )
     witness.accept(witness.unseen())
-    witness.enrol(0, [line(seq) for seq in range(1, 4)], anew=True)
+    witness.enrol(1, [line(seq) for seq in range(1, 4)], anew=True)
     assert len(witness.unseen().lines) == 3
 
 
@@ -109,11 +110,9 @@ def test_a_line_that_names_an_account_hides_no_use_of_it(witness, monkeypatch):
     use = line(1)._replace(kind="settle", used={"a#1": (5, 0)})
     named = line(2)._replace(kind="tighten", used={"a#1": ()})
     other = line(3)._replace(kind="settle", used={"b#1": (1, 0)})
-    texts = [each.to_text(ID) for each in (use, named, other)]
-    header = header_text(ID, 0, WHOLE)
-    assert texts[0] in lines_module.compacted([header, *texts], ID)
+    assert use in lines_module.compacted([use, named, other])
     seen = Seen()
-    seen.note([use, named, other], None)
+    seen.note([use, named, other], End(b"", 0, 0))
     assert seen.newest["account/a#1"] == use.number
 
 
@@ -179,38 +178,33 @@ def test_the_file_is_for_its_owner_only(witness):
 
 def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
     """And some of the others, and says that it is not whole any more."""
-    monkeypatch.setattr("dpflow.ledger.witness.lines.KEPT", 5)
+    keep(5, monkeypatch)
     witness.append([line(1, "old")])
     witness.append([line(2, used={"a#1/flow/weekly": (3,)})])
     witness.append([line(number) for number in range(3, 49)])
     witness.accept(witness.unseen())
-    witness._large = 1
     witness.append([line(49)])
     other = fresh(witness)
     seen = [(*each.books, each.number) for each in other.unseen().lines]
     assert seen == [("old", 1), ("a", 2), *(("a", n) for n in range(45, 50))]
-    assert not other.whole
     witness.append([line(50)])
     assert other.unseen().lines[-1].number == 50
 
 
-def test_lines_that_nobody_compared_are_never_dropped(witness):
+def test_lines_that_nobody_compared_are_never_dropped(witness, monkeypatch):
     """Another process told them meanwhile."""
+    keep(0, monkeypatch)
     witness.accept(witness.unseen())
-    fresh(witness).append([line(1)])
-    witness._large = 1
-    witness.append([line(2)])
-    assert witness.unseen().lines == (line(1), line(2))
-    assert witness.whole
+    fresh(witness).append([line(number) for number in range(1, 6)])
+    witness.append([line(6)])
+    assert len(witness.unseen().lines) == 6
 
 
 def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatch):
     """By who knows all of it; should that fail, it was told all the same."""
-    monkeypatch.setattr("dpflow.ledger.witness.lines.KEPT", 5)
+    keep(5, monkeypatch)
     witness.accept(witness.unseen())
-    witness._large = 2000
     witness.append([line(number) for number in range(1, 9)])
-    assert witness.whole
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", _full)
         witness.append([line(number) for number in range(9, 30)])
@@ -218,9 +212,14 @@ def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatc
     witness.append([line(30)])
     found = fresh(witness)
     assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
-    assert not found.whole
     witness.append([line(31)])
     assert [each.number for each in witness.unseen().lines] == [*range(26, 32)]
+
+
+def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let compaction leave some lines besides the newest and the decisions."""
+    for module in (lines_module, base_module):
+        monkeypatch.setattr(module, "KEPT", lines)
 
 
 def _full(*_: object) -> None:
@@ -263,8 +262,9 @@ def test_a_child_forked_meanwhile_does_not_keep_the_file_locked(witness, monkeyp
     assert [child.end()[0] for child in children] == [0]
 
 
-def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
+def test_many_processes_tell_and_compact_and_nothing_is_lost(witness, monkeypatch):
     """Every line of each account that was told last is there."""
+    keep(5, monkeypatch)
     gate = Gate()
 
     def teller(number: int) -> Child:
@@ -273,7 +273,6 @@ def test_many_processes_tell_and_compact_and_nothing_is_lost(witness):
             gate.wait()
             for seq in range(1, 60):
                 mine.accept(mine.unseen())
-                mine._large = 2000
                 mine.append([line(seq, f"a{number}")])
 
         return Child(tell)
