@@ -12,7 +12,6 @@ from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
@@ -223,14 +222,11 @@ def _round(gate: Gate, workload: Workload) -> Once:
 
 def _amounts(gate: Gate, step: WorkloadStep, used: Tally) -> tuple[Tally, Tally]:
     """Return what a step reserves, and posts as a settlement would."""
-    cost, outcome, rule = step.cost, step.outcome, gate.rule
-    reserved = gate.price(cost, used)
-    if outcome is None or gate.size != 1:
+    reserved = gate.price(step.cost, used)
+    if step.outcome is None or gate.size != 1:
         return reserved, reserved
     try:
-        if isinstance(rule, Odometer) and gate.halt is None:
-            return reserved, rule.charge_realised(cost, outcome, used)
-        return reserved, rule.price_realised(cost, outcome, used)
+        return reserved, gate.price(step.cost, used, step.outcome)
     except (InvalidCost, UnsupportedCost):
         return reserved, reserved
 

@@ -26,7 +26,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
-from dpflow.ledger.decision.settlement import End, Seal
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.following import TooFar, Trail
@@ -349,7 +349,8 @@ class Ledger:
                 charges since: then nothing is returned.
             LedgerUnavailable: If the ledger did not answer; the rest stays held.
         """
-        return bool(self.ask(Seal(run=run, owner=self.owners.mine(), outcome=outcome)))
+        end = self._end("seal", "", {"outcome": outcome})
+        return bool(self.ask(replace(end, run=run)))
 
     def _end(self, kind: str, reservation: str, body: Mapping[str, Any]) -> End:
         owner = self.owners.mine()

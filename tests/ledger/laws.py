@@ -14,7 +14,7 @@ from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.by_hand import Amend, Prior, Repair
 from dpflow.ledger.decision.office import Checkpoint, Freeze, Withdraw
 from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.settlement import End, Seal
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
 from dpflow.ledger.records import Granted, Request, digest
@@ -236,7 +236,8 @@ class Play:
     def seal(self) -> None:
         """End a run's reservation."""
         run, mine = f"f{self.random.randint(1, 2)}", self.owners.mine()
-        self.ask(Seal(run=run, owner=mine, outcome="completed", **self.facts()))
+        body = {"outcome": "completed"}
+        self.ask(End(kind="seal", run=run, owner=mine, body=body, **self.facts()))
 
     def die(self) -> None:
         """Let a process begin, or the oldest end: its charges are abandoned."""

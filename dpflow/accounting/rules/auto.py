@@ -14,7 +14,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, priced
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.solving import before_solving
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import DpflowError, InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
 
 #: How the default members share delta. Chosen so that `basic` keeps a tenth for the
@@ -132,7 +132,7 @@ class AutoFilter(Filter):
             return priced(self._steady_price(index, cost))
         return _own_price(member, cost, self._part(index, used))
 
-    def _solved_price(self, index: int, cost: Cost) -> Tally | UnsupportedCost:
+    def _solved_price(self, index: int, cost: Cost) -> Tally | DpflowError:
         before_solving(lambda: self._steady_price(index, cost))
         return price_or_error(lambda: _own_price(self.members[index], cost, None))
 

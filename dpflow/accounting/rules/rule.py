@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import UnsupportedCost
+from dpflow.exceptions import DpflowError, InvalidCost, UnsupportedCost
 from dpflow.rounding import float_up, from_units, number_text
 
 #: Components that count steps; all others are in `rounding.UNITS`.
@@ -306,19 +306,19 @@ def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
             lower_thresholds(member, own)
 
 
-def price_or_error(price: Callable[[], Tally]) -> Tally | UnsupportedCost:
+def price_or_error(price: Callable[[], Tally]) -> Tally | DpflowError:
     """Return a price, or why there is none: both can be remembered."""
     try:
         return price()
-    except UnsupportedCost as error:
+    except (InvalidCost, UnsupportedCost) as error:
         return error.with_traceback(None)
 
 
-def priced(found: Tally | UnsupportedCost) -> Tally:
+def priced(price: Tally | DpflowError) -> Tally:
     """Return a price, or raise a new error that says why there is none."""
-    if isinstance(found, UnsupportedCost):
-        raise UnsupportedCost(found.message, **found.details)
-    return found
+    if isinstance(price, DpflowError):
+        raise type(price)(price.message, **price.details)
+    return price
 
 
 def share_used(amount: int, threshold: int) -> float:

@@ -19,7 +19,12 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.checks import term_of_account
 from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
 from dpflow.ledger.decision.office import closed
-from dpflow.ledger.decision.settlement import gate_of, known_charge, used_before
+from dpflow.ledger.decision.settlement import (
+    gate_of,
+    is_newest,
+    known_charge,
+    used_before,
+)
 from dpflow.ledger.decision.terms import (
     check_holds,
     check_relation,
@@ -127,7 +132,7 @@ class Amend(ByHand):
             check_holds(self.cost, gate.dataset, pinned["relation"])
             more = _more(gate, self.cost, Tally(charged), used_before(made, name))
             if any(more.amounts):
-                more = _posted(gate, more, late=not _is_newest(charge, gate))
+                more = _posted(gate, more, late=not is_newest(gate, charge))
             elif name not in wholes:
                 continue
             extra.append((gate, more))
@@ -305,13 +310,6 @@ def _more(gate: Gate, cost: Cost, charged: Tally, before: Tally) -> Tally:
         # It would have had that price: what came later makes it no larger.
         return gate.rule.zero()
     return remainder(gate.price(cost, remainder(gate.used, charged)), charged)
-
-
-def _is_newest(charge: Charge, gate: Gate) -> bool:
-    """Say whether an account surely moved for no other charge since it was made."""
-    made, ended = charge.made.number, charge.ended and charge.ended.number
-    own = (made,) if ended != made + 1 else (made, ended)
-    return gate.row is not None and gate.row.entry in own
 
 
 def _posted(gate: Gate, more: Tally, *, late: bool) -> Tally:

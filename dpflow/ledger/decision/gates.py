@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple, cast
 
-from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import (
     Filter,
@@ -27,7 +27,7 @@ from dpflow.accounting.rules.rule import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.searches import least_noise
 from dpflow.accounting.solving import before_solving
-from dpflow.exceptions import ConfigurationError, UnsupportedCost
+from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.entry import Sums, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.pure_cache import by_identity
@@ -83,24 +83,29 @@ class Gate(NamedTuple):
         """What is held."""
         return self.rule.zero() if self.row is None else Tally(self.row.held)
 
-    def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step asks of the account, rounded up.
+    def price(
+        self, cost: Cost, used: Tally | None = None, outcome: Outcome | None = None
+    ) -> Tally:
+        """Return the price of a step on the account, rounded up.
 
         Args:
             cost: Of the step.
             used: What is settled and held when it asks. Default: what is now.
+            outcome: Sub-steps that ran, or cell of the mechanism's output. Default: the
+                worst case.
 
         Raises:
             UnsupportedCost: If the gate would have to guess. An odometer that halts
                 nothing counts the step as uncovered instead.
+            InvalidCost: If the cost knows no such outcome.
         """
         rule, size = self.rule, self.size
         if size == 0:
             return rule.zero()
         if rule.steady:
-            return _steady_price(rule, self.halt, cost, size)
+            return _steady_price(rule, self.halt, cost, size, outcome)
         used = self.used if used is None else used
-        return _price(rule, self.halt, group_cost(cost, size), used)
+        return _price(rule, self.halt, group_cost(cost, size), used, outcome)
 
     def admits(self, asked: Tally) -> bool:
         """Say whether the gate lets a step run that asks for an amount."""
@@ -164,26 +169,25 @@ def _idle_reading(rule: Odometer) -> float:
     return rule.read(rule.zero())
 
 
-def _price(rule: Rule, halt: Fraction | None, cost: Cost, used: Tally) -> Tally:
+def _price(rule: Rule, halt: Any, cost: Cost, used: Tally, outcome: Any) -> Tally:
     if isinstance(rule, Odometer) and halt is None:
-        return rule.charge(cost, used)
-    return rule.price(cost, used)
+        return rule.charge_realised(cost, outcome, used)
+    return rule.price_realised(cost, outcome, used)
 
 
 @by_identity
-def _steady_price(rule: Rule, halt: Fraction | None, cost: Cost, size: int) -> Tally:
+def _steady_price(rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any) -> Tally:
     """Return the price of a rule that does not ask what is used."""
-    return priced(_solved_price(rule, halt, cost, size))
+    return priced(_solved_price(rule, halt, cost, size, outcome))
 
 
 @lru_cache(maxsize=1024)
 def _solved_price(
-    rule: Rule, halt: Fraction | None, cost: Cost, size: int
-) -> Tally | UnsupportedCost:
-    before_solving(lambda: _solved_price(rule, halt, cost, size))
-    return price_or_error(
-        lambda: _price(rule, halt, group_cost(cost, size), rule.zero())
-    )
+    rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any
+) -> Tally | DpflowError:
+    before_solving(lambda: _solved_price(rule, halt, cost, size, outcome))
+    group = (rule, halt, group_cost(cost, size), rule.zero(), outcome)
+    return price_or_error(lambda: _price(*group))
 
 
 # The gates of a term

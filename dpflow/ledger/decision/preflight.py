@@ -15,10 +15,11 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ReservationConflict, UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, charges_of
+from dpflow.ledger.decision.settlement import is_repaired
 from dpflow.ledger.entry import Amounts, Sums
 from dpflow.ledger.model import Decision
 from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.rows import Charge, added_up
+from dpflow.ledger.rows import added_up
 from dpflow.ledger.state import State
 
 
@@ -37,11 +38,6 @@ class Cover(NamedTuple):
     ended: bool
     drawn: Sequence[tuple[Gate, Tally]] | None = None
     held: Sums | None = None
-
-
-def is_repaired(state: State, charge: Charge) -> bool:
-    """Say whether the ledger was repaired since a charge was made."""
-    return charge.repairs != state.repairs
 
 
 def refusal_of_run(state: State, request: Request) -> Mapping[str, Any] | None:

@@ -1,23 +1,14 @@
-"""The end of a charge: what is posted of it, and to whom the rest returns."""
+"""The end of a charge: the posted part, and the part that returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import lru_cache
 from operator import add, le
 from typing import Any, ClassVar
 
-from dpflow.accounting.costs.base import (
-    Cost,
-    Outcome,
-    Settling,
-    cost_from_description,
-)
-from dpflow.accounting.rules.rule import Odometer, Rule
+from dpflow.accounting.costs.base import Outcome, cost_from_description
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
@@ -25,8 +16,8 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
-from dpflow.ledger.decision.preflight import is_repaired
 from dpflow.ledger.entry import Amounts, Entry, Sums
+from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import Charge, account_key, may_return
 from dpflow.ledger.state import State, charge_keys
@@ -37,8 +28,9 @@ class End(Command):
     """End of a charge.
 
     Attributes:
-        charge: Its id.
-        kind: "settle", "void" or "forfeit".
+        kind: "settle", "void", "forfeit" or "seal".
+        charge: Its id; empty for a seal.
+        run: For a seal, the flow run whose reservation ends.
         owner: This process; empty for an operator.
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
@@ -47,8 +39,9 @@ class End(Command):
 
     follows: ClassVar[bool] = False
 
-    charge: str
     kind: str
+    charge: str = ""
+    run: str = ""
     owner: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
@@ -56,8 +49,13 @@ class End(Command):
 
     def keys(self, state: State) -> Iterator[str]:
         """Yield the charge with all that it holds; its rules say what returns."""
-        yield from held_keys(state, self.charge)
-        made = state.made.get(self.charge)
+        name = self.charge
+        if self.run:
+            yield from ("repairs", f"run/{self.run}")
+            name = (state.rows.get(f"run/{self.run}") or {}).get("reservation") or ""
+        if name:
+            yield from held_keys(state, name)
+        made = state.made.get(name)
         if made is not None and (self.reported is not None or self.kind == "void"):
             yield from terms_of_accounts(made.amounts)
 
@@ -66,24 +64,32 @@ class End(Command):
         return (self.charge,) if self.kind == "forfeit" else ()
 
     def decide(self, state: State) -> Decision:
-        """End a charge on all its accounts.
+        """End a charge on all its accounts; the answer is whether it has ended so.
+
+        A flow run without an open reservation has nothing to seal.
 
         Raises:
             ReservationConflict: If there is no such charge, it has ended, another
                 process holds it, or this is no way to end it.
         """
-        charge, pen = known_charge(state, self.charge), Decision(state, self)
-        if _has_ended(state, charge, self):
-            return pen.answered(None)
+        pen, name = Decision(state, self), self.charge
+        if self.run:
+            name = state.run(self.run).reservation or ""
+            if not name:
+                return pen.answered(answer=False)
+        charge = known_charge(state, name)
+        answer = _answer(state, charge, self)
+        if answer is not None:
+            return pen.answered(answer)
         kind, body, amounts = self.kind, dict(self.body), charge.held
         if self.reported is not None and charge.owner == self.owner:
             # Only the process that ran the body knows its outcome and its cost's class.
             cost_from_description(charge.made.body["cost"])
             body["reported"] = self.reported
-            amounts = _at_most(charge.held, least_posted(state, charge, body))
+            amounts = _posted(state, charge, body)
         elif kind == "void" and charge.covers is None:
             voided = {**body, "outcome": "void"}
-            late = _at_most(charge.held, least_posted(state, charge, voided))
+            late = _posted(state, charge, voided)
             if any(map(any, late.values())):
                 # What cannot return is posted; a void posts nothing.
                 kind, body, amounts = "settle", voided, late
@@ -92,49 +98,6 @@ class End(Command):
         # A charge that lost its key to another one settles without a release.
         if release and release.charge == charge.id and self.value is not None:
             pen.keep(release.key, self.value)
-        return pen.answered(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal(Command):
-    """End of a flow run's reservation, which returns what no step drew."""
-
-    follows: ClassVar[bool] = False
-
-    run: str
-    owner: str
-    outcome: str
-
-    def keys(self, state: State) -> Iterator[str]:
-        """Yield the run with its reservation: a trial asks for one account a time."""
-        yield from ("repairs", f"run/{self.run}")
-        name = (state.rows.get(f"run/{self.run}") or {}).get("reservation")
-        yield from () if name is None else held_keys(state, name)
-
-    def decide(self, state: State) -> Decision:
-        """End a run's reservation; the answer is whether there was one to seal.
-
-        Raises:
-            ReservationConflict: If another process runs the flow, or the ledger lost
-                charges since: then nothing is returned.
-        """
-        pen, charge, problem = Decision(state, self), state.reservation(self.run), ""
-        if charge is None or charge.state != "open":
-            # Only this process seals it, so the first command succeeded.
-            sealed = charge is not None and charge.state == "sealed"
-            return pen.answered(answer=self.again and sealed)
-        if is_repaired(state, charge):
-            # Draws may be among the charges that it lost and charged again.
-            problem = (
-                f"the ledger was repaired since reservation {charge.id} was made, and "
-                "its draws are unknown; when its run has ended, close it with `dpflow "
-                f"ledger reservations --close {charge.id} --reason TEXT`"
-            )
-        elif charge.owner != self.owner:
-            problem = f"another process runs flow run {self.run} and seals {charge.id}"
-        if problem:
-            raise ReservationConflict(problem, reservation=charge.id)
-        pen.write("seal", charge.held, {"outcome": self.outcome}, charge=charge.id)
         return pen.answered(answer=True)
 
 
@@ -161,36 +124,56 @@ def known_charge(state: State, name: str) -> Charge:
     return charge
 
 
-def _has_ended(state: State, charge: Charge, command: End) -> bool:
-    """Say whether a charge was ended so before.
+def is_repaired(state: State, charge: Charge) -> bool:
+    """Say whether the ledger was repaired since a charge was made.
+
+    Draws from a run reservation may be among the charges that it lost.
+    """
+    return charge.repairs != state.repairs
+
+
+def _answer(state: State, charge: Charge, command: End) -> bool | None:
+    """Return the answer for a charge that has ended; None if the command ends it.
 
     Raises:
         ReservationConflict: If the command may not end it.
     """
-    kind, last, problem = command.kind, charge.ended, ""
+    kind, last = command.kind, charge.ended
     # A void of what cannot return is written as a settlement.
-    voided = last is not None and "void" in (last.kind, last.body.get("outcome"))
-    ended = "void" if voided else charge.state
-    # Draws may be among the charges that a ledger lost before it was repaired.
-    drawn = charge.held != charge.made.amounts or is_repaired(state, charge)
-    if (kind, ended) == ("settle", "settled"):
+    voided = last is not None and last.body.get("outcome") == "void"
+    ended, problem = "void" if voided else charge.state, ""
+    mine, whole = charge.owner == command.owner, charge.covers is not None
+    done = ended == KINDS[kind].ends
+    if kind == "settle" and done:
         return True
-    if kind == "void" and charge.owner != command.owner:
-        problem = f"reservation {charge.id} belongs to another process"
-    elif kind == "void" and command.again and voided:
+    if kind == "seal" and charge.state != "open":
+        # Only this process seals it, so the first command succeeded.
+        return command.again and done
+    if kind in ("void", "seal") and not mine:
+        problem = "belongs to another process, which alone can end it so"
+    elif kind == "void" and command.again and done:
         return True
     elif kind == "forfeit" and charge.state == "open" and charge.owner in state.alive:
-        problem = f"the process that holds reservation {charge.id} still runs"
+        problem = "is held by a process that still runs"
     elif charge.state != "open":
-        problem = f"reservation {charge.id} is {ended} already"
-    elif charge.covers is not None and (kind == "settle" or (kind == "void" and drawn)):
+        problem = f"is {ended} already"
+    elif whole and kind in ("void", "seal") and is_repaired(state, charge):
         problem = (
-            f"reservation {charge.id} is the one of flow run {charge.covers}: "
-            "each of its steps is settled, and its end is a seal"
+            "was made before the ledger was repaired, and its draws are unknown; when "
+            "its run has ended, close it with `dpflow ledger reservations --close "
+            f"{charge.id} --reason TEXT`"
+        )
+    elif whole and (
+        kind == "settle" or (kind == "void" and charge.held != charge.made.amounts)
+    ):
+        problem = (
+            f"is the one of flow run {charge.covers}: each of its steps is settled, "
+            "and its end is a seal"
         )
     if problem:
-        raise ReservationConflict(problem, reservation=charge.id)
-    return False
+        msg = f"reservation {charge.id} {problem}"
+        raise ReservationConflict(msg, reservation=charge.id)
+    return None
 
 
 # The price of an outcome
@@ -217,54 +200,51 @@ def least_posted(
     for name, held in charge.held.items():
         gate = gate_of(state, name, units.get(name, 1))
         posted = _outcome_price(gate, made, body)
-        if gate.row is None or gate.row.entry != made.number:
-            late = gate.rule.settled_late(Tally(held), Tally(posted))
-            posted = late.amounts
+        if not is_newest(gate, charge):
+            posted = gate.rule.settled_late(Tally(held), Tally(posted)).amounts
         least[name] = posted
     return least
 
 
-def _at_most(held: Sums, posted: Sums) -> Sums:
+def is_newest(gate: Gate, charge: Charge) -> bool:
+    """Say whether surely no other entry posted to an account since a charge was made.
+
+    Under a rule whose prices depend on what is used, only then may a charge return, and
+    be raised, at its own price (docs/derivations/residue.md#refunds).
+    """
+    made, ended = charge.made.number, charge.ended and charge.ended.number
+    own = (made, ended) if ended == made + 1 else (made,)
+    return gate.row is not None and gate.row.entry in own
+
+
+def _posted(state: State, charge: Charge, body: Mapping[str, Any]) -> Sums:
     """Return what a decision posts: everything held where a price is not within it.
 
     Mixing components of two prices would be no price of either.
     """
-    return {n: a if all(map(le, a, held[n])) else held[n] for n, a in posted.items()}
+    held, least = charge.held, least_posted(state, charge, body)
+    return {n: a if all(map(le, a, held[n])) else held[n] for n, a in least.items()}
 
 
 def _outcome_price(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
     """Return what an outcome costs on an account if nothing was reserved after it."""
     rule, held = gate.rule, made.amounts[gate.id]
-    nothing = rule.zero().amounts
     if body["outcome"] == "void":
-        return nothing
+        return rule.zero().amounts
     if gate.size != 1 or rule.settlements <= {"full"}:
         return held
     try:
         cost = cost_from_description(made.body["cost"])
     except InvalidCost:
         # A process that follows may lack its class; one that decides does not.
-        return nothing
-    if not isinstance(cost, Settling) or cost.settlement not in rule.settlements:
+        return rule.zero().amounts
+    if getattr(cost, "settlement", None) not in rule.settlements:
         return held
-    used = rule.zero() if rule.steady else used_before(made, gate.id)
-    posted = _solved_outcome(rule, gate.halt, cost, body["reported"], used)
-    return held if posted is None else posted.amounts
-
-
-@lru_cache(maxsize=1024)
-def _solved_outcome(
-    rule: Rule, halt: Fraction | None, cost: Cost, reported: Outcome, used: Tally
-) -> Tally | None:
-    """Return the price of a reported outcome; None if there is no price."""
-    if rule.steady:
-        before_solving(lambda: _solved_outcome(rule, halt, cost, reported, used))
     try:
-        if isinstance(rule, Odometer) and halt is None:
-            return rule.charge_realised(cost, reported, used)
-        return rule.price_realised(cost, reported, used)
+        used = used_before(made, gate.id)
+        return gate.price(cost, used, body["reported"]).amounts
     except (InvalidCost, UnsupportedCost):
-        return None
+        return held
 
 
 def used_before(made: Entry, name: str) -> Tally:
@@ -275,8 +255,12 @@ def used_before(made: Entry, name: str) -> Tally:
     return remainder(total, Tally(tuple(drawn_of.get(name, posting.amount))))
 
 
-def gate_of(state: State, account: str, size: int) -> Gate:
-    """Return the gate of an account that a charge was made on."""
+def gate_of(state: State, account: str, size: int = 1) -> Gate:
+    """Return the gate of an account that a charge was made on.
+
+    Raises:
+        LedgerCorrupt: If its term has no such gate.
+    """
     gate = gate_at(state, account, size)
     if gate is None:
         msg = f"account {account!r} has no gate in its term"

@@ -16,7 +16,7 @@ from dpflow import Gaussian, Laplace, PureDP
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
 from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.decision.settlement import End, Seal
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
 from dpflow.ledger.opening import open_ledger
@@ -221,8 +221,8 @@ def any_command(ledger: Ledger, random: Random, charges: list[str]) -> Command:
         value = random.choice((None, "1", "2"))
         return ending(ledger, random.choice(charges), kind, value)
     if deed == "seal":
-        mine = ledger.owners.mine()
-        return Seal(run=RUN, owner=mine, outcome="completed")
+        body, mine = {"outcome": "completed"}, ledger.owners.mine()
+        return End(kind="seal", run=RUN, owner=mine, body=body)
     if deed == "run":
         plans = (["0.1"] * 2, ["0.1"] * 2, ["0.2"], ["0.9"], [UNPRICED])
         asked = whole(ledger, random.choice(plans), **here)

@@ -8,7 +8,7 @@ import pytest
 
 from dpflow import EarlyStopping, OutputDP, PureDP
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision import settlement
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import accounts
 from tests.ledger.support import UNIT, Place, granted, make_policy, sums
@@ -23,8 +23,10 @@ def test_a_report_charges_at_most_what_was_reserved(
     ledger.settle(granted(ledger, LOOP), reported=2)
     assert sums(path) == (Fraction(1, 10), 0)
     for held, more in enumerate([Tally((UNIT // 2, 0)), Tally((0, 1))], start=1):
-        monkeypatch.setattr(settlement, "_solved_outcome", lambda *_, more=more: more)
-        ledger.settle(granted(ledger, LOOP), reported=2)
+        charge = granted(ledger, LOOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(Gate, "price", lambda *_, more=more: more)
+            ledger.settle(charge, reported=2)
         # No component of another price is mixed into that of the reservation.
         assert sums(path) == (Fraction(1 + 2 * held, 10), 0)
 

@@ -14,7 +14,7 @@ from dpflow.accounting.rules.basic import BasicFilter
 from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import model
-from dpflow.ledger.decision import gates, settlement
+from dpflow.ledger.decision import gates
 from dpflow.ledger.ledger import Ledger
 from tests.ledger.support import granted, make_policy
 
@@ -39,7 +39,6 @@ def _nothing_solved() -> None:
         residue_charge.residue_charge,
         gates._solved_price,
         gates._solved_factor,
-        settlement._solved_outcome,
         model.rule_of,
     ):
         remembered.cache_clear()

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.preflight import Cover
-from dpflow.ledger.decision.settlement import Seal
+from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Decision, newest_terms
 from dpflow.ledger.opening import open_ledger
@@ -67,8 +67,8 @@ def test_a_seal_of_many_accounts_loads_them_together(
     ledger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others wait for the ledger meanwhile."""
-    loads, keys = list[int](), Seal.keys
-    monkeypatch.setattr(Seal, "keys", lambda *of: loads.append(1) or keys(*of))
+    loads, keys = list[int](), End.keys
+    monkeypatch.setattr(End, "keys", lambda *of: loads.append(1) or keys(*of))
     parts = tuple(f"r{number}" for number in range(20))
     regions = make_policy(partition="{by: region}")
     held_run(ledger, ["0.1"], policies=[regions], partitions=parts)
@@ -140,7 +140,7 @@ def test_a_living_run_is_sealed_by_its_own_process_only(
             lambda: held_run(other, ["0.2"] * 2),
             lambda: held_run(other, ["0.1"], policies=[make_policy("b")]),
         ):
-            with pytest.raises(ReservationConflict, match="another process runs"):
+            with pytest.raises(ReservationConflict, match="another process"):
                 call()
 
     assert Child(work).end() == (0, [name])
@@ -154,7 +154,7 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     ledger.ask(Repair(amounts={}, reason="restored", **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)
-    with pytest.raises(ReservationConflict, match="repaired since"):
+    with pytest.raises(ReservationConflict, match="was repaired"):
         ledger.seal(RUN, outcome="completed")
     assert sums(ledger) == (0, 3 * TENTH)
     assert held_run(ledger, ["0.1"] * 3) != first
@@ -185,7 +185,7 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
             )
         )
         login = ledger.storage.writer or "x"
-        pen = Decision(state, Seal(run=RUN, owner="x", outcome="x", writer=login))
+        pen = Decision(state, End(kind="seal", run=RUN, writer=login))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
         pen.write(kind, amounts, {"outcome": "x"}, charge=charge)
         transaction.append([e.columns for e in pen.entries], pen.kept)
