@@ -127,13 +127,13 @@ python-%:
 		"'uv python install $*'."; exit 1; }; \
 	$(MAKE) test VENV=.venv/$* PYTHON="$$found"
 
-# Environments with what docs/guides/airflow.md and dagster.md ask for.
+# Environments with what docs/guides/orchestrators.md requires.
 airflow := apache-airflow>=3,<4
 dagster := dagster>=1.9
 GUARD := numpy scipy mpmath pyyaml cronsim python-dateutil 'pydantic>=2.10' opendp
 
 schedulers: $(VENV)/dev.installed $(VENV)/airflow/installed $(VENV)/dagster/installed
-	@echo "== The pages on Airflow and Dagster, run by both"
+	@echo "== The guide to Airflow and Dagster, run by both"
 	DPFLOW_AIRFLOW=$(abspath $(VENV)/airflow/bin/python) \
 	DPFLOW_DAGSTER=$(abspath $(VENV)/dagster/bin/python) \
 		$(PYTEST) -m slow tests/guard/test_schedulers.py

@@ -1,7 +1,7 @@
-"""The pages on other schedulers: their files, run by the schedulers themselves.
+"""The guide to other schedulers: its files, run by the schedulers themselves.
 
 They need environments of their own, outside of the project, with the scheduler and what
-the guard needs (each page says what):
+the guard needs (the guide says what):
 
     DPFLOW_AIRFLOW=/envs/airflow/bin/python DPFLOW_DAGSTER=/envs/dagster/bin/python \
         python -m pytest -m slow tests/guard/test_schedulers.py
@@ -25,10 +25,11 @@ pytestmark = pytest.mark.slow
 #: The page's first step, whose first try may fail after the release.
 PAGE = """
 import json
-import daily_report as page
+import visits
+import {scheduler}_report as page
 
 tries = []
-guarded = page.visitors
+guarded = visits.visitors
 
 def visitors(day):
     tries.append(day)
@@ -37,7 +38,7 @@ def visitors(day):
         raise RuntimeError("the network is away")
     return number
 
-page.visitors = visitors
+visits.visitors = visitors
 """
 #: Run the page's flow for a day, and say which tasks ended how.
 AIRFLOW = """
@@ -69,11 +70,10 @@ def scheduler(request: pytest.FixtureRequest) -> str:
 
 def written(name: str, folder: Path) -> dict[str, str]:
     """Write a page's files and its ledger; return the environment of its programs."""
-    for block in blocks((ROOT / "docs" / "guides" / f"{name}.md").read_text("utf-8")):
+    for block in blocks((ROOT / "docs/guides/orchestrators.md").read_text("utf-8")):
         if block.name is not None:
-            path = folder / block.name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(block.text, "utf-8")
+            (folder / "policies").mkdir(exist_ok=True)
+            (folder / block.name).write_text(block.text, "utf-8")
     world = {
         **os.environ,
         "PYTHONPATH": f"{folder}:{ROOT}",
@@ -108,11 +108,11 @@ def run(command: list[str], folder: Path, world: dict[str, str]) -> str:
 def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) -> None:
     """One charge for two tries; then one try, and nothing downstream."""
     world = written(scheduler, tmp_path)
-    python = os.environ[f"DPFLOW_{scheduler.upper()}"]
     program = PAGE + {"airflow": AIRFLOW, "dagster": DAGSTER}[scheduler] + FOUND
 
     def found(day: str, *, flaky: bool) -> dict:
-        text = program.format(day=day, flaky=flaky)
+        text = program.format(scheduler=scheduler, day=day, flaky=flaky)
+        python = os.environ[f"DPFLOW_{scheduler.upper()}"]
         said = run([python, "-c", text], tmp_path, world)
         (line,) = [each for each in said.splitlines() if each.startswith("FOUND ")]
         return json.loads(line.removeprefix("FOUND "))
@@ -127,7 +127,7 @@ def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) 
     # Dagster says nothing of an op that was never started.
     assert set(refused["states"].values()) <= {"upstream_failed"}
     assert found("monday", flaky=False)["states"]["publish"] == "success"
-    status = [sys.executable, "-m", "dpflow", "history", "visits", "--json"]
-    journal = run(status, tmp_path, world)
+    history = ["-m", "dpflow", "history", "visits", "--json"]
+    journal = run([sys.executable, *history], tmp_path, world)
     assert journal.count('"settle"') == 1
     assert journal.count('"refuse"') == 1
