@@ -15,7 +15,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.checkpoint import message
+from dpflow.ledger.checkpoint import signed_text
 from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
 from tests.ledger.audit.books import points, rewrite
 from tests.ledger.support import granted, read, url
@@ -46,7 +46,7 @@ def forge(ledger: Ledger, sign: Any) -> None:
         if row["kind"] == "checkpoint":
             point = row["body"]["signed"]
             point |= {"hash": hashes[point["number"]], "count": 1, "previous": ""}
-            point["signature"] = sign(message(ledger.id, point)).hex()
+            point["signature"] = sign(signed_text(ledger.id, point)).hex()
 
     rewrite(path, change)
 

@@ -10,7 +10,7 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, draft_of
+from dpflow.ledger.entry import Columns, Entry, draft_of
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.storage.base import VERSION, Identity
@@ -48,27 +48,27 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
     Raises:
         ConfigurationError: If the file cannot be read or is no export.
     """
-    report, points = Verification(), []
+    report = Verification()
     try:
         with path.open(encoding="utf-8") as file:
             head = json.loads(next(file, "null"))
             if head.pop("dpflow_export") != VERSION:
                 raise ValueError
             identity = Identity(**head)
-            hashes = [identity.first]
-            report.head = 0, identity.first
-            for row in map(json.loads, file):
-                entry = report.read(Columns(**row), draft_of)
-                if entry is None:
-                    break
+            report.head, hashes = (0, identity.first), [identity.first]
+
+            def reader(columns: tuple[Any, ...]) -> Entry:
+                entry = draft_of(columns)
                 hashes.append(entry.hash)
-                if entry.kind == "checkpoint":
-                    points.append(report.checkpoint(entry, hashes.__getitem__))
+                return entry
+
+            rows = (Columns(**json.loads(line)) for line in file)
+            report.read(rows, reader, hashes.__getitem__)
     except (OSError, *UNREADABLE) as error:
         msg = (
             f"{path} is no export of a ledger, or it is damaged ({error!r:.80}). Write "
             "one with `dpflow ledger export --out FILE`."
         )
         raise ConfigurationError(msg) from error
-    report.check_points(identity.ledger, points, key)
+    report.check_points(identity.ledger, key)
     return identity.ledger, report

@@ -15,9 +15,9 @@ from functools import partial
 from operator import add
 from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt
+from dpflow.exceptions import LedgerCorrupt, LedgerUnwitnessed
 from dpflow.ledger.audit.findings import Verification
-from dpflow.ledger.checkpoint import signed
+from dpflow.ledger.checkpoint import signed_point
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.checks import (
     check,
@@ -26,12 +26,11 @@ from dpflow.ledger.decision.checks import (
     term_of_account,
 )
 from dpflow.ledger.decision.office import Checkpoint
-from dpflow.ledger.entry import ACCOUNT, Entry, draft_of, entry_of
+from dpflow.ledger.entry import ACCOUNT, Amounts, Entry, draft_of, entry_of
 from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import keys_followed
-from dpflow.ledger.rows import split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
@@ -39,10 +38,14 @@ from dpflow.ledger.witness.rollback_check import missing
 _PAGE = 500
 #: Keys of charges and their outputs: no entry reads them after the end of the charge.
 _OF_CHARGES = ("charge/", "release/", "held/")
-#: Kinds without a further check if they post what their charge held; a void returns.
-_STEPS = frozenset(k for k, kind in KINDS.items() if kind.often and k != "void")
+#: Kinds of steps; they change no term, no freeze and no overdraft.
+_STEPS = frozenset(name for name, kind in KINDS.items() if kind.often)
+_TERMS = ("open", "tighten")
 #: Kinds that change an ended charge, or its output.
 _LATE = ("adjust", "withdraw")
+
+#: Called with the number of entries read last, and of all entries.
+Progress = Callable[[int, int], None]
 
 
 def verify(
@@ -51,7 +54,7 @@ def verify(
     key: LedgerKey | None = None,
     sign: bool = False,
     witness: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Follow a ledger's journal again and compare it with the ledger's tables.
 
@@ -61,30 +64,30 @@ def verify(
         sign: With a private key: sign the journal if all is fine, also one without a
             checkpoint, which is bad otherwise.
         witness: Compare with the witness as well.
-        progress: Called with the number of entries read last, and of all entries.
+        progress: Hears how far it is.
     """
-    run = _Verification(ledger, progress)
-    report, points = run.report, run.points
+    report = Verification(values=ledger.digests.is_readable())
+    report.head = 0, ledger.storage.identity.first
     try:
-        run.journal()
-        if points or (report.fine and not sign):
-            report.check_points(ledger.id, points, key)
+        _Journal(ledger, report, progress).follow()
+        if report.points or (report.fine and not sign):
+            report.check_points(ledger.id, key)
         if report.fine:
-            run.values()
+            _check_values(ledger, report)
     except (LedgerCorrupt, *UNREADABLE) as error:
         report.add(getattr(error, "message", f"it cannot be read ({error!r:.80})"))
     if witness:
-        run.witness()
-    makes = None if key is None or not sign else key.sign
-    last, number = points[-1] if points else {"number": 0}, report.head[0]
-    if makes is not None and report.fine and number not in (0, last["number"] + 1):
-        told = signed(makes, ledger.id, report.head, points[-1] if points else None)
-        ledger.ask(Checkpoint(signed=told))
+        _check_witness(ledger, report)
+    last = report.points[-1] if report.points else None
+    is_new = report.head[0] > (last["number"] + 1 if last else 0)
+    if sign and key and key.sign and report.fine and is_new:
+        point = signed_point(key.sign, ledger.id, report.head, last)
+        ledger.ask(Checkpoint(signed=point))
     return report
 
 
 def verified(ledger: Ledger) -> Verification:
-    """Verify what a ledger holds, without its witness.
+    """Verify a ledger without its witness.
 
     Raises:
         LedgerCorrupt: If anything is wrong.
@@ -99,79 +102,88 @@ def verified(ledger: Ledger) -> Verification:
     return report
 
 
-class _Verification:
-    """One verification, step by step.
+class _Journal:
+    """The journal of a ledger, followed entry by entry.
 
-    Attributes:
-        points: Signed checkpoints of the journal, oldest first.
+    Args:
+        ledger: The ledger.
+        report: Takes counts and findings.
+        progress: Hears how far it is.
     """
 
     def __init__(
-        self, ledger: Ledger, progress: Callable[[int, int], None] | None
+        self, ledger: Ledger, report: Verification, progress: Progress | None
     ) -> None:
-        self.ledger = ledger
-        self.report = Verification(values=ledger.digests.is_readable())
-        self.report.head = 0, ledger.storage.identity.first
-        self.points: list[Any] = []
-        self._progress = progress
-        self._state = State(whole=True)
-        self._limit, self._tags = _PAGE, 0
-        #: The highest sums after a grant, component by component. A gate that admits
-        #: an amount admits every smaller one.
-        self._granted: dict[str, list[int]] = {}
+        self._storage, self._report, self._progress = ledger.storage, report, progress
+        self._state, self._tags = State(whole=True), 0
+        #: Accounts, with the flow, of grants that were checked since the last entry
+        #: that is of no step.
+        self._checked = set[tuple[Any, ...]]()
+        #: The highest sums before something returned, component by component. A gate
+        #: that admits an amount admits every smaller one.
+        self._highest: dict[str, Amounts] = {}
 
-    def journal(self) -> None:
+    def follow(self) -> None:
         """Follow every entry up to the newest."""
-        more = True
-        while more and self.report.fine:
-            with self.ledger.storage.read() as reading:
-                more = self._next_page(reading)
-                if not more and self.report.fine:
+        report, limit, more = self._report, _PAGE, True
+        while more:
+            with self._storage.read() as reading:
+                start = report.head[0]
+                page = reading.page(start, limit)
+                reader = partial(self._followed, reading)
+                more = report.read(page, reader, reading.hash_of) and bool(page)
+                if more:
+                    limit = smaller(limit, page)
+                    span = {"after": start, "until": report.entries}
+                    for number, key in reading.ask("untagged", **span):
+                        report.add(f"its tag {key!r} was taken away", number)
+                elif report.fine:
                     self._check_end(reading)
-
-    def _next_page(self, reading: Reading) -> bool:
-        """Follow some entries; return whether there were any."""
-        report, start = self.report, self.report.head[0]
-        page = reading.page(start, self._limit)
-        for columns in page:
-            entry = report.read(columns, partial(self._followed, reading))
-            if entry is None:
-                return False
-            self._tags += len(entry.rows)
-        if page:
-            self._limit = smaller(self._limit, page)
-            span = {"after": start, "until": report.entries}
-            for number, key in reading.ask("untagged", **span):
-                report.add(f"its tag {key!r} was taken away", number)
-            if self._progress is not None:
-                total = max(reading.head()[0], report.entries)
-                self._progress(len(page), total)
-        return bool(page)
+                if more and self._progress is not None:
+                    total = max(reading.head()[0], report.entries)
+                    self._progress(len(page), total)
 
     def _followed(self, reading: Reading, columns: tuple[Any, ...]) -> Entry:
         """Check an entry and add it to the state."""
-        draft = (draft_of if columns[1] in _STEPS else entry_of)(columns)
-        state, made = self._state, self._state.made.get(draft.charge or "")
-        if draft.kind == "reserve":
-            check_grant(state, draft)
-        elif draft.kind not in _STEPS or made is None or made.amounts != draft.amounts:
-            if draft.kind in ("open", "tighten"):
-                self._ask_gates(reading, str(draft.body["book"]))
+        state, report = self._state, self._report
+        if columns[1] in _STEPS:
+            draft = draft_of(columns)
+            self._check_step(draft)
+        else:
+            draft = entry_of(columns)
+            self._checked.clear()
+            if draft.kind in _TERMS:
+                self._check_gates(reading, str(draft.body["book"]))
             elif draft.kind in _LATE:
                 self._recall(reading, draft)
-            elif draft.kind == "checkpoint":
-                self.points.append(self.report.checkpoint(draft, reading.hash_of))
             check(state, draft)
         entry = follow(state, draft)
-        for name in entry.amounts if entry.kind == "reserve" else ():
-            _, settled, held, *_ = entry.rows[ACCOUNT + name]
-            total = [*map(add, settled, held)]
-            most = self._granted.get(name, total)
-            self._granted[name] = [*map(max, most, total)]
-        self.report.reservations += entry.kind == "reserve"
-        self.report.postings += len(entry.amounts)
+        self._tags += len(entry.rows)
+        report.reservations += entry.kind == "reserve"
+        report.postings += len(entry.amounts)
         self._forget(entry)
         return entry
+
+    def _check_step(self, draft: Entry) -> None:
+        """Check a step's entry, but for its gates."""
+        if draft.kind == "reserve":
+            grant = draft.body.get("flow"), *draft.amounts
+            if grant not in self._checked:
+                check_grant(self._state, draft)
+                self._checked.add(grant)
+            return
+        made = self._state.made.get(draft.charge or "")
+        returns = draft.kind in ("seal", "void")
+        if returns or made is None or made.amounts != draft.amounts:
+            check(self._state, draft)
+            for name in draft.amounts:
+                self._highest[name] = self._sums(name)
+
+    def _sums(self, account: str) -> Amounts:
+        """Return the highest sums of an account, component by component."""
+        _, settled, held, *_ = self._state.row(ACCOUNT + account)
+        now = tuple(map(add, settled, held))
+        return tuple(map(max, now, self._highest.get(account, now)))
 
     def _recall(self, reading: Reading, entry: Entry) -> None:
         """Load what was dropped and is changed late."""
@@ -184,7 +196,7 @@ class _Verification:
     def _forget(self, entry: Entry) -> None:
         """Drop what no later entry can change, but for those that load it again."""
         state = self._state
-        if entry.kind not in ("open", "tighten"):
+        if entry.kind not in _TERMS:
             del state.entries[entry.number]
         if KINDS[entry.kind].ends is None and entry.kind not in _LATE:
             return
@@ -196,71 +208,78 @@ class _Verification:
             if key.startswith(_OF_CHARGES):
                 del state.rows[key], state.numbers[key]
 
-    def _ask_gates(self, reading: Reading, book: str | None = None) -> None:
+    def _check_gates(self, reading: Reading, book: str | None = None) -> None:
         """Compare the highest sums of a book's accounts with their gates, or of all."""
-        for account in [a for a in self._granted if book in (None, split(a)[0])]:
+        prefix = ACCOUNT if book is None else f"{ACCOUNT}{book}#"
+        for key in [key for key in self._state.rows if key.startswith(prefix)]:
+            account = key.removeprefix(ACCOUNT)
             term = term_of_account(self._state, account)
-            if is_admitted(term, account, tuple(self._granted.pop(account))):
+            highest = self._sums(account)
+            self._highest.pop(account, None)
+            if is_admitted(term, account, highest):
                 continue
-            # Sums of several times may be beyond where each of them was not.
-            for entry in reading.naming_after([ACCOUNT + account], term.entry):
+            # Sums of several times, or charged by hand: each grant is compared.
+            for entry in reading.naming_after([key], term.entry):
                 _, settled, held = entry.postings[account]
                 total = tuple(map(add, settled, held))
                 if entry.kind == "reserve" and not is_admitted(term, account, total):
                     what = f"account {account!r}: a grant is beyond its gate"
-                    self.report.add(what, entry.number)
+                    self._report.add(what, entry.number)
                     break
 
     def _check_end(self, reading: Reading) -> None:
         """Compare what was counted with the tables, where the journal ends."""
-        self._ask_gates(reading)
+        report = self._report
+        self._check_gates(reading)
         for number, charge in reading.ask("made_twice"):
             what = f"it reserves for charge {charge}, which was made before"
-            self.report.add(what, number)
-        if reading.ask("tags") != [(self._tags,)] and self.report.fine:
-            self.report.add("there are tags that no entry of the journal names")
-        self.report.accounts = sum(k.startswith(ACCOUNT) for k in self._state.rows)
+            report.add(what, number)
+        if reading.ask("tags") != [(self._tags,)] and report.fine:
+            report.add("there are tags that no entry of the journal names")
+        report.accounts = sum(key.startswith(ACCOUNT) for key in self._state.rows)
 
-    def values(self) -> None:
-        """Compare the kept values with their digests."""
-        report, more, above = self.report, True, ""
-        while more:
-            with self.ledger.storage.read() as reading:
-                page = reading.kept(above)
-            more = bool(page)
-            for above, value, text in page:
-                report.releases += 1
-                row = json.loads(text or "{}").get(f"release/{above}", {"state": ""})
-                fits = row["state"] == "settled"
-                if fits and report.values and value is not None:
-                    digest = self.ledger.digests.of_value(row["charge"], value)
-                    fits = digest == row["digest"]
-                if not fits:
-                    what = "its value is not the one that was settled"
-                    report.add(f"release {above[:12]}: {what}")
 
-    def witness(self) -> None:
-        """Compare with the witness, which remembers what a rollback would hide."""
-        witness, report = self.ledger.watch.witness, self.report
-        if witness is None:
-            return
-        if not witness.exists():
-            report.witness = "missing"
-            return
-        report.witness = "contradicts"
-        try:
-            with self.ledger.storage.read() as reading:
-                lost = missing(reading, witness.all_lines())
-        except LedgerCorrupt as error:
-            if report.fine:
-                report.add(error.message)
-            return
-        if lost:
-            what = (
-                f"the witness {witness.place} saw {len(lost)} charges or signed "
-                "checkpoints that are not here, this one first; `dpflow ledger "
-                "reconcile` charges them again"
-            )
-            report.add(what, lost[0].number)
-        else:
-            report.witness = "agrees"
+def _check_values(ledger: Ledger, report: Verification) -> None:
+    """Compare the kept values with their digests."""
+    above, more = "", True
+    while more:
+        with ledger.storage.read() as reading:
+            page = reading.kept(above)
+        more = bool(page)
+        for above, value, text in page:
+            report.releases += 1
+            row = json.loads(text or "{}").get(f"release/{above}", {"state": ""})
+            fits = row["state"] == "settled"
+            if fits and report.values and value is not None:
+                digest = ledger.digests.of_value(row["charge"], value)
+                fits = digest == row["digest"]
+            if not fits:
+                what = "its value is not the one that was settled"
+                report.add(f"release {above[:12]}: {what}")
+
+
+def _check_witness(ledger: Ledger, report: Verification) -> None:
+    """Compare with the witness, which remembers what a rollback would hide."""
+    witness = ledger.watch.witness
+    if witness is None:
+        return
+    report.witness = "contradicts"
+    try:
+        with ledger.storage.read() as reading:
+            lost = missing(reading, witness.all_lines())
+    except LedgerUnwitnessed:
+        report.witness = "missing"
+        return
+    except LedgerCorrupt as error:
+        if report.fine:
+            report.add(error.message)
+        return
+    if lost:
+        what = (
+            f"the witness {witness.place} saw {len(lost)} charges or signed "
+            "checkpoints that are not here, this one first; `dpflow ledger "
+            "reconcile` charges them again"
+        )
+        report.add(what, lost[0].number)
+    else:
+        report.witness = "agrees"
