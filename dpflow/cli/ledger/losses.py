@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dpflow.ledger.audit.lost_decisions import LostDecisions, LostRelease
-    from dpflow.ledger.audit.reconcile import Comparison, Loss
+    from dpflow.ledger.audit.reconcile import (
+        Comparison,
+        Loss,
+        LostDecisions,
+        LostRelease,
+    )
     from dpflow.ledger.witness.lines import Line
 
 #: Most lines of a list that are printed.

@@ -26,8 +26,12 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.audit.findings import Verification
-from dpflow.ledger.audit.lost_decisions import LostRelease, kept_releases
-from dpflow.ledger.audit.reconcile import Comparison, charge_again
+from dpflow.ledger.audit.reconcile import (
+    Comparison,
+    LostRelease,
+    charge_again,
+    kept_releases,
+)
 from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions

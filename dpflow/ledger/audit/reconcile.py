@@ -2,32 +2,31 @@
 
 The witness tells how much was charged. What the ledger lacks of it is charged again, in
 full and on the same accounts, by an entry of kind `repair`; nothing is ever lowered,
-and which outputs those charges stand for stays unknown. A dataset that lost a decision
-is frozen. The repair names each lost entry by its hash, so that one which died before
-it began the witness anew is not made a second time.
+and which outputs those charges stand for stays unknown. A lost freeze, tightening or
+term charges nothing, so no usage shows it: the dataset is frozen until an operator
+decides anew. The repair names each lost entry by its hash, so that one which died
+before it began the witness anew is not made a second time.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.audit.lost_decisions import (
-    LostDecisions,
-    LostRelease,
-    lost_decisions,
-)
 from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts
-from dpflow.ledger.rows import OF_FLOW, Account, account_key, split
+from dpflow.ledger.rows import OF_FLOW, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.releases import read_releases
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import KEPT, Line
 from dpflow.ledger.witness.rollback_check import begin, missing
@@ -54,13 +53,57 @@ class Loss:
     amounts: Amounts = field(default=(), repr=False)
 
 
+class LostDecisions(NamedTuple):
+    """Missing decisions about one dataset.
+
+    Attributes:
+        gates: Whether a freeze or a tightened policy is among them.
+        terms: Numbers of the lost terms that were not opened again since.
+    """
+
+    dataset: str
+    gates: bool
+    terms: tuple[int, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reason of the freeze that makes up for it."""
+        lost = ["a freeze was lost, or a tightened policy"] if self.gates else []
+        lost += [f"term {number} was lost" for number in self.terms]
+        return f"repaired: {', and '.join(lost)}"
+
+
+class LostRelease(NamedTuple):
+    """An output that a ledger kept, or may have kept, and does not keep any more.
+
+    A step that needs it draws again, with other noise and at a charge of its own.
+
+    Attributes:
+        reservation: The charge that it was made under.
+        dataset: The dataset that it was made of; several are parted by commas.
+        run: The flow run, if only the witness shows it.
+        id: The start of its keyed digest; None if only the witness shows its charge.
+        key: Its release key for people; empty for a replay within one flow run.
+        step: Name of the step.
+        digest: HMAC of the encoded value.
+    """
+
+    reservation: str
+    dataset: str
+    run: str | None = None
+    id: str | None = None
+    key: str | None = None
+    step: str | None = None
+    digest: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The ledger and its witness, compared.
 
     Attributes:
         lines: Number of witnessed entries.
-        losses: What the ledger lacks; empty if it lacks nothing.
+        losses: What the ledger lacks of its accounts.
         older: Whether the ledger is a copy from before a repair.
         epoch: Number of repairs of the ledger.
         unsigned: Number of missing checkpoints; they cannot be made again, and the next
@@ -86,13 +129,22 @@ class Comparison:
     @property
     def agrees(self) -> bool:
         """Whether the ledger holds all that was witnessed."""
-        return not (self.losses or self.older or self.unsigned or self.again)
+        return not (self.gone or self.older or self.again)
 
     @property
     def releases(self) -> tuple[LostRelease, ...]:
         """Outputs that the missing charges may have had."""
         made = (line for line in self.gone if line.kind == "reserve")
         return tuple(LostRelease(str(e.charge), ",".join(e.books), e.run) for e in made)
+
+
+def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
+    """Return the outputs that would be lost with a ledger: all that it can replay."""
+    return tuple(
+        LostRelease(e.row.charge, e.dataset, None, e.id, e.key, e.step, e.digest)
+        for e in read_releases(reading)
+        if e.size is not None and e.state == "settled"
+    )
 
 
 def compare(ledger: Ledger) -> Comparison:
@@ -148,18 +200,16 @@ def charge_again(
         head = reading.head()[0]
         found = _compared(reading, lines, others, witness)
     if found.gone or found.older:
-        flows: dict[str, dict[str, None]] = {}
-        for line in found.gone:
-            for book in line.books:
-                told = {} if line.flow is None else {line.flow: None}
-                flows.setdefault(book, {}).update(told)
+        flows = defaultdict[str, dict[str, None]](dict)
         paid: dict[str, str | None] = {}
         for line in sorted(found.gone):
-            if line.kind == "pay":
-                paid |= dict.fromkeys(line.books, line.charge)
-            elif line.charge is not None:
-                # Perhaps one that people paid, whose own line was compacted away.
-                paid |= {book: paid.get(book) for book in line.books}
+            for book in line.books:
+                flows[book] |= {} if line.flow is None else {line.flow: None}
+                if line.kind == "pay":
+                    paid[book] = line.charge
+                elif line.charge is not None:
+                    # Perhaps one that people paid, whose own line was compacted away.
+                    paid.setdefault(book, None)
         ledger.ask(
             Repair(
                 paid=paid,
@@ -167,7 +217,7 @@ def charge_again(
                 books={book: list(names) for book, names in flows.items()},
                 reason=reason,
                 head=head,
-                repairs=max(found.epoch, 0 if witness is None else witness.epoch) + 1,
+                repairs=max(found.epoch, ledger.watch.epoch) + 1,
                 lost=tuple((line.number, line.hash) for line in found.gone),
                 frozen={each.dataset: each.reason for each in found.lost},
                 policies=policies,
@@ -210,23 +260,20 @@ def _compared(
     away = missing(reading, lines)
     charged = {name for entry in reading.rare("repair") for name in entry.body["lost"]}
     gone = [line for line in away if line.hash not in charged]
-    by_account: dict[str, list[Line]] = {}
+    by_account, by_book = defaultdict[str, list[Line]](list), dict[str, list[Line]]()
     for line in gone:
-        for account, used in line.used.items():
-            if used:
-                by_account.setdefault(account, []).append(line)
-    books = sorted({book for line in gone for book in line.books})
+        for account in (name for name, used in line.used.items() if used):
+            by_account[account].append(line)
+        for book in line.books:
+            by_book.setdefault(book, []).append(line)
 
     def needs(state: State) -> Iterable[str]:
         yield "repairs"
         yield from map(account_key, by_account)
         yield from terms_of_accounts(by_account)
-        yield from all_terms(state, *books)
+        yield from all_terms(state, *by_book)
 
     state = reading.load(needs)
-    by_book = {book: [e for e in gone if book in e.books] for book in books}
-    for book in by_book.keys() - {split(account)[0] for account in by_account}:
-        by_account[f"{book}#{max(state.book(book).terms, 1)}"] = by_book[book]
     # All missing lines of an account are here after a line that the ledger holds, as
     # far as compaction left none out.
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
@@ -236,7 +283,7 @@ def _compared(
         _loss(state, account, mine, whole=whole or account in joined)
         for account, mine in by_account.items()
     )
-    decisions = [lost_decisions(state, book, mine) for book, mine in by_book.items()]
+    decisions = [_lost_decisions(state, *item) for item in sorted(by_book.items())]
     return Comparison(
         lines=len(lines),
         losses=losses,
@@ -250,14 +297,40 @@ def _compared(
     )
 
 
+def _lost_decisions(state: State, book: str, gone: Sequence[Line]) -> LostDecisions:
+    """Return the lost decisions about a dataset.
+
+    A ledger that has no term of a dataset is opened again by its policy file, so that
+    only its later decisions count.
+    """
+    newest = state.book(book).terms
+    places = {split(name)[:2] for line in gone for name in line.used}
+    lost = sorted(n for name, n in places if name == book and n > newest > 0)
+    # A policy file opens the first term again.
+    gates = any(
+        line.decides
+        and (line.kind != "open" or (not newest and f"{book}#1" not in line.used))
+        for line in gone
+    )
+    return LostDecisions(book, gates, tuple(lost))
+
+
 def _loss(state: State, account: str, gone: Sequence[Line], *, whole: bool) -> Loss:
-    """Return what an account lacks."""
-    row, gate = state.account(account), gate_at(state, account)
-    if not gone[0].used.get(account):
-        # These entries moved no account.
-        used = None if gate is None else gate.rule.named(gate.used)
-        return Loss(account, gone, used, used)
-    more = _lacking(account, row, gone, whole=whole)
+    """Return the least that surely makes up for what an account lacks.
+
+    Where the witness has every missing charge, it is their sum. Else, if the ledger is
+    merely older, its use is raised to the last that was witnessed; and if it has gone
+    another way since, that is added to it.
+    """
+    used = Tally(max(gone, key=lambda line: line.number).used[account])
+    row, gate, more = state.account(account), gate_at(state, account), used.times(0)
+    settled, held = (more, more) if row is None else map(Tally, (row.settled, row.held))
+    for line in gone if whole else ():
+        more = more + Tally(line.amounts[account])
+    if min(line.number for line in gone) > (0 if row is None else row.entry):
+        more = more.highest(remainder(remainder(used, held), settled))
+    elif not whole:
+        more = more.highest(used)
     book, number, kind, name, _ = split(account)
     term = state.term(book, number)
     # A flow that may not use the dataset any more has no gate that counts.
@@ -267,25 +340,3 @@ def _loss(state: State, account: str, gone: Sequence[Line], *, whole: bool) -> L
         return Loss(account, gone, None, None, amounts)
     named = gate.rule.named
     return Loss(account, gone, named(gate.used), named(gate.used + more), amounts)
-
-
-def _lacking(
-    account: str, row: Account | None, gone: Sequence[Line], *, whole: bool
-) -> Tally:
-    """Return the least that surely makes up for what an account lacks.
-
-    Where the witness has every missing charge, it is their sum. Else, if the ledger is
-    merely older, its use is raised to the last that was witnessed; and if it has gone
-    another way since, that is added to it.
-    """
-    used = Tally(max(gone, key=lambda line: line.number).used[account])
-    nothing, entry = used.times(0), 0
-    settled, held = nothing, nothing
-    if row is not None:
-        settled, held, entry = Tally(row.settled), Tally(row.held), row.entry
-    more = nothing
-    for line in gone if whole else ():
-        more = more + Tally(line.amounts[account])
-    if min(line.number for line in gone) > entry:
-        return more.highest(remainder(remainder(used, held), settled))
-    return more if whole else more.highest(used)
