@@ -124,7 +124,7 @@ class Comparison:
     lost: tuple[LostDecisions, ...]
     again: int
     gone: Sequence[Line] = field(repr=False)
-    tells_all: bool
+    tells_all: bool = field(repr=False)
 
     @property
     def agrees(self) -> bool:
