@@ -11,8 +11,14 @@ from typing import Any
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.decision.by_hand import Amend, Prior, Repair
-from dpflow.ledger.decision.office import Checkpoint, Freeze, Withdraw
+from dpflow.ledger.decision.office import (
+    Amend,
+    Checkpoint,
+    Freeze,
+    Prior,
+    Repair,
+    Withdraw,
+)
 from dpflow.ledger.decision.policy_changes import Apply
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger

@@ -14,8 +14,7 @@ from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
 from dpflow.ledger.audit.export import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.by_hand import Amend, Prior
-from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json

@@ -27,7 +27,7 @@ from dpflow.notebook import data_of
 if TYPE_CHECKING:
     from dpflow.config import Settings
     from dpflow.ledger.audit.backup import Restored
-    from dpflow.ledger.decision.by_hand import Posted
+    from dpflow.ledger.decision.office import Posted
     from dpflow.ledger.records import OpenReservation
 
 
@@ -175,7 +175,7 @@ def charge(
     Example: `dpflow ledger charge shop --cost 'PureDP(epsilon=1)' --reason "2025"`
     """
     from dpflow.accounting.costs.text import cost_from_text
-    from dpflow.ledger.decision.by_hand import Amend, Prior
+    from dpflow.ledger.decision.office import Amend, Prior
 
     if charge is not None and (flow or partition):
         msg = "--flow and --partition are for prior spending; leave them out"

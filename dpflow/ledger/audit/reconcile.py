@@ -18,8 +18,8 @@ from typing import NamedTuple
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.verify import verified
-from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
+from dpflow.ledger.decision.office import Repair
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts

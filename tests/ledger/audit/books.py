@@ -12,7 +12,7 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.entry import canonical, entry_hash, first_hash
 from tests.ledger.support import Place, edit, granted, make_policy, read, request
 from tests.signing import key_of

@@ -9,7 +9,7 @@ import pytest
 
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.by_hand import Prior
+from dpflow.ledger.decision.office import Prior
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import digest

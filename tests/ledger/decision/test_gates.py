@@ -14,8 +14,8 @@ from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger import views
-from dpflow.ledger.decision.by_hand import Prior
 from dpflow.ledger.decision.gates import gate_at
+from dpflow.ledger.decision.office import Prior
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
 from dpflow.ledger.records import Granted

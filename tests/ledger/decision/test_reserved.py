@@ -10,7 +10,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import gates, terms
-from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy

@@ -10,8 +10,7 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
-from dpflow.ledger.decision.by_hand import Amend
-from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.decision.office import Amend, Freeze
 from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision, all_terms

@@ -16,7 +16,7 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from tests.ledger.journals import audit, body, kinds, sums, whole

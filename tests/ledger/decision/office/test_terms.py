@@ -8,8 +8,7 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import PolicyChanged, PolicyNotApplied
-from dpflow.ledger.decision.by_hand import Amend, Prior, Repair
-from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.decision.office import Amend, Freeze, Prior, Repair
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger

@@ -18,7 +18,7 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.costs import GaussianDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.audit.reconcile import reconcile
-from dpflow.ledger.decision.by_hand import Amend, Prior
+from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.memory import forget_memory
@@ -121,7 +121,7 @@ def test_a_step_that_another_followed_is_amended_late(
     both = [held(ledger, PureDP(epsilon="0.05")) for _ in range(2)]
     ledger.settle(both[ends])
     ledger.settle(both[1 - ends])
-    words = r"no more than was charged .*reserved at PureDP\(epsilon=0\.05\)"
+    words = r"reserved at PureDP\(epsilon=0\.05\): .* no more than was charged"
     with pytest.raises(DpflowError, match=words):
         amended(ledger, both[0], "0.05")
     for epsilon in ("0.06", "0.07"):

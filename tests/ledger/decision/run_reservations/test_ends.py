@@ -18,8 +18,8 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.by_hand import Repair
 from dpflow.ledger.decision.gates import charges_of
+from dpflow.ledger.decision.office import Repair
 from dpflow.ledger.decision.preflight import Cover
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import JournalError

@@ -14,7 +14,7 @@ from dpflow.exceptions import (
     BudgetRefused,
     ReservationConflict,
 )
-from dpflow.ledger.decision.by_hand import Amend
+from dpflow.ledger.decision.office import Amend
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import refusal_of_run
