@@ -133,7 +133,7 @@ class Reserve(Command):
 
 
 class _Case(NamedTuple):
-    """A request with all that is asked for it: each gate and the amount.
+    """A request with its gates and the amount for each account.
 
     Attributes:
         asked: Each gate, with the cost of each step.
@@ -192,7 +192,7 @@ def _replayed(
     """Replay a release, unless its value is deleted.
 
     Raises:
-        ReservationConflict: If its value was never kept, or it answers other arguments,
+        ReservationConflict: If its value was not stored, or it answers other arguments,
             or the step refuses another cost.
     """
     made, value = charge.made.body, state.values.get(release.key)
@@ -230,7 +230,7 @@ def _replayed(
 
 
 def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
-    """Answer with a kept release where nothing can be charged, else say why not."""
+    """Answer with a stored release where nothing can be charged, else say why not."""
     if not isinstance(command, Reserve):
         return why
     try:

@@ -390,11 +390,11 @@ def population_of(policy: Policy) -> str | None:
 def charges_of(
     asked: Iterable[tuple[Gate, Cost]], held: Sums = _NOTHING
 ) -> list[tuple[Gate, Tally]]:
-    """Return what is asked of each account, summed up.
+    """Return each account once, with the sum of its prices.
 
     Args:
         asked: The gates, each with a cost.
-        held: What is left out of what is used, by account.
+        held: Amounts that do not count as used, by account.
 
     Raises:
         UnsupportedCost: If a gate would have to guess.
@@ -410,7 +410,7 @@ def charges_of(
 
 
 def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
-    """Return by how much the noise must grow for every gate to admit what is asked.
+    """Return by how much the noise must grow for every gate to admit a request.
 
     It is solved, and remembered while nothing else is used.
 

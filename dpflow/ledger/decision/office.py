@@ -82,7 +82,7 @@ class Withdraw(Command):
 
     Attributes:
         key: Of the release.
-        digest: Of the value that is meant; another one is kept.
+        digest: Of the value; another one stays.
         reason: Why, for the journal.
     """
 
@@ -345,7 +345,7 @@ class Repair(Command):
 
         Raises:
             LedgerUnavailable: If the ledger is another one than was compared.
-            ConfigurationError: If an account is gone, and no policy makes its term.
+            ConfigurationError: If an account has no term, and no policy opens it.
         """
         pen = Decision(state, self)
         if state.head[0] != self.head:
@@ -387,7 +387,7 @@ class Repair(Command):
         """Yield the amount for each account, and zero for the whole of each term.
 
         Raises:
-            ConfigurationError: If its term is gone, or has no gate for it.
+            ConfigurationError: If it has no term, or its term has no gate for it.
         """
         first = min((number for number, _ in self.lost), default=0)
         for name in dict.fromkeys((*roots_of(self.amounts), *self.amounts)):

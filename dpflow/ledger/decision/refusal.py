@@ -200,7 +200,7 @@ def _fitting(request: Request, gate: Gate, factor: Fraction | None) -> str:
 
 
 def _shown(amounts: Named, *, up: bool, asked: Named | None = None) -> str:
-    """Write amounts for people, without zeros except of what is asked."""
+    """Write amounts for people, without zeros except of requested components."""
     short = short_up if up else short_down
     parts = [
         f"{name} {text if name in COUNTS else short(number_from_text(text))}"
