@@ -321,7 +321,7 @@ class Repair(Command):
         books: Those that lost something, with the flows whose charges were lost.
         lost: Number and hash of each entry that is missing.
         paid: By book that lost charges, that of the newest step that people paid;
-            None if it is unknown.
+            None without a record.
         frozen: By book that lost a decision, why it is frozen.
         head: Number of the newest entry when the ledger was compared.
         repairs: How many repairs the ledger has with this one.

@@ -82,7 +82,7 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
     """Return the term of each dataset that a request reads, and of its populations.
 
     Raises:
-        ConfigurationError: If populations are left out.
+        ConfigurationError: If populations are missing.
         PolicyChanged: If a policy differs from the copy that governs.
         PolicyNotApplied: If a person has to apply it first.
     """

@@ -147,7 +147,7 @@ class Reading(ABC):
         Args:
             number: Of the entry before them.
             until: The number of the last of them.
-            previous: The hash of the entry before them, where it is known.
+            previous: The hash of the entry before them, if it was read.
 
         Raises:
             LedgerCorrupt: If one is not what was hashed, or is missing.
