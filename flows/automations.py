@@ -4,7 +4,7 @@
 # dependencies: dpflow
 # run: python -m flows.automations --notify slack-webhook/privacy-team
 # ---
-"""Automations that listen to the budget events of docs/events.md.
+"""Automations that listen to the budget events of docs/monitoring.md.
 
 They run on Prefect's server, so they need one that stays: `prefect server start`, or
 Prefect Cloud. The ledger decides; an automation that fails or comes late lets nothing

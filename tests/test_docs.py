@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from runpy import run_path as run_module
 from typing import Any
 
 import pytest
@@ -72,16 +71,6 @@ def test_every_test_that_a_document_names_exists() -> None:
 
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-
-
-def test_the_figure_of_the_packages_is_drawn_from_the_imports() -> None:
-    """It is what the script prints, which has every package."""
-    script = ROOT / "docs" / "_site" / "packages.py"
-    drawn = run_module(script)["figure"]()
-    assert f"```text\n{drawn}```" in ARCHITECTURE.read_text("utf-8"), (
-        "write the figure anew: python docs/_site/packages.py"
-    )
-    assert "\nledger " in drawn
 
 
 def test_the_files_that_the_architecture_names_exist() -> None:

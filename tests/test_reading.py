@@ -12,7 +12,6 @@ UNWRITTEN = {
     "index",
     "concepts",
     "guarantee",
-    "operations",
 }
 
 

@@ -69,6 +69,12 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
                 assert re.search(rf'id="{place}\.([\w.]+\.)?{name}"', text), name
 
 
+def test_pages_have_generated_parts(site: Path) -> None:
+    """The architecture has the figure of the packages, a page of figures its table."""
+    assert "\nledger  " in (site / "architecture.html").read_text("utf-8")
+    assert "<td>dpflow gdp</td>" in (site / "admitted.html").read_text("utf-8")
+
+
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     """Scripts, styles, fonts and pictures come from the site itself."""
     fetched = re.compile(

@@ -1,7 +1,4 @@
-"""The figure of the packages in architecture.md, drawn from the imports.
-
-Run it to print the figure; a test says if the page's is another one.
-"""
+"""Figure of the packages in the page on the architecture, drawn from the imports."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import typer.main
 from names import section
+from packages import figure
 from prices import coverage, prices_page
 from typer.cli import get_docs_for_click
 
@@ -77,6 +78,10 @@ def write(target: Path) -> None:
     }
     for name, text in pages.items():
         (target / "reference" / f"{name}.md").write_text(text, "utf-8")
+    architecture = target / "architecture.md"
+    text = architecture.read_text("utf-8")
+    text = text.replace("<!-- packages -->", f"```text\n{figure()}```")
+    architecture.write_text(text, "utf-8")
     for data in (DOCS / "data").glob("*.json"):
         page = json.loads(data.read_text("utf-8"))
         (target / f"{data.stem}.md").write_text(_tables(page), "utf-8")

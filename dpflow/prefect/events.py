@@ -1,7 +1,7 @@
 """Budget events and asset metadata in Prefect, for automations, alerts, dashboards.
 
 They are sent after the ledger has committed, and only tell: Prefect being out of reach
-blocks no settlement. docs/events.md documents names and payloads.
+blocks no settlement. docs/monitoring.md documents names and payloads.
 """
 
 from __future__ import annotations
