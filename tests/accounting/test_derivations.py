@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from dpflow.accounting import FILTERS, ODOMETERS
 from tests.projects import ROOT
 
@@ -19,10 +17,6 @@ TEXTS = {".py", ".md", ".sql", ".yaml", ".toml"}
 DOCUMENT = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z0-9_]\.md\b")
 CITATION = re.compile(r"\bderivations/([a-zA-Z-]+\.md)(?:#([a-z0-9-]*))?")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
-#: Labels such as E-3 or W-2, and sections of a file in capitals: only notes that are
-#: not in the repository could explain them.
-
-
 #: Pages that the documentation's build makes, and the broken link of its test.
 GENERATED = {
     "../reference/python.md", "reference/json.md", "reference/prices.md", "gone.md",
@@ -61,16 +55,12 @@ def missing_documents(name: str, text: str) -> list[str]:
 
 
 def test_every_document_that_is_named_is_in_the_repository():
-    """Nobody is sent to a file that they do not have."""
+    """No sentence names a file that is not there; the search sees links and paths."""
     lost = {name: missing_documents(name, text) for name, text in texts()}
     assert {name: found for name, found in lost.items() if found} == {}
-
-
-def test_a_missing_document_would_be_found():
-    """The search sees a name in a sentence, a path and a link."""
     for text in ("see nowhere.md.", "(docs/nowhere.md 4.2)", "[x](no.md#a)"):
         assert missing_documents("docs/theorems.md", text)
-    assert not missing_documents("docs/theorems.md", "see theorems.md and README.md")
+    assert not missing_documents("docs/theorems.md", "see admitted.md and README.md")
 
 
 def test_every_citation_of_a_derivation_leads_to_a_section():
@@ -89,21 +79,17 @@ def test_every_citation_of_a_derivation_leads_to_a_section():
     assert lost == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere_and_anchors_are_unique(page):
-    """Each link of a page leads to a file and to a heading of it."""
-    assert len(set(ANCHORS[page.name])) == len(ANCHORS[page.name])
-    for target, anchor in LINK.findall(page.read_text("utf-8")):
-        place = (page.parent / target).resolve() if target else page
-        assert place.is_file(), target
-        assert not anchor or anchor in headings(place), f"{target}#{anchor}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tests_that_a_derivation_names_exist(page):
-    """What a section says that it is checked by is here."""
-    for name in re.findall(r"\btests/[\w/]+\.py\b", page.read_text("utf-8")):
-        assert (ROOT / name).is_file(), name
+def test_links_and_tests_of_a_derivation_exist():
+    """Anchors are unique, and each link leads to a heading of a file."""
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert len(set(ANCHORS[page.name])) == len(ANCHORS[page.name])
+        for target, anchor in LINK.findall(text):
+            place = (page.parent / target).resolve() if target else page
+            assert place.is_file(), target
+            assert not anchor or anchor in headings(place), f"{target}#{anchor}"
+        for name in re.findall(r"\btests/[\w/]+\.py\b", text):
+            assert (ROOT / name).is_file(), name
 
 
 def test_every_theorem_is_derived():

@@ -15,22 +15,14 @@ def rows():
     return coverage()
 
 
-def test_every_pair_has_one_row(rows):
-    """No theorem and no example is left out."""
+def test_every_pair_has_one_row_with_a_reason(rows):
+    """No theorem and no kind of cost is missing."""
     assert len(rows) == (len(FILTERS) + len(ODOMETERS)) * len(EXAMPLES)
     assert len({(r.kind, r.theorem, r.example) for r in rows}) == len(rows)
-
-
-def test_every_kind_of_cost_has_an_example():
-    """A new cost must be added to the table."""
     kinds = {
         name for name, kind in _KINDS.items() if kind.__module__.startswith("dpflow.")
     }
     assert kinds == {cost.mechanism for cost in EXAMPLES}
-
-
-def test_every_price_has_a_source_and_every_refusal_a_reason(rows):
-    """One sentence at least."""
     assert [row for row in rows if len(row.reason) < 10] == []
 
 
@@ -48,11 +40,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("cell", REFUSED)
-def test_traps_are_refused(rows, cell):
+def test_traps_are_refused(rows):
     """No theorem prices what it cannot prove."""
-    found = [r for r in rows if (r.kind, r.theorem, r.mechanism) == cell]
-    assert [row.priced for row in found] == [False]
+    for cell in REFUSED:
+        found = [r for r in rows if (r.kind, r.theorem, r.mechanism) == cell]
+        assert [row.priced for row in found] == [False]
 
 
 def test_the_page_of_prices_is_what_the_code_does(rows):

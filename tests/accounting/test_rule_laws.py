@@ -122,14 +122,14 @@ def names(rule: Rule) -> str:
 
 def priced(rule: Rule, costs: list[Cost]) -> list[Cost]:
     """Return the costs that a rule has a price for."""
-    found = []
-    for cost in costs:
+
+    def has_price(cost: Cost) -> bool:
         try:
-            rule.price(cost)
+            return bool(rule.price(cost))
         except UnsupportedCost:
-            continue
-        found.append(cost)
-    return found
+            return False
+
+    return list(filter(has_price, costs))
 
 
 def total(rule: Rule, costs: list[Cost]) -> Tally:
@@ -271,7 +271,7 @@ def test_the_smallest_excess_is_refused(rule: ThresholdFilter) -> None:
 
 @pytest.mark.parametrize("rule", ODOMETER_RULES, ids=names)
 def test_a_step_without_a_price_ends_the_reading(rule: Odometer) -> None:
-    """Refused by `price`, counted by `charge`, infinite for ever; a void undoes it."""
+    """Refused by `price`, counted by `charge`; the reading is infinite until a void."""
     leak = ApproxZCDP(rho="0.01", delta="1e-35")
     for cost in (leak, ApproxDP(epsilon="0.1", delta="1e-8")):
         with pytest.raises(UnsupportedCost, match=r"ApproxZCDP|delta"):
@@ -306,21 +306,21 @@ def test_a_bad_number_is_refused_by_name(case: tuple[str, str, dict[str, Any]]) 
         if case[0] == "odometer":
             with pytest.raises(InvalidCost, match="halt_at_epsilon"):
                 made(*case, halt_at_epsilon=number)
-    for option in ("speed", "known", "self"):
+    for option in ("speed", "self"):
         with pytest.raises(InvalidCost, match=option):
             made(*case, **{option: 1})
     with pytest.raises(TypeError, match="positional"):
         type(made(*case))(2, "1e-6")
 
 
-def test_an_unknown_theorem_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_theorem_is_refused_with_the_right_ones() -> None:
     """One that does not exist, or is of the other kind, lists those that do."""
-    for kind, known, unknown in (
+    for kind, names, unknown in (
         ("filter", FILTERS, ("", "Basic", "mixture", None, 1, ["basic"])),
         ("odometer", ODOMETERS, ("", "Renyi", "gdp", None, ["rdp"])),
     ):
         for theorem in unknown:
-            with pytest.raises(InvalidCost, match=", ".join(sorted(known))) as caught:
+            with pytest.raises(InvalidCost, match=", ".join(sorted(names))) as caught:
                 made(kind, theorem, {})  # type: ignore[arg-type]
             assert caught.value.value == theorem
 

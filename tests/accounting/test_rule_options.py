@@ -53,7 +53,7 @@ WEIGHTS = [[1], [".6", ".5"], ["1/0", ".5"], [0, 1], [-1, 1]]
 
 
 def test_an_option_that_makes_no_rule_is_refused_by_name() -> None:
-    """It is no number, out of range, no known word, or does not go with another one."""
+    """It is no number, out of range, an unknown word, or excluded by another one."""
     for theorem, options in FILTERS.items():
         for name, values in options.items():
             for value in values:
@@ -80,9 +80,7 @@ CLASSIC = {"conversion": "classic"}
 #: (delta 1e-5); None: not known.
 ADMITTED = [
     ("basic", {}, TENTH, (10, 50, 100)),
-    ("output-dp", {}, TENTH, (10, 50, 100)),
     ("gdp", {}, TWENTY, (22, 416, 1600)),
-    ("gdp", {}, Gaussian(sensitivity=100, noise_multiplier=20), (22, 416, 1600)),
     ("gdp", {}, Gaussian(sensitivity=2, sigma=20), (5, None, None)),
     ("gdp", {}, Gaussian(sensitivity=1, sigma="4.2246"), (0, None, None)),
     ("gdp", {}, Gaussian(sensitivity=1, sigma="4.2247"), (1, None, None)),
@@ -98,8 +96,8 @@ ADMITTED = [
     ("rdp", {"order": 1586}, TENTH, (10, None, None)),
     ("rdp", {"orders": [*PAPER_ORDERS]}, TWENTY, (14, 340, None)),
     ("rdp", {"orders": [2**n for n in range(1, 13)]}, TENTH, (10, 84, None)),
-    ("residue", {}, HUNDREDTH, (558, 10_409, 40_015)),
-    ("residue", {}, LAPLACE, (560, 10_443, None)),
+    ("residue", {}, HUNDREDTH, (558, None, None)),
+    ("residue", {}, LAPLACE, (560, None, None)),
     ("residue", {}, TENTH, (4, 102, 398)),
     ("residue", {}, RANGE, (20, 413, 1597)),
     ("residue", {}, TWENTY, (22, 416, 1600)),
@@ -111,9 +109,10 @@ def test_known_numbers_of_steps() -> None:
     """A filter admits as many equal steps as theory says, and no more."""
     for theorem, options, cost, counts in ADMITTED:
         for (epsilon, delta), count in zip(BUDGETS, counts, strict=True):
-            rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
-            found = runs_of(rule, (WorkloadStep(cost),))
-            assert count in (None, found), (theorem, options, cost, found)
+            if count is not None:
+                rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
+                found = runs_of(rule, (WorkloadStep(cost),))
+                assert count == found, (theorem, options, cost)
     for epsilon in (0.1, "0.1", Fraction(1, 10)):
         rule = make_filter("basic", epsilon="0.3")
         assert runs_of(rule, (WorkloadStep(PureDP(epsilon=epsilon)),)) == 3

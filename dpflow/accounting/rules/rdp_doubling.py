@@ -40,7 +40,7 @@ class RdpDoublingOdometer(Odometer):
 
     Rounding: prices, readings and the filters' sizes up.
 
-    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).

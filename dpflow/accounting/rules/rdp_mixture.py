@@ -67,7 +67,7 @@ class RdpMixtureFilter(SettlesCells, Filter):
     Rounding: prices up; the decision is in floats that are guarded outward by more
     than their error (`exponentials`). Exact to a relative 1e-11 of delta.
 
-    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         epsilon: Budget, positive.
@@ -138,7 +138,7 @@ class RdpMixtureOdometer(SettlesCells, Odometer):
     Rounding: prices and readings up; the root is approached from above in floats that
     are guarded outward by more than their error (`exponentials`).
 
-    Checked by: tests/accounting/rules/test_rdp_mixture.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_rdp.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).

@@ -12,7 +12,6 @@ from dpflow import (
     ApproxDP,
     Composed,
     DiscreteGaussian,
-    DiscreteLaplace,
     EarlyStopping,
     ExponentialMechanism,
     Gaussian,
@@ -38,20 +37,13 @@ from dpflow.rounding import UNITS
 
 pytestmark = pytest.mark.quick
 
-ZERO = Fraction(0)
-PURE = [
-    DiscreteLaplace(sensitivity=3, scale=30),
-    RandomizedResponse(epsilon="0.1", categories=5),
-    ExponentialMechanism(epsilon="0.1"),
-]
-
-
-PARTS = [
+RESPONSE = RandomizedResponse(epsilon="0.1", categories=5)
+GAUSSIAN, LAPLACE, RANGE, SAMPLED = PARTS = (
     Gaussian(sensitivity=1, sigma=20),
     Laplace(sensitivity=1, epsilon="0.1"),
     ExponentialMechanism(epsilon="0.3"),
     PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
-]
+)
 
 
 def test_composed_and_repeated_add_up():
@@ -59,9 +51,9 @@ def test_composed_and_repeated_add_up():
     order = Fraction(8)
     pure = PARTS[1:3]
     assert sum(renyi(p, order) for p in PARTS) == renyi(Composed(*PARTS), order)
-    assert 7 * renyi(PARTS[3], order) == renyi(Repeated(PARTS[3], 7), order)
+    assert 7 * renyi(SAMPLED, order) == renyi(Repeated(SAMPLED, 7), order)
     assert sum(map(gdp_mu_squared, PARTS[:3])) == gdp_mu_squared(Composed(*PARTS[:3]))
-    assert (Fraction("0.4"), ZERO) == approx_dp(Composed(*pure))
+    assert (Fraction("0.4"), 0) == approx_dp(Composed(*pure))
     assert sum(approx_zcdp(p)[0] for p in pure) == approx_zcdp(Composed(*pure))[0]
     step = ApproxDP(epsilon="0.1", delta="1e-8")
     assert (Fraction(1), Fraction("1e-7")) == approx_dp(Repeated(step, 10))
@@ -70,20 +62,17 @@ def test_composed_and_repeated_add_up():
     assert (Fraction("0.3"), Fraction("3e-8")) == probabilistic_dp(both)
 
 
-@pytest.mark.parametrize("theorem", ["basic", "zcdp", "gdp", "rdp", "whitehouse"])
-def test_a_repeated_step_costs_what_its_steps_cost(theorem):
+def test_a_repeated_step_costs_the_sum_of_its_steps():
     """Ten in one step, or ten steps: the same tally but for rounding once."""
-    rule = make_filter(theorem, epsilon=1, delta="1e-6")
     step = Laplace(sensitivity=1, epsilon="0.01")
-    tally = rule.zero()
-    for _ in range(10):
-        tally = tally + rule.price(step)
-    gained = (tally - rule.price(Repeated(step, 10))).amounts
-    assert max(gained) < 10 * UNITS // 10**36
+    for theorem in ("basic", "zcdp", "gdp", "rdp", "whitehouse"):
+        rule = make_filter(theorem, epsilon=1, delta="1e-6")
+        gained = (rule.price(step).times(10) - rule.price(Repeated(step, 10))).amounts
+        assert max(gained) < 10 * UNITS // 10**36
 
 
 def test_what_makes_no_composition():
-    """Refused when the cost is made; what has no proof has none in company."""
+    """Refused when the cost is made; a cost without a price has none in a sum."""
     for make in (
         Composed,
         lambda: Composed("Gaussian"),
@@ -94,7 +83,7 @@ def test_what_makes_no_composition():
     ):
         with pytest.raises(InvalidCost):
             make()
-    discrete, sampled = DiscreteGaussian(sensitivity=1, sigma=20), PARTS[3]
+    discrete, sampled = DiscreteGaussian(sensitivity=1, sigma=20), SAMPLED
     for cost, price in ((discrete, gdp_mu_squared), (sampled, approx_zcdp)):
         for made in (cost, Repeated(cost, 3), Composed(PureDP(epsilon=1), cost)):
             with pytest.raises(UnsupportedCost, match="no sound price"):
@@ -117,21 +106,18 @@ def test_a_description_is_read_without_importing_its_module():
 
 def test_relations():
     """Sampling and randomized response hold for one relation each."""
-    response, sampled = PURE[1], PARTS[3]
-    assert relations_of(PARTS[0]) == ("add-or-remove", "replace-one")
-    assert relations_of(Repeated(response, 3)) == ("replace-one",)
-    assert relations_of(Composed(PARTS[0], sampled)) == ("add-or-remove",)
-    assert relations_of(Composed(response, sampled)) == ()
+    assert relations_of(GAUSSIAN) == ("add-or-remove", "replace-one")
+    assert relations_of(Repeated(RESPONSE, 3)) == ("replace-one",)
+    assert relations_of(Composed(GAUSSIAN, SAMPLED)) == ("add-or-remove",)
+    assert relations_of(Composed(RESPONSE, SAMPLED)) == ()
 
 
 def test_budgets_per_person_are_no_part_of_a_cost():
-    """Their price is what is left: a second part would be free, and unchecked."""
+    """Their price is the remaining budget: a second part would be free, unchecked."""
     rule = make_filter("individual", epsilon=1, delta="1e-6", measure="gdp")
     used = rule.price(PersonBudgets())
-    assert (used.amounts > (0,), rule.price(PersonBudgets(), used).amounts) == (
-        True,
-        (0,),
-    )
+    assert used.amounts > (0,)
+    assert rule.price(PersonBudgets(), used).amounts == (0,)
     for wrap in (
         Composed,
         lambda cost: Repeated(cost, 1),

@@ -101,15 +101,12 @@ def test_realised_never_exceeds_reserved(rule: Any) -> None:
 def test_only_output_dp_and_rdp_refund_cells() -> None:
     """A cheap cell is charged in full by everything else."""
     for rule in rules():
-        if rule.theorem == "sequence":
-            continue
+        charge = getattr(rule, "charge_realised", rule.price_realised)
         if rule.theorem in {"output-dp", "rdp"}:
-            assert rule.price_realised(TOY, "none") == rule.zero()
-            continue
-        if hasattr(rule, "charge_realised"):
-            assert rule.charge(TOY) == rule.charge_realised(TOY, "none")
-        else:
-            assert rule.price(TOY) == rule.price_realised(TOY, "none")
+            assert charge(TOY, "none") == rule.zero()
+        elif rule.theorem != "sequence":
+            full = getattr(rule, "charge", rule.price)
+            assert charge(TOY, "none") == full(TOY)
 
 
 def test_every_adaptive_theorem_refunds_substeps() -> None:
@@ -126,9 +123,8 @@ def test_every_adaptive_theorem_refunds_substeps() -> None:
             (rule.price(cost), totals[20]),
             (rule.price_realised(cost, 4), totals[4]),
         ):
-            assert found.fits_within(steps)
             for one, other in zip(found.amounts, steps.amounts, strict=True):
-                assert other - one <= other // 10**30
+                assert 0 <= other - one <= other // 10**30
 
 
 def test_other_notions_see_the_worst_cell() -> None:
@@ -179,6 +175,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: early((1,), accountant="x", delta=1), "one of"),
     (lambda: early((1, 2), accountant="kov", delta=["0.1"]), "as many deltas"),
     (lambda: early((1,), early((1,))), "one sub-step"),
+    # A body that counted nothing: the guard settles in full.
     (lambda: early(STOPS).realised(0), "sub-steps"),
     (lambda: early(STOPS).realised(21), "sub-steps"),
 ]
@@ -189,10 +186,3 @@ def test_nonsense_is_refused() -> None:
     for make, words in BAD:
         with pytest.raises(InvalidCost, match=words):
             make()
-
-
-def test_a_body_that_counted_nothing_is_charged_in_full() -> None:
-    """Zero sub-steps raise, so that a guard settles in full."""
-    rule = make_filter("basic", epsilon=5)
-    with pytest.raises(InvalidCost, match="sub-steps that ran"):
-        rule.price_realised(EarlyStopping(TENTH, stops=STOPS), 0)

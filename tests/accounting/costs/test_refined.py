@@ -24,23 +24,22 @@ PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
 BUDGET = {"epsilon": 3, "delta": "1e-6"}
 
 
-def rules() -> dict[str, Rule]:
+def rules() -> list[Rule]:
     """Make every rule that lets outputs decide what runs next and prices Gaussians."""
-    made: dict[str, Rule] = {
-        name: make_filter(name, **BUDGET)
+    filters = [
+        make_filter(name, **BUDGET)
         for name in ("gdp", "zcdp", "rdp", "auto", "whitehouse")
-    }
-    made["orders"] = make_filter("rdp", **BUDGET, orders=[4, 16, 64])
-    for name in ("rdp", "mixture", "stitched", "rdp-doubling"):
-        rule = make_odometer(name, delta="1e-6", halt_at_epsilon=3)
-        made[f"{name} odometer"] = rule
-    return made
+    ]
+    odometers = [
+        make_odometer(name, delta="1e-6", halt_at_epsilon=3)
+        for name in ("rdp", "mixture", "stitched", "rdp-doubling")
+    ]
+    return [*filters, make_filter("rdp", **BUDGET, orders=[4, 16, 64]), *odometers]
 
 
-@pytest.mark.parametrize("name", rules())
-def test_the_price_after_each_draw_is_the_sum_of_its_draws(name: str) -> None:
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: type(rule).__name__)
+def test_the_price_after_each_draw_is_the_sum_of_its_draws(rule: Rule) -> None:
     """Each draw is a step of its own; roundings apart, no rule charges more or less."""
-    rule = rules()[name]
     total = rule.zero().amounts
     for draw, part in enumerate(COST.refinements(), 1):
         paid = rule.price(part).amounts
@@ -84,22 +83,20 @@ def test_a_description_makes_the_same_cost(cost: Refined) -> None:
     assert cost_from_text(repr(each)) == cost_from_description(each.describe()) == each
 
 
-@pytest.mark.parametrize(
-    ("finest", "coarsest"),
-    [
-        (Gaussian(sensitivity=1, sigma=5), 5),
-        (Gaussian(sensitivity=1, sigma=5), 0),
+def test_noise_that_cannot_be_refined_is_refused():
+    """Each draw is finer than the one before, and there are at most 200."""
+    gaussian = Gaussian(sensitivity=1, sigma=5)
+    for finest, coarsest in (
+        (gaussian, 5),
+        (gaussian, 0),
         (Gaussian(sensitivity=1, sigma="1e-3"), "1e9"),
         (DiscreteLaplace(sensitivity=1, scale=5), 80),
-    ],
-)
-def test_noise_that_cannot_be_refined_is_refused(finest, coarsest):
-    """Each draw is finer than the one before, and there are at most 200."""
-    with pytest.raises(InvalidCost):
-        Refined(finest, coarsest=coarsest)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidCost):
+            Refined(finest, coarsest=coarsest)  # type: ignore[arg-type]
     for spreads in (None, [], [5], [80, 80], [80, 90]):
         with pytest.raises(InvalidCost):
-            Refined(Gaussian(sensitivity=1, sigma=5), spreads=spreads)
+            Refined(gaussian, spreads=spreads)
 
 
 # The law of Laplace noise that is coarsened
@@ -115,21 +112,18 @@ def law(scale: Fraction) -> dict[int, object]:
     return {k: norm * ratio ** abs(k) for k in range(-REACH, REACH + 1)}
 
 
-def mixed(chance: object) -> dict[int, object]:
-    """Return the law of fine noise that stays with a chance, and else gets more."""
-    fine, coarse = law(FINE), law(COARSE)
-    return {
-        k: chance * fine[k]
-        + (1 - chance) * sum(fine[j] * coarse.get(k - j, 0) for j in fine)
-        for k in range(-20, 21)
-    }
-
-
 def worst(chance: object) -> float:
     """Return how far the coarsened law is from the one that it should be."""
     with mpmath.workdps(50):
-        found, wanted = mixed(chance), law(COARSE)
-        return float(max(abs(found[k] / wanted[k] - 1) for k in found))
+        fine, coarse = law(FINE), law(COARSE)
+        ratios = [
+            chance * fine[k] / coarse[k]
+            + (1 - chance)
+            * sum(fine[j] * coarse.get(k - j, 0) for j in fine)
+            / coarse[k]
+            for k in range(-20, 21)
+        ]
+        return float(max(abs(ratio - 1) for ratio in ratios))
 
 
 def test_a_coarsened_number_has_exactly_the_coarser_noise() -> None:

@@ -17,7 +17,7 @@ from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_m
 from dpflow.accounting.fixed.optimal import Parts, fixed_delta, fixed_epsilon
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.exceptions import InvalidCost
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import MP, assert_just_above, real
 from tests.sizes import scaled, spread
 
 #: How far above the optimum an epsilon may be, relatively.
@@ -54,44 +54,30 @@ def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
     true = real(size) + 2 * MP.log1p(-real(delta))
     parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
-    found = real(composed_epsilon(parts, Fraction(delta), "pld"))
-    assert true <= found <= true * (1 + MP.mpf("3e-5"))
-
-
-def hockey_stick(masses: Masses, step: float, epsilon: float) -> Any:
-    """Return the divergence of masses on a grid, in 50 digits."""
-    total = MP.mpf(masses.infinite)
-    for index, mass in enumerate(masses.masses):
-        loss = MP.mpf((masses.first + index) * step)
-        if loss > epsilon:
-            total += MP.mpf(float(mass)) * -MP.expm1(MP.mpf(epsilon) - loss)
-    return total
+    found = composed_epsilon(parts, Fraction(delta), "pld")
+    assert_just_above(found, true, "3e-5")
 
 
 def test_response_masses_dominate() -> None:
-    """Responses off the grid are split between their neighbours, upwards."""
+    """Responses off the grid are split between their neighbours, upwards.
+
+    Negative control: losses that are rounded down fall below the exact composition.
+    """
     step, size, count = 2.0**-5, Fraction("0.37"), 9
-    masses = response_masses(size, count, step, 1e-30)
-    for i in range(40):
-        epsilon = i / 12
-        true = fixed_delta(((PureDP(epsilon=size), count),), Fraction(epsilon))
-        found = hockey_stick(masses, step, epsilon)
-        assert found >= real(true)
-
-
-def test_dropping_the_guards_would_be_noticed() -> None:
-    """Rounding losses down instead of up falls below the exact composition."""
-    step, parts = 2.0**-6, ((PureDP(epsilon="0.37"), 9),)
-    up = response_masses(Fraction("0.37"), 9, step, 1e-30)
+    up = response_masses(size, count, step, 1e-30)
     down = Masses(up.masses, up.first - 1, up.infinite, up.count)
-    true = float(fixed_delta(parts, Fraction(1)))
-    assert ComposedMasses([up], step).delta(1.0) >= true
-    assert ComposedMasses([down], step).delta(1.0) < true
-
-
-def sampled(rate: str, noise: str) -> PoissonSampledGaussian:
-    """Return one step of DP-SGD."""
-    return PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
+    for masses, holds in ((up, True), (down, False)):
+        above = []
+        for epsilon in (i / 12 for i in range(40)):
+            total = MP.mpf(masses.infinite)
+            for index, mass in enumerate(masses.masses):
+                loss = MP.mpf((masses.first + index) * step)
+                if loss > epsilon:
+                    total += MP.mpf(float(mass)) * -MP.expm1(MP.mpf(epsilon) - loss)
+            true = fixed_delta(((PureDP(epsilon=size), count),), Fraction(epsilon))
+            above.append(total >= real(true))
+            assert ComposedMasses([masses], step).delta(epsilon) >= float(total) * 0.999
+        assert all(above) == holds
 
 
 def sampled_delta(epsilon: Any, rate: Any, mu: Any, *, more: bool) -> Any:
@@ -107,18 +93,18 @@ def sampled_delta(epsilon: Any, rate: Any, mu: Any, *, more: bool) -> Any:
     return (1 - rate) * low + rate * high - MP.exp(epsilon) * low
 
 
-@pytest.mark.parametrize("noise", ["0.3", "0.8", "1", "7"])
-@pytest.mark.parametrize("rate", ["1e-9", "0.001", "0.01", "0.4", "0.999"])
+@pytest.mark.parametrize("noise", ["0.3", "1", "7"])
+@pytest.mark.parametrize("rate", ["1e-9", "0.01", "0.4", "0.999"])
 def test_sampled_curves_are_just_above_the_truth(rate: str, noise: str) -> None:
     """Both directions, also next to the largest loss, where digits cancel."""
-    fewer, more = curves(sampled(rate, noise))
+    cost = PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
     end = -np.log1p(-float(rate))
     near = end * (1 - np.array([1e-3, 1e-6, 1e-9, 1e-12, 0, -1e-12, -1e-3]))
     losses = np.sort(np.concatenate([np.linspace(-4, 30, 18), near, -near]))
-    for curve, is_more in ((fewer, False), (more, True)):
+    for curve, more in zip(curves(cost), (False, True), strict=True):
         for loss, found in zip(losses, curve(losses), strict=True):
             numbers = MP.mpf(float(loss)), MP.mpf(rate), 1 / MP.mpf(noise)
-            true = sampled_delta(*numbers, more=is_more)
+            true = sampled_delta(*numbers, more=more)
             assert true <= MP.mpf(float(found)) <= true * 1.001 + MP.mpf("3e-12")
 
 

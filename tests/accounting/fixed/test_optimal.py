@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,19 +17,19 @@ from dpflow.accounting.fixed.optimal import (
     shortest_improvable,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import (
+    MP,
+    assert_just_above,
+    gaussian_delta,
+    real,
+    response,
+)
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
 TENTH = PureDP(epsilon="0.1")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
-
-
-def close_above(found: Fraction, true: Any, relative: str = "1e-9") -> None:
-    """Assert that a bound is not below the truth and hardly above it."""
-    assert real(found) >= true
-    assert real(found) <= true * (1 + MP.mpf(relative))
 
 
 def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
@@ -61,7 +60,7 @@ def test_kov_theorem(epsilon, count, data, own):
     parts = ((ApproxDP(epsilon=epsilon, delta=own), count),)
     found = fixed_delta(parts, (count - 2 * i) * epsilon)
     if true > MP.mpf(10) ** -300:
-        close_above(found, true)
+        assert_just_above(found, true)
 
 
 @settings(max_examples=scaled(8), deadline=None)
@@ -77,16 +76,9 @@ def test_unequal_steps_by_enumeration(steps, epsilon):
     """Delta equals the sum over all outcomes of four-valued randomized responses."""
     pairs = []
     for size, lost in steps:
-        top, share = 1 / (1 + MP.exp(-real(size))), MP.mpf(lost)
-        keep = 1 - share
-        pairs.append(
-            [
-                (share, MP.mpf(0)),
-                (keep * top, keep * (1 - top)),
-                (keep * (1 - top), keep * top),
-                (MP.mpf(0), share),
-            ]
-        )
+        share = MP.mpf(lost)
+        shown = [((1 - share) * p, (1 - share) * q) for p, q in response(real(size))]
+        pairs.append([(share, MP.mpf(0)), *shown, (MP.mpf(0), share)])
     true = MP.mpf(0)
     for outcome in itertools.product(*pairs):
         one = MP.fprod(pair[0] for pair in outcome)
@@ -95,14 +87,7 @@ def test_unequal_steps_by_enumeration(steps, epsilon):
     parts = tuple((ApproxDP(epsilon=e, delta=d), 1) for e, d in steps)
     found = fixed_delta(parts, epsilon)
     if true > MP.mpf(10) ** -40:
-        close_above(found, true)
-
-
-def gaussian_delta(epsilon: Any, mu: Any) -> Any:
-    """Return the delta of a Gaussian, from mpmath's normal distribution."""
-    with MP.workdps(120):
-        upper = MP.ncdf(mu / 2 - epsilon / mu)
-        return upper - MP.exp(epsilon) * MP.ncdf(-mu / 2 - epsilon / mu)
+        assert_just_above(found, true)
 
 
 @settings(max_examples=scaled(12), deadline=None)
@@ -110,41 +95,23 @@ def gaussian_delta(epsilon: Any, mu: Any) -> Any:
 def test_gaussians_are_inverted_exactly(sigma, count, delta):
     """The epsilon of Gaussians is the root of their delta, from above."""
     found = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
-    mu = MP.sqrt(count) / real(sigma)
-    assert gaussian_delta(real(found), mu) <= real(delta)
+    mu_squared = count / real(sigma) ** 2
+    assert gaussian_delta(real(found), mu_squared) <= real(delta)
     if found:
-        assert gaussian_delta(real(found) * (1 - MP.mpf("1e-11")), mu) > real(delta)
+        less = real(found) * (1 - MP.mpf("1e-11"))
+        assert gaussian_delta(less, mu_squared) > real(delta)
 
 
-def test_gaussian_and_responses_by_quadrature() -> None:
-    """A Gaussian among responses has the hockey-stick divergence of the product."""
-    sizes, mu, epsilon = ("0.3", "0.7", "0.7"), MP.mpf("0.4"), MP.mpf("0.9")
-
-    def excess(x: Any) -> Any:
-        total = MP.mpf(0)
-        for signs in itertools.product((1, -1), repeat=3):
-            loss = sum(s * MP.mpf(e) for s, e in zip(signs, sizes, strict=True))
-            top = MP.fprod(
-                1 / (1 + MP.exp(-s * MP.mpf(e)))
-                for s, e in zip(signs, sizes, strict=True)
-            )
-            one = top * MP.npdf(x, mu)
-            total += max(one - MP.exp(epsilon - loss) * top * MP.npdf(x), MP.mpf(0))
-        return total
-
-    kinks = [
-        (epsilon - a * MP.mpf("0.3") - b * MP.mpf("1.4")) / mu + mu / 2
-        for a in (-1, 1)
-        for b in (-1, 0, 1)
-    ]
-    with MP.workdps(25):
-        true = MP.quad(excess, sorted([MP.mpf(-12), MP.mpf(12), *kinks]))
-    parts: tuple[tuple[Cost, int], ...] = (
-        (Gaussian(sensitivity=2, sigma=5), 1),
-        *((PureDP(epsilon=e), 1) for e in sizes),
-    )
-    found = fixed_delta(parts, Fraction("0.9"))
-    assert abs(real(found) - true) < MP.mpf("1e-15")
+def test_gaussian_and_responses_by_mixture() -> None:
+    """A Gaussian among responses: over their outputs, its delta at what remains."""
+    laws, epsilon = [response(real(e)) for e in ("0.3", "0.7", "0.7")], MP.mpf("0.9")
+    true = MP.mpf(0)
+    for outcome in itertools.product(*laws):
+        p, q = (MP.fprod(pair[side] for pair in outcome) for side in (0, 1))
+        true += p * gaussian_delta(epsilon - MP.log(p / q), MP.mpf("0.16"))
+    parts = (Gaussian(sensitivity=2, sigma=5), 1), (PureDP(epsilon="0.3"), 1)
+    found = fixed_delta((*parts, (PureDP(epsilon="0.7"), 2)), Fraction("0.9"))
+    assert_just_above(found, true)
 
 
 @settings(max_examples=scaled(8), deadline=None)

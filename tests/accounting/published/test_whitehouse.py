@@ -1,38 +1,19 @@
-"""The Whitehouse filter against the paper's numbers and interval arithmetic."""
+"""The Whitehouse filter against the paper's numbers and 120 digits."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 import pytest
-from flint import arb, ctx, fmpq
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP
 from dpflow.rounding import UNITS, from_units
-from tests.accounting.oracle import powers
+from tests.accounting.oracle import DELTAS, EPSILONS, MP, assert_just_above, real
 from tests.sizes import scaled
-
-EPSILONS = powers(-9, 3)
-DELTAS = st.one_of(
-    powers(-30, -1), st.integers(100, 500).map(lambda n: Fraction(n, 1000))
-)
-
-
-def ball(value: Fraction) -> arb:
-    """Return the exact value as an interval of 600 bits."""
-    ctx.prec = 600
-    return arb(fmpq(value.numerator, value.denominator))
-
-
-def true_budget(epsilon: Fraction, delta: Fraction) -> arb:
-    """Solve sqrt(2 log(1/delta) y) + y/2 = epsilon for y, as an interval."""
-    log = -ball(delta).log()
-    return ((2 * (ball(epsilon) + log)).sqrt() - (2 * log).sqrt()) ** 2
 
 
 @pytest.mark.parametrize(
@@ -52,28 +33,23 @@ def test_the_bound_on_the_loss_is_the_stated_one(spent, stated):
 
 
 @settings(max_examples=scaled(30), deadline=None)
-@given(epsilon=EPSILONS, delta=DELTAS, drift=st.sampled_from(["classic", "tanh"]))
-def test_thresholds_lie_just_below_the_truth(epsilon, delta, drift):
-    """Never above the interval that holds the root, within 1e-9 or one unit of it."""
-    rule = make_filter("whitehouse", epsilon=epsilon, delta=delta, drift=drift)
-    truth = true_budget(epsilon, delta) / (1 if drift == "classic" else 2)
-    limit = ball(from_units(rule.limit.amounts[0]))
-    assert limit <= truth
-    assert limit + ball(Fraction(1, 10**36)) >= truth * (1 - ball(Fraction(1, 10**9)))
-
-
-@settings(max_examples=scaled(30), deadline=None)
-@given(epsilon=EPSILONS)
-def test_prices_lie_just_above_the_truth(epsilon):
-    """The square is exact up to a unit; epsilon tanh(epsilon/2) is rounded up."""
-    classic = make_filter("whitehouse", epsilon=1, delta="1e-6")
-    tighter = make_filter("whitehouse", epsilon=1, delta="1e-6", drift="tanh")
-    square = classic.price(PureDP(epsilon=epsilon)).amounts[0]
-    assert 0 <= square - epsilon**2 * UNITS < UNITS // 10**36
-    rate = ball(from_units(tighter.price(PureDP(epsilon=epsilon)).amounts[0]))
-    truth = ball(epsilon) * (ball(epsilon) / 2).tanh()
-    assert not rate < truth
-    assert rate <= truth * (1 + ball(Fraction(1, 10**9))) + ball(Fraction(1, 10**36))
+@given(epsilon=EPSILONS, delta=DELTAS)
+def test_thresholds_and_prices_lie_on_the_safe_side(epsilon, delta):
+    """Thresholds below the root, prices above epsilon**2 or epsilon tanh(epsilon/2)."""
+    log, place = -MP.log(real(delta)), Fraction(1, 10**36)
+    # The root y of sqrt(2 log(1/delta) y) + y/2 = epsilon.
+    root = (MP.sqrt(2 * (real(epsilon) + log)) - MP.sqrt(2 * log)) ** 2
+    rate = real(epsilon) * MP.tanh(real(epsilon) / 2)
+    for drift, truth, price in (
+        ("classic", root, real(epsilon**2)),
+        ("tanh", root / 2, rate),
+    ):
+        rule = make_filter("whitehouse", epsilon=epsilon, delta=delta, drift=drift)
+        limit = real(from_units(rule.limit.amounts[0]))
+        assert limit <= truth
+        assert limit + real(place) >= truth * (1 - MP.mpf("1e-9"))
+        charged = rule.price(PureDP(epsilon=epsilon)).amounts[0]
+        assert_just_above(from_units(charged), price, unit=place)
 
 
 def test_deltas_of_steps_are_paid_from_their_share():
@@ -99,8 +75,8 @@ PRICES = [
 ]
 
 
-@pytest.mark.parametrize(("cost", "square", "delta"), PRICES)
-def test_each_notion_is_charged_what_it_implies(cost, square, delta):
+def test_each_notion_is_charged_what_it_implies():
     """(epsilon, delta)-DP enters at epsilon squared, rho-zCDP at twice rho."""
     rule = make_filter("whitehouse", epsilon=1, delta="1e-6", delta_loss="5e-7")
-    assert (square * UNITS, delta * UNITS) == rule.price(cost).amounts
+    for cost, square, delta in PRICES:
+        assert (square * UNITS, delta * UNITS) == rule.price(cost).amounts

@@ -13,7 +13,6 @@ from dpflow import (
     ZCDP,
     ApproxDP,
     Composed,
-    Cost,
     DiscreteGaussian,
     DiscreteLaplace,
     EarlyStopping,
@@ -39,7 +38,7 @@ SIZES = st.integers(min_value=2, max_value=12)
 
 
 STOPS = {"stops": (5, 10), "accountant": "optimal", "delta": ("1e-7", "2e-7")}
-#: A cost for one unit, and for three that change at once.
+#: A cost for one unit, and for three that change together.
 GROUPED = [
     *(
         (kind(sensitivity=2, **noise), kind(sensitivity=6, **noise))
@@ -73,7 +72,7 @@ GROUPED = [
 ]
 
 
-def test_three_units_at_once() -> None:
+def test_a_group_of_three_units() -> None:
     """Losses add up along the row of neighbours; rho grows with the square."""
     for cost, grouped in GROUPED:
         assert group_cost(cost, 3) == grouped
@@ -95,24 +94,17 @@ def test_delta_is_the_iterated_definition_rounded_up(size, epsilon, exponent):
     assert truth < real(grouped.delta) < truth * (1 + MP.mpf(10) ** -25)
 
 
-def reached_delta(cost: ApproxDP, size: int) -> float:
-    """Return delta at size * epsilon of a row of neighbours that is tight throughout.
-
-    Every step multiplies the probability of one output by e^epsilon and adds delta.
-    """
-    growth, leak = math.exp(float(cost.epsilon)), 0.0
-    for _ in range(size):
-        leak = leak * growth + float(cost.delta)
-    return leak
-
-
 def test_a_delta_that_only_adds_up_is_caught() -> None:
-    """A tight chain reaches more than size times delta, and never more than ours."""
-    cost = ApproxDP(epsilon=1, delta="1e-6")
-    reached = reached_delta(cost, 4)
+    """A tight row of neighbours reaches more than size times delta, and not ours.
+
+    Each neighbour multiplies the probability of an output by e^epsilon and adds delta.
+    """
+    cost, leak = ApproxDP(epsilon=1, delta="1e-6"), 0.0
+    for _ in range(4):
+        leak = leak * math.e + 1e-6
     grouped = group_cost(cost, 4)
     assert isinstance(grouped, ApproxDP)
-    assert 4 * float(cost.delta) < reached <= float(grouped.delta)
+    assert 4e-6 < leak <= float(grouped.delta)
 
 
 @given(size=SIZES, sigma=st.fractions(min_value="0.5", max_value=100))
@@ -139,22 +131,17 @@ def test_the_mu_of_a_personal_bound_grows_with_the_group() -> None:
 @given(size=SIZES)
 def test_a_group_never_costs_less(size: int) -> None:
     """Under every theorem that prices both."""
-    costs = [
-        Gaussian(sensitivity=1, sigma=20),
-        Laplace(sensitivity=1, scale=20),
-        PureDP(epsilon="0.1"),
-        ExponentialMechanism(epsilon="0.1"),
-        ZCDP(rho="0.01"),
-    ]
     for theorem in ("zcdp", "rdp"):
         rule = make_filter(theorem, epsilon=100, delta="1e-6")
-        for cost in costs:
-            assert rule.price(cost).fits_within(rule.price(group_cost(cost, size)))
+        for cost, _ in GROUPED[:7]:
+            if not isinstance(cost, DiscreteGaussian):
+                grouped = rule.price(group_cost(cost, size))
+                assert rule.price(cost).fits_within(grouped)
 
 
-@pytest.mark.parametrize(
-    "cost",
-    [
+def test_an_unknown_group_price_is_refused() -> None:
+    """A price is never guessed, and a delta above one is no guarantee."""
+    for cost in (
         PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
         RenyiDP(order=2, epsilon="0.1"),
         IndividualBound(measure="rdp", order=8, bound="0.01"),
@@ -162,10 +149,6 @@ def test_a_group_never_costs_less(size: int) -> None:
         ApproxZCDP(rho="0.1", delta="1e-9"),
         ApproxDP(epsilon=20, delta="0.1"),
         Composed(PureDP(epsilon=1), RenyiDP(order=2, epsilon="0.1")),
-    ],
-    ids=lambda cost: cost.mechanism,
-)
-def test_what_is_unknown_is_refused(cost: Cost) -> None:
-    """Nothing is guessed, and a delta above one is no guarantee."""
-    with pytest.raises(UnsupportedCost, match="group"):
-        group_cost(cost, 2)
+    ):
+        with pytest.raises(UnsupportedCost, match="group"):
+            group_cost(cost, 2)

@@ -1,4 +1,4 @@
-"""The RDP rules of one order: thresholds and readings."""
+"""The RDP rules of one order and of several, and the doubling odometer."""
 
 from __future__ import annotations
 
@@ -10,59 +10,242 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow import Gaussian
-from dpflow.accounting import make_odometer
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.rules.exponential_sums import ExponentialSum
 from dpflow.accounting.rules.rdp import RdpFilter
+from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
-from tests.accounting.oracle import MP, powers, real
+from tests.accounting.oracle import DELTAS, MP, assert_just_above, powers, real
+from tests.accounting.oracle import ORDERS as ORDER
 from tests.sizes import scaled
 
-pytestmark = pytest.mark.quick
-
-
-def allowed(epsilon, delta, order, *, tight=True):
-    """Return the allowed divergence, written another way."""
-    e, d, a = real(epsilon), real(delta), real(order)
-    if not tight:
-        return e - MP.log(1 / d) / (a - 1)
-    return e - MP.log((a - 1) / a) + (MP.log(d) + MP.log(a)) / (a - 1)
-
-
-DELTAS = st.one_of(powers(-30, -1), st.just(Fraction("0.5")))
-ORDERS = st.one_of(powers(0, 6).filter(lambda a: a > 1), st.just(Fraction("1.0001")))
+TIGHT = MP.mpf("1e-9")
 
 
 @settings(max_examples=scaled(40), deadline=None)
-@given(epsilon=powers(-9, 3), delta=DELTAS, order=ORDERS, tight=st.booleans())
+@given(epsilon=powers(-9, 3), delta=DELTAS, order=ORDER, tight=st.booleans())
 def test_thresholds_are_just_below_the_truth(epsilon, delta, order, tight):
-    """Within one unit or 1e-9, never above; an order that allows nothing is refused."""
-    truth = allowed(epsilon, delta, order, tight=tight)
+    """Within one unit or 1e-9, never above, with one order written either way."""
+    e, d, a = real(epsilon), real(delta), real(order)
+    truth = e + MP.log(d) / (a - 1)
+    if tight:
+        truth = e - MP.log((a - 1) / a) + (MP.log(d) + MP.log(a)) / (a - 1)
     options = {
         "epsilon": epsilon,
         "delta": delta,
-        "order": order,
         "conversion": "tight" if tight else "classic",
     }
     if truth <= 0:
         with pytest.raises(InvalidCost, match="allows nothing"):
-            RdpFilter(**options)
+            RdpFilter(order=order, **options)
+        with pytest.raises(InvalidCost, match="allow nothing"):
+            make_filter("rdp", orders=[order], **options)
         return
-    threshold = RdpFilter(**options).thresholds[0]
-    units = truth * UNITS
+    threshold, units = RdpFilter(order=order, **options).thresholds[0], truth * UNITS
     assert threshold <= units * (1 + MP.mpf("1e-50"))
-    assert threshold >= units * (1 - MP.mpf("1e-9")) - 1
+    assert threshold >= units * (1 - TIGHT) - 1
+    several = make_filter("rdp", orders=[order], **options)
+    shrink = Fraction(threshold) / 10**9
+    assert several.admits(Tally((max(math.floor(threshold - shrink) - 1, 0),)))
+    assert not several.admits(Tally((math.ceil(threshold + shrink) + 1,)))
 
 
-TWENTY = Gaussian(sensitivity=1, sigma=20)
-
-
-@pytest.mark.parametrize("delta", ["1e-35", "1e-6", "0.999"])
-@pytest.mark.parametrize("order", ["1.0001", "8", "63.25", "1e6"])
-def test_a_reading_is_the_theorem_rounded_up(order, delta):
+def test_a_reading_of_one_order_is_the_theorem_rounded_up():
     """The float is the first one that is not below R + log(1/delta)/(order-1)."""
-    rule = make_odometer("rdp", delta=delta, order=order)
-    for count in (0, 1, 1000):
-        reading = rule.read(rule.price(TWENTY).times(count))
-        truth = count * real(order) / 800 - MP.log(real(delta)) / (real(order) - 1)
-        assert MP.mpf(math.nextafter(reading, 0)) < truth * (1 + MP.mpf("1e-25"))
-        assert truth <= MP.mpf(reading)
+    twenty = Gaussian(sensitivity=1, sigma=20)
+    for delta in ("1e-35", "1e-6", "0.999"):
+        for order in ("1.0001", "8", "63.25", "1e6"):
+            rule = make_odometer("rdp", delta=delta, order=order)
+            for count in (0, 1, 1000):
+                reading = rule.read(rule.price(twenty).times(count))
+                spent = count * real(order) / 800
+                truth = spent - MP.log(real(delta)) / (real(order) - 1)
+                assert MP.mpf(math.nextafter(reading, 0)) < truth * (1 + TIGHT**3)
+                assert truth <= MP.mpf(reading)
+
+
+# -- several orders ----------------------------------------------------------------
+
+
+def mixture(orders, weights, tally: Tally, loss):
+    """Return the weighted mean N at a loss, term by term."""
+    return MP.fsum(
+        real(w) * MP.exp((real(a) - 1) * (loss - real(Fraction(r, UNITS))))
+        for a, w, r in zip(orders, weights, tally.amounts, strict=True)
+    )
+
+
+def certified_delta(orders, weights, tally: Tally, epsilon):
+    """Return the maximum of (1 - exp(epsilon - L)) / N, by golden section in log x."""
+    golden = (MP.sqrt(5) - 1) / 2
+
+    def ratio(point):
+        x = MP.exp(point)
+        return MP.log(-MP.expm1(-x)) - MP.log(
+            mixture(orders, weights, tally, real(epsilon) + x)
+        )
+
+    # The maximum is at log(1 + 1/A), A between the smallest and the largest order - 1.
+    low = MP.log(MP.log1p(1 / (real(orders[-1]) - 1))) - 1
+    high = MP.log(MP.log1p(1 / (real(orders[0]) - 1))) + 1
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = ratio(left), ratio(right)
+    for _ in range(90):
+        if at_left > at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = ratio(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = ratio(right)
+    return MP.exp(max(at_left, at_right))
+
+
+ORDERS = st.lists(ORDER, min_size=1, max_size=5, unique=True).map(sorted)
+PARTS = st.lists(st.integers(1, 1000), min_size=5, max_size=5)
+
+
+def normalised(parts: list[int], count: int) -> list[Fraction]:
+    """Return positive weights that sum to one."""
+    return [Fraction(part, sum(parts[:count])) for part in parts[:count]]
+
+
+def boundary(rule, direction: list[int]) -> Tally | None:
+    """Return the largest admitted tally along a direction, to 1e-11."""
+    if not rule.admits(Tally(tuple(min(1, d) for d in direction))):
+        return None
+
+    def at(power: Fraction) -> Tally:
+        scale = Fraction(2) ** math.floor(power) * (1 + power - math.floor(power))
+        return Tally(tuple(math.ceil(scale * d) for d in direction))
+
+    if not rule.admits(at(Fraction(-100))):
+        return None
+    low, high = Fraction(-100), Fraction(320)
+    for _ in range(49):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rule.admits(at(middle)) else (low, middle)
+    return at(low)
+
+
+@pytest.mark.parametrize("conversion", ["tight", "classic"])
+@settings(max_examples=scaled(12), deadline=None)
+@given(epsilon=powers(-9, 3), delta=DELTAS, shape=st.tuples(ORDERS, PARTS, PARTS))
+def test_the_decision_is_sound_and_tight_at_its_boundary(
+    conversion, epsilon, delta, shape
+):
+    """What is just admitted certifies delta; 1e-9 more would not."""
+    orders, parts, directions = shape
+    weights = normalised(parts, len(orders))
+
+    def certified(tally: Tally):
+        if conversion == "tight":
+            return certified_delta(orders, weights, tally, epsilon)
+        return 1 / mixture(orders, weights, tally, real(epsilon))
+
+    options = {"epsilon": epsilon, "delta": delta, "conversion": conversion}
+    try:
+        rule = make_filter("rdp", orders=orders, weights=weights, **options)
+    except InvalidCost:
+        truth = certified(Tally((0,) * len(orders)))
+        assert truth > real(delta) * (1 - TIGHT)
+        return
+    tally = boundary(rule, directions[: len(orders)])
+    if tally is None:
+        return
+    assert certified(tally) <= real(delta) * (1 + MP.mpf("1e-30"))
+    more = Tally(tuple(a + a // 10**9 + 2 for a in tally.amounts))
+    assert not rule.admits(more)
+    assert certified(more) >= real(delta) * (1 - TIGHT)
+
+
+@settings(max_examples=scaled(20), deadline=None)
+@given(delta=DELTAS, orders=ORDERS, parts=PARTS, spent=st.lists(powers(-12, 6)))
+def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
+    """The reading solves the equation, and is no more than any single order's."""
+    weights = normalised(parts, len(orders))
+    options = {"delta": delta, "orders": orders, "weights": weights}
+    mixed = make_odometer("rdp", **options)
+    amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
+    tally = Tally((*amounts[: len(orders)], 0))
+    closed = min(
+        real(Fraction(r, UNITS)) - MP.log(real(w * delta)) / (real(a) - 1)
+        for a, w, r in zip(orders, weights, tally.amounts, strict=False)
+    )
+    reading = real(mixed.read(tally))
+    assert reading <= closed * (1 + TIGHT)
+    bare = Tally(tally.amounts[:-1])
+    target = 1 / real(delta)
+    assert mixture(orders, weights, bare, reading) >= target
+    assert mixture(orders, weights, bare, reading * (1 - TIGHT)) <= target
+
+
+#: sigma 20, delta 1e-6, the 38 orders: doubling, mixture.
+READINGS = {
+    10: (1.17072541279036162, 0.9629145),
+    100: (3.72166840372478041, 2.9974799),
+    1000: (11.1669193220003724, 10.0834617),
+}
+
+
+@pytest.mark.parametrize("count", READINGS)
+def test_the_readings_of_the_sheet(count):
+    """The mixture reads less than the doubling odometer."""
+    step, orders = Gaussian(sensitivity=1, sigma=20), list(PAPER_ORDERS)
+    readings = [
+        rule.read(rule.price(step).times(count))
+        for rule in (
+            make_odometer("rdp-doubling", delta="1e-6"),
+            make_odometer("rdp", delta="1e-6", orders=orders),
+        )
+    ]
+    assert readings == pytest.approx(READINGS[count], rel=1e-7)
+    assert readings == sorted(readings, reverse=True)
+    assert readings[0] == pytest.approx(READINGS[count][0], rel=1e-14)
+
+
+@settings(max_examples=scaled(12), deadline=None)
+@given(delta=DELTAS, orders=ORDERS, spent=st.lists(powers(-12, 6)))
+def test_the_doubling_odometer_is_its_formula(delta, orders, spent):
+    """The referee tries filters one by one."""
+    rule = make_odometer("rdp-doubling", delta=delta, orders=orders)
+    amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
+    tally = Tally((*amounts[: len(orders)], 0))
+    log = MP.log(2 * len(orders) / real(delta))
+    each = []
+    for order, amount in zip(orders, tally.amounts, strict=False):
+        number = 1
+        first = log / (real(order) - 1)
+        while 2 ** (number - 1) * first < real(Fraction(amount, UNITS)):
+            number += 1
+        each.append(2 ** (number - 1) * first + first * (1 + 2 * MP.log(number) / log))
+    assert_just_above(rule.read(tally), min(each))
+
+
+@settings(max_examples=scaled(30), deadline=None)
+@given(
+    orders=ORDERS,
+    parts=PARTS,
+    gaps=st.lists(
+        st.one_of(powers(-12, 4), powers(-12, 14).map(lambda x: -x)),
+        min_size=5,
+        max_size=5,
+    ),
+)
+def test_guarded_sums_are_below_the_truth(orders, parts, gaps):
+    """Also where exponents of a billion cancel."""
+    weights = normalised(parts, len(orders))
+    units = [math.floor(gap * UNITS) for gap in gaps[: len(orders)]]
+    bound = ExponentialSum(tuple(orders), tuple(weights)).at(units).log_below()
+    terms = zip(orders, weights, units, strict=True)
+    truth = MP.log(
+        MP.fsum(
+            real(w) * MP.exp((real(a) - 1) * real(Fraction(u, UNITS)))
+            for a, w, u in terms
+        )
+    )
+    assert MP.mpf(bound) <= truth
+    assert MP.mpf(bound) >= truth - MP.mpf("2e-12") - abs(truth) * MP.mpf("1e-13")
