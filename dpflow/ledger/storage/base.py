@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpflow.exceptions import ConfigurationError, LedgerUnavailable, how_to_install
 from dpflow.ledger.entry import first_hash
@@ -55,13 +55,15 @@ class Identity(NamedTuple):
         return first_hash(self.ledger, VERSION, self.created_at, self.environment)
 
 
+def unavailable(place: str, what: str, **details: Any) -> LedgerUnavailable:
+    """Return the error for a ledger that cannot be used now, in the words of `what`."""
+    return LedgerUnavailable(f"the ledger {place} {what}", ledger=place, **details)
+
+
 def unusable(text: str, place: str) -> LedgerUnavailable:
     """Return the error for a transaction that failed for another reason."""
-    msg = (
-        f"the ledger {place} cannot be used: {text}. The step did not run and nothing "
-        "was charged unless `dpflow history` shows it."
-    )
-    return LedgerUnavailable(msg, ledger=place)
+    nothing = "The step did not run and nothing was charged unless `dpflow history` "
+    return unavailable(place, f"cannot be used: {text}. {nothing}shows it.")
 
 
 def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnavailable:

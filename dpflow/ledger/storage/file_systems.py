@@ -14,7 +14,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.storage.base import unavailable
 
 logger = logging.getLogger("dpflow")
 
@@ -68,19 +68,18 @@ def check_place(path: Path) -> None:
         return  # other systems do not show it
     number, kind = mount_of(path.parent)
     if path.exists() and mount_of(path)[0] != number:
-        msg = (
-            f"the ledger {path} is mounted as a single file, so the log beside it with "
-            "the newest charges is kept elsewhere and would be lost. Mount the folder "
-            "that holds the ledger instead."
+        what = (
+            "is mounted as a single file, so the log beside it with the newest charges "
+            "is kept elsewhere and would be lost. Mount the folder that holds the "
+            "ledger instead."
         )
-        raise LedgerUnavailable(msg, ledger=str(path))
+        raise unavailable(str(path), what)
     if _NETWORK.fullmatch(kind):
-        msg = (
-            f"the ledger {path} is on {kind}. Locks do not hold there between "
-            "machines, so that charges could be lost. Put the ledger on a local disk "
-            "and set DPFLOW_LEDGER_URL."
+        what = (
+            f"is on {kind}. Locks do not hold there between machines, so that charges "
+            "could be lost. Put the ledger on a local disk and set DPFLOW_LEDGER_URL."
         )
-        raise LedgerUnavailable(msg, ledger=str(path))
+        raise unavailable(str(path), what)
     if _PASSING.fullmatch(kind):
         _warn_once(path, kind)
 

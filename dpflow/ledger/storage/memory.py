@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, DpflowError, LedgerMissing
 from dpflow.ledger.damage import damaged
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Liveness
@@ -34,6 +34,8 @@ class Memory(Storage):
         name: Tells it from the others of this process.
         read_only: Refuse every write.
     """
+
+    _errors = (sqlite3.Error,)
 
     def __init__(self, name: str, *, read_only: bool = False) -> None:
         super().__init__(f"{MEMORY}{name}", read_only=read_only)
@@ -92,10 +94,11 @@ class Memory(Storage):
                 connection.execute("BEGIN")
                 yield SqliteTables(connection, self.place, self.opened)
                 connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise damaged(str(error), self.place) from error
             finally:
                 connection.rollback()
+
+    def _translated(self, error: Exception, waited: float) -> DpflowError:  # noqa: ARG002
+        return damaged(str(error), self.place)
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""

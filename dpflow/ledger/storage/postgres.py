@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, DpflowError
 from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, JournalError, entry_of
 from dpflow.ledger.state import State
@@ -44,6 +44,8 @@ class PostgresStorage(Storage):
         ConfigurationError: If the URL cannot be read.
     """
 
+    _errors = (psycopg.Error,)
+
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.server = Server(url)
         super().__init__(self.server.place, read_only=read_only)
@@ -61,16 +63,15 @@ class PostgresStorage(Storage):
         """
         storage, sql = cls(url), sql_of()
         values = {**identity._asdict(), "version": VERSION, "secret": secret.hex()}
-        try:
-            with storage.server.connect() as connection, connection.transaction():
-                for name in ("make_schema", "tables", "rules"):
-                    connection.execute(sql[name], prepare=False)
-                connection.execute(sql["create_ledger"], values)
-        except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
-            msg = f"there is a ledger at {storage.place} already; none is overwritten"
-            raise ConfigurationError(msg) from None
-        except psycopg.Error as error:
-            raise storage.server.translated(error) from None
+        with storage._alone(), storage.server.connect() as connection:
+            try:
+                with connection.transaction():
+                    for name in ("make_schema", "tables", "rules"):
+                        connection.execute(sql[name], prepare=False)
+                    connection.execute(sql["create_ledger"], values)
+            except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+                msg = f"a ledger is at {storage.place} already, and none is overwritten"
+                raise ConfigurationError(msg) from None
         return storage
 
     @property
@@ -112,17 +113,16 @@ class PostgresStorage(Storage):
                 if ended.statusmessage != end:
                     text = f"the server answered {ended.statusmessage} to a {end}"
                     raise unusable(text, self.place)
-            except psycopg.Error as error:
-                # The caller looks up whether a commit without an answer happened.
-                connection.close()
-                raise self.server.translated(error) from None
-            except Exception:
+            except BaseException as error:
+                if isinstance(error, psycopg.Error) or not isinstance(error, Exception):
+                    # The caller looks up whether a commit without an answer happened.
+                    connection.close()
                 with suppress(psycopg.Error):
                     connection.execute("ROLLBACK")
                 raise
-            except BaseException:
-                connection.close()
-                raise
+
+    def _translated(self, error: Any, waited: float) -> DpflowError:  # noqa: ARG002
+        return self.server.translated(error)
 
 
 class PostgresTables(Transaction):

@@ -18,22 +18,22 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
-from dpflow.ledger.storage.base import Identity, busy
+from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
-    check_left,
-    check_space,
+    check_opening,
     file_id,
     look_at,
+    not_writable,
+    opened_for_reading,
     real_path,
     set_durable,
     sync_log,
     translated,
 )
-from dpflow.ledger.storage.sqlite_read_only import not_writable, opened_for_reading
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import SqliteTables, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
@@ -57,6 +57,9 @@ class SqliteStorage(Storage):
         read_only: Refuse every write, whatever this process may do.
     """
 
+    # The driver cannot decode messages that quote damaged text.
+    _errors = (sqlite3.Error, OSError, UnicodeDecodeError)
+
     def __init__(self, path: Path | str, *, read_only: bool = False) -> None:
         # The working directory may change while the ledger is in use.
         self.path = Path(path).absolute()
@@ -66,6 +69,7 @@ class SqliteStorage(Storage):
         self._connection: sqlite3.Connection | None = None
         #: The turn whose transaction was committed last.
         self._whole: Turn | None = None
+        #: The file and the log that were opened.
         self._file: FileId | None = None
         self._wal: FileId | None = None
         self._log_limit = LOG_BYTES
@@ -83,13 +87,8 @@ class SqliteStorage(Storage):
             LedgerUnavailable: If the file cannot be written, or may not lie there.
         """
         storage = cls(path)
-        with storage._translating():
+        with storage._alone():
             storage.path.parent.mkdir(parents=True, exist_ok=True)
-            if storage.path.exists():
-                msg = (
-                    f"there is a file at {path} already; a ledger is never overwritten"
-                )
-                raise ConfigurationError(msg)
             check_before_making(storage.path)
             os.close(os.open(storage.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with storage._writing() as tables:
@@ -101,21 +100,8 @@ class SqliteStorage(Storage):
         """Why this process may only read the file; None if it may write it."""
         return super().unwritable or self._forbidden()
 
-    @contextmanager
-    def read(self) -> Iterator[SqliteTables]:
-        """Run a block that reads one consistent state; the right to read will do.
-
-        It takes no lock that a writer waits for.
-        """
-        forbidden = self._forbidden()
-        opened = opened_for_reading(self.path) if forbidden else self._unlocked()
-        with self._translating(), opened as connection:
-            try:
-                connection.execute("BEGIN")
-                yield SqliteTables(connection, self.place, self.opened)
-            finally:
-                with suppress(sqlite3.Error):
-                    connection.rollback()
+    def _forbidden(self) -> LedgerUnavailable | None:
+        return not_writable(self.path) if self._connection is None else None
 
     def owners(self) -> Owners:
         """Return an owner of charges; all names of the file share its folder."""
@@ -132,14 +118,12 @@ class SqliteStorage(Storage):
             self._file_lock.close()
         self._file = None
 
-    def _forbidden(self) -> LedgerUnavailable | None:
-        return not_writable(self.path) if self._connection is None else None
+    # Transactions
 
     @contextmanager
     def _writing(self) -> Iterator[SqliteTables]:
-        """Run a block in one transaction that writes."""
         until = time.monotonic() + self.lock_seconds
-        with self._alone() as turn, self._translating():
+        with self._alone() as turn:
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
             yield SqliteTables(connection, self.place, self.opened)
@@ -150,22 +134,37 @@ class SqliteStorage(Storage):
             self._shorten_log(connection)
 
     @contextmanager
-    def _unlocked(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection without the writers' lock."""
+    def read(self) -> Iterator[SqliteTables]:
+        """Run a block that reads one consistent state; the right to read will do.
+
+        It takes no lock that a writer waits for.
+        """
         until = time.monotonic() + self.lock_seconds
-        with self._alone():
-            look_at(self.path, self._file)
-            connection = self._connection
-            if connection is None or not self._has_its_log():
-                # To open or to close it may write to its files.
-                connection = self._locked(until)
-                self._file_lock.free()
-            connection.rollback()
+        forbidden = self._forbidden()
+        opened = opened_for_reading(self.path) if forbidden else self._unlocked(until)
+        with self._alone(), opened as connection:
             try:
-                yield connection
-            except sqlite3.Error:
-                self._close_connection(_CLOSE_SECONDS)
-                raise
+                connection.execute("BEGIN")
+                yield SqliteTables(connection, self.place, self.opened)
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.rollback()
+
+    @contextmanager
+    def _unlocked(self, until: float) -> Iterator[sqlite3.Connection]:
+        """Give the connection without the writers' lock."""
+        look_at(self.path, self._file)
+        connection = self._connection
+        if connection is None or not self._has_its_log():
+            # To open or to close it may write to its files.
+            connection = self._locked(until)
+            self._file_lock.free()
+        connection.rollback()
+        try:
+            yield connection
+        except sqlite3.Error:
+            self._close_connection(_CLOSE_SECONDS)
+            raise
 
     def _shorten_log(self, connection: sqlite3.Connection) -> None:
         """Begin the log anew once it is long, unless readers are in the way."""
@@ -178,16 +177,10 @@ class SqliteStorage(Storage):
             # After a try in vain the log may grow before the next one.
             self._log_limit = max(LOG_BYTES, 2 * self._wal_path.stat().st_size)
 
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        """Replace the errors of the driver and the system by dpflow's."""
-        since = time.monotonic()
-        try:
-            yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            # The driver cannot decode messages that quote damaged text.
-            waited = time.monotonic() - since
-            raise translated(error, self.path, waited) from error
+    def _translated(self, error: Exception, waited: float) -> LedgerError:
+        return translated(error, self.path, waited)
+
+    # The connection and its lock
 
     def _locked(self, until: float) -> sqlite3.Connection:
         """Keep other processes away and return the connection."""
@@ -219,8 +212,7 @@ class SqliteStorage(Storage):
         line.leave(turn)
 
     def _connect(self) -> sqlite3.Connection:
-        check_left(self.path)
-        check_space(self.path)
+        check_opening(self.path)
         if not self._read_only:
             sync_log(self.path)
         self._wal = None
@@ -243,11 +235,15 @@ class SqliteStorage(Storage):
         if self._connection is not None and self._wal != file_id(self._wal_path):
             self._drop()
         if self._file in _unusable:
-            msg = (
-                f"the ledger {self.path} cannot be used by this process: "
-                f"{_unusable[self._file]}. The step did not run; start it again."
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
+            why = _unusable[self._file]
+            what = f"cannot be used by this process: {why}. The step did not run; "
+            raise unavailable(self.place, f"{what}start it again.")
+
+    def _has_its_log(self) -> bool:
+        """Say whether the -wal file is the one that was opened, if that is known."""
+        with suppress(OSError):
+            return self._wal in (None, file_id(self._wal_path))
+        return False
 
     def _drop(self) -> None:
         """Close the connection, while the lock is held: closing may checkpoint."""
@@ -268,13 +264,6 @@ class SqliteStorage(Storage):
         with suppress(sqlite3.Error):
             connection.close()
         self._connection = None
-
-    def _has_its_log(self) -> bool:
-        """Say whether the -wal file is the one that was opened, if that is known."""
-        try:
-            return self._wal in (None, file_id(self._wal_path))
-        except OSError:
-            return False
 
     def _close_connection(self, seconds: float) -> None:
         """Close the connection under the lock, or without it after so many seconds."""

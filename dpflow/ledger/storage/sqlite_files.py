@@ -1,12 +1,15 @@
-"""Files of a ledger in SQLite: which they are, and whether SQLite may open them."""
+"""Files of a ledger in SQLite: which they are, and how SQLite may open them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 import stat
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from dpflow.durable import sync_path
@@ -18,12 +21,15 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.damage import damaged
-from dpflow.ledger.storage.base import busy, unusable
+from dpflow.ledger.storage.base import busy, unavailable, unusable
 from dpflow.ledger.storage.file_systems import check_place
 
 _SPACE_BYTES = 16 * 2**20
 #: After so long, SQLite waited for a lock in vain.
 _LOCK_SECONDS = 0.8
+#: A file that was changed so many seconds ago may change again with no later time.
+_UNSURE = 1.0
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 #: Device and inode.
 FileId = tuple[int, int]
@@ -79,13 +85,13 @@ def look_at(path: Path, opened: FileId | None = None) -> FileId:
         msg = f"the ledger {path} was replaced while in use; restart the run"
         raise LedgerCorrupt(msg, ledger=str(path))
     if status.st_nlink > 1:
-        msg = (
-            f"the ledger {path} has a second name (a hard link). Each name has a log "
-            "of its own, and misses what is charged under the other; nothing was "
-            f"charged. End all runs, remove it (`find / -xdev -samefile {path}` lists "
-            "both), and run `dpflow ledger verify`."
+        what = (
+            "has a second name (a hard link). Each name has a log of its own, and "
+            "misses what is charged under the other; nothing was charged. End all "
+            f"runs, remove it (`find / -xdev -samefile {path}` lists both), and run "
+            "`dpflow ledger verify`."
         )
-        raise LedgerUnavailable(msg, ledger=str(path))
+        raise unavailable(str(path), what)
     return file
 
 
@@ -93,19 +99,20 @@ def check_before_making(path: Path) -> None:
     """Check a place where a new ledger is to be made.
 
     Raises:
-        ConfigurationError: If a ledger's log lies there: SQLite would delete it.
+        ConfigurationError: If a ledger or its log lies there.
         LedgerUnavailable: If no ledger may lie there, or too little space is left.
         OSError: If there is no such folder.
     """
-    for log in (real_path(path, "-wal"), real_path(path, "-shm")):
-        if log.exists():
+    for file in (path, real_path(path, "-wal"), real_path(path, "-shm")):
+        if file.exists():
             msg = (
-                f"there is no {path}, but {log} is there and may hold its newest "
-                "charges. Bring the ledger back; for a new one take another place."
+                f"{file} is there already, and a ledger is never overwritten. A log "
+                "may hold the newest charges: bring its ledger back; for a new one "
+                "take another place."
             )
             raise ConfigurationError(msg)
     check_place(real_path(path))
-    check_space(path)
+    _check_space(path)
 
 
 def check_left(path: Path) -> None:
@@ -123,7 +130,7 @@ def check_left(path: Path) -> None:
     if not wal.exists() and shm.exists() and not wal.exists():
         what = f"{wal.name} was removed, and its newest charges with it"
     # The second look is for a log that was emptied into the file just now.
-    elif _is_cut_off(path) and not has_content(wal) and _is_cut_off(path):
+    elif _is_cut_off(path) and not _has_content(wal) and _is_cut_off(path):
         what = "its end was cut off"
     elif wal.exists() and path.stat().st_size == 0:
         what = f"it is empty, but {wal.name} may hold its newest charges"
@@ -148,30 +155,59 @@ def _is_cut_off(path: Path) -> bool:
     except OSError:
         # It is gone, or not ours to read: the next to open it says so.
         return False
-    if not header.startswith(b"SQLite format 3\0"):
-        return False
-    size = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
+    size, pages = (int.from_bytes(header[at], "big") for at in _PAGES)
     # The format writes the largest size, 65,536, as 1.
-    return path.stat().st_size < pages * (65536 if size == 1 else size)
+    whole = pages * (65536 if size == 1 else size)
+    return header.startswith(b"SQLite format 3\0") and path.stat().st_size < whole
 
 
-def has_content(path: Path) -> bool:
+#: Where a file's header has the size of a page, and the number of pages.
+_PAGES = slice(16, 18), slice(28, 32)
+
+
+def _has_content(path: Path) -> bool:
     """Say whether a file is there and not empty."""
     with suppress(FileNotFoundError):
         return path.stat().st_size > 0
     return False
 
 
-def check_space(path: Path) -> None:
-    """Refuse a ledger beside which too little space is left.
+def _check_space(path: Path) -> None:
+    if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
+        raise unavailable(str(path), "has less than 16 MiB free beside it; free some")
+
+
+def check_opening(path: Path) -> None:
+    """Check a ledger file that SQLite is to open.
 
     Raises:
-        LedgerUnavailable: If less than 16 MiB are free.
+        LedgerCorrupt: If the file or its log was taken away.
+        LedgerUnavailable: If no ledger may lie there, or too little space is left.
+        OSError: If the file cannot be looked at.
     """
-    if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
-        msg = f"less than 16 MiB are free beside the ledger {path}; free some"
-        raise LedgerUnavailable(msg, ledger=str(path))
+    check_left(path)
+    _check_space(path)
+
+
+def sync_log(path: Path) -> None:
+    """Write a ledger's log once more, byte for byte, and sync it.
+
+    After a sync that failed, the log can be read and is perhaps not on the disk: the
+    system writes such pages no more. What a new connection reads in the log counts only
+    once it was written and synced anew.
+
+    Raises:
+        OSError: If the disk still fails.
+    """
+    log = real_path(path, "-wal")
+    if _has_content(log):
+        # Another program may empty it into the file and remove it just now.
+        with suppress(FileNotFoundError):
+            with log.open("r+b") as file:
+                content = file.read()
+                file.seek(0)
+                file.write(content)
+            sync_path(log)
 
 
 def set_durable(connection: sqlite3.Connection, path: Path) -> None:
@@ -186,33 +222,11 @@ def set_durable(connection: sqlite3.Connection, path: Path) -> None:
     (level,) = connection.execute("PRAGMA synchronous").fetchone()
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens -wal
     if (mode, level) != ("wal", 2):
-        msg = (
-            f"the ledger {path} cannot be made durable here (journal_mode={mode}, "
-            f"synchronous={level}); put it on a local file system"
+        what = (
+            f"cannot be made durable here (journal_mode={mode}, synchronous={level}); "
+            "put it on a local file system"
         )
-        raise LedgerUnavailable(msg, ledger=str(path))
-
-
-def sync_log(path: Path) -> None:
-    """Write a ledger's log once more, byte for byte, and sync it.
-
-    After a sync that failed, the log can be read and is perhaps not on the disk: the
-    system writes such pages no more. What a new connection reads in the log counts only
-    once it was written and synced anew.
-
-    Raises:
-        OSError: If the disk still fails.
-    """
-    log = real_path(path, "-wal")
-    if not has_content(log):
-        return
-    # Another program may empty it into the file and remove it just now.
-    with suppress(FileNotFoundError):
-        with log.open("r+b") as file:
-            content = file.read()
-            file.seek(0)
-            file.write(content)
-        sync_path(log)
+        raise unavailable(str(path), what)
 
 
 def translated(error: Exception, path: Path, waited: float) -> LedgerError:
@@ -225,12 +239,12 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     """
     text, operational = str(error), isinstance(error, sqlite3.OperationalError)
     if isinstance(error, OSError):
-        msg = (
-            f"the ledger {path} cannot be used: {error.strerror or text}. See to its "
-            "file system (space, locks) and try again; or ask its owner for the "
-            f"right to read {path.name}*, and to write that and its folder."
+        what = (
+            f"cannot be used: {error.strerror or text}. See to its file system (space, "
+            "locks) and try again; or ask its owner for the right to read "
+            f"{path.name}*, and to write that and its folder."
         )
-        return LedgerUnavailable(msg, ledger=str(path))
+        return unavailable(str(path), what)
     if waited > _LOCK_SECONDS and operational and "lock" in text:
         # This process has dpflow's lock, and SQLite does not get its own.
         advice = f" (`fuser {path}` names it; or the system gives no locks: {text})"
@@ -239,3 +253,77 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     if (operational or "readonly" in text) and not text.startswith(damages):
         return unusable(text, str(path))
     return damaged(text.rstrip("."), str(path))
+
+
+# A file that this process may read and not write. SQLite reads a write-ahead log with
+# the -shm file beside it, and makes that file where it may. Opened as `immutable`, it
+# leaves the log out, and with it the newest charges. So a file with its log and -shm is
+# read in its place, one without a log as it is if nothing changes it meanwhile, and a
+# log without its -shm is refused.
+
+
+def not_writable(path: Path) -> LedgerUnavailable | None:
+    """Return why this process may not write a ledger file or its folder.
+
+    None if it may, or there is no file: that is another error.
+    """
+    real = real_path(path)
+    if not _may(real, os.F_OK) or all(_may(e, os.W_OK) for e in (real, real.parent)):
+        return None
+    passive = os.statvfs(path).f_flag & os.ST_RDONLY
+    why = "its file system is read-only" if passive else "this user may not"
+    what = (
+        f"may be read here and not written: {why}. A release that it keeps is "
+        "replayed; the step did not run. Run it where the file and its folder "
+        f"{real.parent} can be written."
+    )
+    return unavailable(str(path), what)
+
+
+@contextmanager
+def opened_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a ledger file that this process may not write.
+
+    Raises:
+        LedgerMissing: If there is none.
+        LedgerCorrupt: If its log was taken away.
+        LedgerUnavailable: If its log cannot be read here, or it is busy.
+        OSError: If something of it may not be read.
+        sqlite3.Error: If SQLite cannot open it.
+    """
+    look_at(path)
+    check_left(path)
+    log, index = real_path(path, "-wal"), real_path(path, "-shm")
+    for file in (path, log, index):
+        if file.exists() and not _may(file, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    alive, before = index.exists(), _stamps(path, log)
+    if not alive and _has_content(log):
+        what = (
+            f"cannot be read here: its newest charges are in {log}, which SQLite reads "
+            f"with a -shm file only, and this user may not make one. Copy {path.name}* "
+            "to a folder that can be written and read the copy, or make one with "
+            "`dpflow ledger backup`."
+        )
+        raise unavailable(str(path), what)
+    if not alive and time.time() - path.stat().st_mtime <= _UNSURE:
+        time.sleep(_UNSURE)
+    uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        yield connection
+    if not alive and before != _stamps(path, log):
+        what = (
+            "was written while it was read, by something that does not hold its lock. "
+            "Read it again."
+        )
+        raise unavailable(str(path), what)
+
+
+def _may(path: Path, right: int) -> bool:
+    return os.access(path, right, effective_ids=_EFFECTIVE)
+
+
+def _stamps(*files: Path) -> list[tuple[int, ...]]:
+    """Return device, inode, size and time of the last change of some files."""
+    stamps = [file.stat() for file in files if file.exists()]
+    return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stamps]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.storage.base import Identity, busy
+from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
 from dpflow.locks import LOCK_SECONDS, Turn, TurnQueue
@@ -24,6 +25,8 @@ class Storage(ABC):
 
     #: How long to wait for other writers.
     lock_seconds = LOCK_SECONDS
+    #: Errors of the driver and the system, which `_translated` replaces.
+    _errors: tuple[type[Exception], ...]
 
     def __init__(self, place: str, *, read_only: bool) -> None:
         self.place = place
@@ -55,8 +58,9 @@ class Storage(ABC):
         """Why this process may only read the ledger; None if it may write it."""
         if not self._read_only:
             return None
-        msg = f"the ledger {self.place} was opened for reading only; nothing is charged"
-        return LedgerUnavailable(msg, ledger=self.place)
+        return unavailable(
+            self.place, "was opened for reading only; nothing is charged"
+        )
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises.
@@ -86,13 +90,22 @@ class Storage(ABC):
     def _writing(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction that writes."""
 
+    @abstractmethod
+    def _translated(self, error: Exception, waited: float) -> DpflowError:
+        """Return the error of dpflow for one of `_errors`.
+
+        Args:
+            error: The error.
+            waited: Seconds since the transaction was asked for.
+        """
+
     @contextmanager
     def _alone(self) -> Iterator[Turn]:
-        """Keep the other threads of this process away."""
+        """Keep the other threads of this process away, and translate errors."""
         if self._pid != os.getpid():
             # A fork that Python did not make, and so did not tell of.
             self._after_fork_in_child()
-        line, turn = self._line, Turn()
+        line, turn, since = self._line, Turn(), time.monotonic()
         try:
             try:
                 if not line.take(turn, self.lock_seconds):
@@ -101,6 +114,9 @@ class Storage(ABC):
                 yield turn
             finally:
                 self._leave(line, turn)
+        except self._errors as error:
+            # The driver's message may hold a password.
+            raise self._translated(error, time.monotonic() - since) from None
         finally:
             # An interrupt may have come before the line above.
             self._leave(line, turn)
