@@ -235,7 +235,7 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     Args:
         error: Of the driver or the system.
         path: The file.
-        waited: Seconds since the transaction was asked for.
+        waited: Seconds since the transaction was requested.
     """
     text, operational = str(error), isinstance(error, sqlite3.OperationalError)
     if isinstance(error, OSError):

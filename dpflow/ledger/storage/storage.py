@@ -96,7 +96,7 @@ class Storage(ABC):
 
         Args:
             error: The error.
-            waited: Seconds since the transaction was asked for.
+            waited: Seconds since the transaction was requested.
         """
 
     @contextmanager
