@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.projects import ROOT
-from tests.test_architecture import PACKAGE, _modules_imported, module_name, sources
+from tests.test_architecture import (
+    PACKAGE,
+    _modules_imported,
+    module_name,
+    nodes,
+    sources,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -31,19 +38,23 @@ def changes(page: str) -> dict[str, dict[str, list[str]]]:
 
 def defined(path: Path) -> set[str]:
     """Return the functions, classes and constants of a file."""
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-    targets = [t for n in nodes if isinstance(n, ast.Assign) for t in n.targets]
-    targets += [n.target for n in nodes if isinstance(n, ast.AnnAssign)]
+    tree = nodes(path.read_text("utf-8"))
+    targets = [t for n in tree if isinstance(n, ast.Assign) for t in n.targets]
+    targets += [n.target for n in tree if isinstance(n, ast.AnnAssign)]
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     names = {getattr(target, "id", "") for target in targets}
-    return names | {node.name for node in nodes if isinstance(node, kinds)}
+    return names | {node.name for node in tree if isinstance(node, kinds)}
+
+
+@cache
+def import_graph() -> dict[str, set[str]]:
+    """Return what each module imports."""
+    return {m: set(_modules_imported(s, sources())) for m, s in sources().items()}
 
 
 def wrong_changes(rows: dict[str, dict[str, list[str]]]) -> list[str]:
     """Return what the code does not confirm: files, names, and links by imports."""
-    source = sources()
-    graph = {m: set(_modules_imported(text, source)) for m, text in source.items()}
-    wrong = []
+    graph, wrong = import_graph(), []
     for change, files in rows.items():
         missing = [path for path in files if not (PACKAGE / path).is_file()]
         python = [p for p in files if p.endswith(".py") and p not in missing]

@@ -28,21 +28,16 @@ def test_everybody_is_a_row_of_norm_at_most_one(files: Path) -> None:
     assert np.linalg.norm(features, axis=1).max() <= 1
 
 
-def test_replacing_a_person_changes_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Path
-) -> None:
-    """The order is that of places: nobody else moves."""
+def test_replacing_a_person_changes_one_row(monkeypatch, files):
+    """The order is that of places: no other row moves."""
     before, _ = adult.people()
     original = adult_people.row
-    monkeypatch.setattr(
-        adult_people,
-        "row",
-        lambda number: (
-            original(number).replace(str(17 + number % 74), "90", 1)
-            if number == 7
-            else original(number)
-        ),
-    )
+
+    def row(number: int) -> str:
+        text = original(number)
+        return text.replace(str(17 + number % 74), "90", 1) if number == 7 else text
+
+    monkeypatch.setattr(adult_people, "row", row)
     adult_people.write(files, monkeypatch, people=200)
     after, _ = adult.people()
     assert int((before != after).any(axis=1).sum()) == 1

@@ -7,16 +7,19 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.forecast.cadence import Every, Schedule, schedule_of
+from dpflow.forecast.cadence import Every, schedule_of
 
 pytestmark = pytest.mark.quick
 
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
-def told(*runs: tuple[int, str]) -> list[tuple[datetime, list[str]]]:
-    """Return runs so many hours after the start, each with a key."""
-    return [(START + timedelta(hours=h), [key] if key else []) for h, key in runs]
+def runs(*keys: str) -> list[tuple[datetime, list[str]]]:
+    """Return runs with these keys, an hour apart."""
+    return [
+        (START + timedelta(hours=hour), [key] if key else [])
+        for hour, key in enumerate(keys)
+    ]
 
 
 def test_intervals_are_read_and_added():
@@ -43,44 +46,35 @@ WEEKS = [f"a/1997-W{week}" for week in range(14, 20)]
 MONTHS = ["2025-11", "2025-12", "2026-01", "2026-02", "2026-03"]
 
 
-def by_keys(*keys: str) -> Schedule | None:
-    """Return what runs with these keys tell, in this order."""
-    return schedule_of(told(*enumerate(keys)))
+SCHEDULES = [
+    (WEEKS, "7 days", "1997-05-12"),
+    (DAYS, "1 day", "2026-01-10"),
+    ([*DAYS[:4], "a/2026-01-12"], "1 day", "2026-01-13"),
+    (MONTHS, "1 month", "2026-04-01"),
+    ([WEEKS[5], *WEEKS[:5]], "7 days", "1997-05-05"),
+    ([*WEEKS[:5], WEEKS[4]], "7 days", "1997-05-05"),
+]
+NO_SCHEDULE = [
+    [],
+    DAYS[:4],
+    [*DAYS[:4], DAYS[3]],
+    [WEEKS[5], WEEKS[0]],
+    [*WEEKS[:4], WEEKS[5], WEEKS[4]],
+    WEEKS[::-1],
+    ["", "", "", "", "", ""],
+    [f"a/2026-W{week}" for week in range(90, 99)],
+    ["2026-01-01", "2026-01-02", "2026-02-11", "2026-02-20", "2026-07-01"],
+]
 
 
-@pytest.mark.parametrize(
-    ("keys", "every", "first"),
-    [
-        (WEEKS, "7 days", "1997-05-12"),
-        (DAYS, "1 day", "2026-01-10"),
-        ([*DAYS[:4], "a/2026-01-12"], "1 day", "2026-01-13"),
-        (MONTHS, "1 month", "2026-04-01"),
-        ([WEEKS[5], *WEEKS[:5]], "7 days", "1997-05-05"),
-        ([*WEEKS[:5], WEEKS[4]], "7 days", "1997-05-05"),
-    ],
-)
-def test_five_ordered_dates_in_keys_tell(keys, every, first):
-    """A backfill of years takes an afternoon, and is weekly all the same."""
-    schedule = by_keys(*keys)
-    assert schedule.source == "release keys"
-    assert (schedule.every.text, str(schedule.first)) == (every, first)
+def test_five_ordered_dates_in_keys_are_a_schedule():
+    """A backfill of years takes an afternoon, and is weekly all the same.
 
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        [],
-        DAYS[:1],
-        DAYS[:4],
-        [*DAYS[:4], DAYS[3]],
-        [WEEKS[5], WEEKS[0]],
-        [*WEEKS[:4], WEEKS[5], WEEKS[4]],
-        WEEKS[::-1],
-        ["", "", "", "", "", ""],
-        [f"a/2026-W{week}" for week in range(90, 99)],
-        ["2026-01-01", "2026-01-02", "2026-02-11", "2026-02-20", "2026-07-01"],
-    ],
-)
-def test_fewer_dates_or_another_order_tell_nothing(keys):
-    """Nor do the times at which runs began, or dates without a usual distance."""
-    assert by_keys(*keys) is None
+    Fewer dates are none, nor are the times of runs, or dates without a usual distance.
+    """
+    for keys, every, first in SCHEDULES:
+        schedule = schedule_of(runs(*keys))
+        assert schedule.source == "release keys"
+        assert (schedule.every.text, str(schedule.first)) == (every, first)
+    for keys in NO_SCHEDULE:
+        assert schedule_of(runs(*keys)) is None

@@ -17,8 +17,8 @@ MONDAY = "anchor_date: 2026-01-05"
 NO_DAYS = ("3600", "129600", "0", "-86400", "true", "often", ".inf", ".nan", "1.0e+300")
 
 
-def told(folder, *schedules, flow="weekly", function="weekly"):
-    """Return what a deployment with these schedules tells."""
+def deployed(folder, *schedules, flow="weekly", function="weekly"):
+    """Return the schedule of a flow with a deployment."""
     listed = "".join(f"\n      - {each}" for each in schedules)
     (folder / "prefect.yaml").write_text(
         f"deployments:\n  - name: a\n    entrypoint: flows.py:{function}\n"
@@ -28,24 +28,24 @@ def told(folder, *schedules, flow="weekly", function="weekly"):
     return deployed_schedule(folder, flow, since=TODAY)
 
 
-JAPAN = "anchor_date: 2026-01-05T20:00Z, timezone: Japan"
-SECOND = 'anchor_date: "2026-01-02T06:00:00Z"'
 #: A schedule, the distance of its days, and the first.
 READ = [
-    ('{cron: "0 6 * * 1", timezone: UTC}', "7 days", "2026-01-05"),
-    ('{cron: "0 6 * * MON"}', "7 days", "2026-01-05"),
-    ('{cron: "0 6 * * 7"}', "7 days", "2026-01-04"),
-    ('{cron: "30 0 * * *"}', "1 day", "2026-01-01"),
-    ('{cron: "0 6 15 * *"}', "1 month", "2026-01-15"),
-    ('{cron: "0 6 1 */3 *"}', "3 months", "2026-01-01"),
-    ('{cron: "0 6 2 jan,jul *"}', "6 months", "2026-01-02"),
-    (f"{{interval: 172800, {SECOND}}}", "2 days", "2026-01-02"),
-    ("{interval: 604800, anchor_date: 2025-12-08}", "7 days", "2026-01-05"),
-    ("{interval: 604800, anchor_date: 2027-01-04T06:00}", "7 days", "2026-01-05"),
-    (f"{{interval: 604800.0, {JAPAN}}}", "7 days", "2026-01-06"),
-    ('{rrule: "FREQ=WEEKLY;BYDAY=MO"}', "7 days", "2026-01-05"),
-    ('{rrule: "FREQ=DAILY;INTERVAL=2"}', "2 days", "2026-01-01"),
-    ('{rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"}', "1 month", "2026-01-20"),
+    ('cron: "0 6 * * 1", timezone: UTC', "7 days", "2026-01-05"),
+    ('cron: "0 6 * * MON"', "7 days", "2026-01-05"),
+    ('cron: "0 6 * * 7"', "7 days", "2026-01-04"),
+    ('cron: "30 0 * * *"', "1 day", "2026-01-01"),
+    ('cron: "0 6 15 * *"', "1 month", "2026-01-15"),
+    ('cron: "0 6 2 jan,jul *"', "6 months", "2026-01-02"),
+    ('interval: 172800, anchor_date: "2026-01-02T06:00Z"', "2 days", "2026-01-02"),
+    ("interval: 604800, anchor_date: 2027-01-04T06:00", "7 days", "2026-01-05"),
+    (
+        "interval: 604800.0, anchor_date: 2026-01-05T20:00Z, timezone: Japan",
+        "7 days",
+        "2026-01-06",
+    ),
+    ('rrule: "FREQ=WEEKLY;BYDAY=MO"', "7 days", "2026-01-05"),
+    ('rrule: "FREQ=DAILY;INTERVAL=2"', "2 days", "2026-01-01"),
+    ('rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"', "1 month", "2026-01-20"),
 ]
 NO_CRON = "0 6 * * 1-5|0 */2 * * *|0 6 1 * 1|0 6 31 * *|0 6 * * 9|@daily|0 0 6 * * 1"
 NO_RRULE = "DAILY;COUNT=9|DAILY;UNTIL=20260301T000000|DAILY;BYHOUR=6,18|SECONDLY|NEVER"
@@ -66,35 +66,29 @@ UNREAD = [
 def test_a_schedule_of_equal_distances_is_read(tmp_path):
     """Cron, rrule or interval; the first day is the next one that it names."""
     for schedule, every, first in READ:
-        found = told(tmp_path, schedule)
-        assert (found.every.text, str(found.first)) == (every, first)
-        assert found.source == "schedule"
+        made = deployed(tmp_path, f"{{{schedule}}}")
+        assert (made.every.text, str(made.first)) == (every, first)
+        assert made.source == "schedule"
 
 
-def test_what_is_not_understood_tells_nothing(tmp_path):
-    """A wrong date is worse than none."""
+def test_what_is_not_understood_is_no_schedule(tmp_path):
+    """A wrong date is worse than no date; Prefect refuses files of another shape."""
     for schedules in UNREAD:
-        assert told(tmp_path, *schedules) is None
-
-
-def test_a_flow_is_known_by_its_function(tmp_path):
-    """Of a file or a module, and a method of a class."""
-    daily = '{cron: "0 6 * * *"}'
-    for function in ("by_its_name", "Reports.by_its_name"):
-        assert told(tmp_path, daily, flow="by-its-name", function=function)
-        assert told(tmp_path, daily, flow="weekly", function=function) is None
-    (tmp_path / "prefect.yaml").write_text("{", "utf-8")
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
-    (tmp_path / "prefect.yaml").unlink()
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
-
-
-def test_a_file_of_another_shape_tells_nothing(tmp_path):
-    """Prefect refuses such a file, too."""
-    texts = ["deployments: true", "deployments: {a: 1}"]
+        assert deployed(tmp_path, *schedules) is None
+    texts = ["{", "deployments: true", "deployments: {a: 1}"]
     for each in ("true", "86400", "{cron: 0 6 * * *}"):
         made = f"{{entrypoint: flows.py:weekly, schedules: {each}}}"
         texts.append(f"deployments: [{made}]")
     for text in texts:
         (tmp_path / "prefect.yaml").write_text(text, "utf-8")
         assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+    (tmp_path / "prefect.yaml").unlink()
+    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+
+
+def test_a_flow_is_found_by_its_function(tmp_path):
+    """Of a file or a module, and a method of a class."""
+    daily = '{cron: "0 6 * * *"}'
+    for function in ("by_its_name", "Reports.by_its_name"):
+        assert deployed(tmp_path, daily, flow="by-its-name", function=function)
+        assert deployed(tmp_path, daily, flow="weekly", function=function) is None

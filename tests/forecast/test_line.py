@@ -48,15 +48,14 @@ def test_flows_add_up():
     assert (line.account, line.clock) == ("d#1", True)
 
 
-def test_days_of_release_keys_are_not_those_of_the_clock():
-    """A backfill of 1997 is not drawn among charges of today."""
-    keyed = replace(WEEKLY, schedule=replace(SCHEDULE, source="release keys"))
-    assert not budget_line([keyed]).clock
-    assert budget_line([keyed, MONTHLY]) is None
-
-
 def test_other_accounts_are_no_part_of_it():
-    """Shares of different budgets do not add up; without points there is no line."""
+    """Shares of different budgets do not add up; without points there is no line.
+
+    A backfill of 1997, which release keys date, is not drawn among charges of today.
+    """
     assert budget_line([WEEKLY, replace(MONTHLY, account="d#1/flow/m")]) is None
     assert budget_line([replace(WEEKLY, ahead=())]) is None
     assert budget_line([]) is None
+    keyed = replace(WEEKLY, schedule=replace(SCHEDULE, source="release keys"))
+    assert not budget_line([keyed]).clock
+    assert budget_line([keyed, MONTHLY]) is None

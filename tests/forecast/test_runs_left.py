@@ -20,12 +20,11 @@ from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Request
 from dpflow.ledger.views.accounts import standing_gates
-from dpflow.ledger.views.runs import FlowRun, dataset_runs, run_charges
+from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
 
 pytestmark = pytest.mark.storages("sqlite")
 
-BASE = "dataset: d\nunit: person\nrelation: add-or-remove\n"
 TENTH = PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))
 
@@ -82,13 +81,25 @@ def runs_until_refused(ledger: Ledger, policy: Policy, *arguments, **named) -> i
         count += 1
 
 
+def governed(*lines: str, dataset: str = "d", unit: str = "person") -> Policy:
+    """Return a policy with further lines."""
+    first = (f"dataset: {dataset}", f"unit: {unit}", "relation: add-or-remove")
+    return parse_policy("\n".join((*first, *lines)))
+
+
+def summed(epsilon: int, *lines: str, **names: str) -> Policy:
+    """Return a policy under the sum rule."""
+    budget = f"budget: {{epsilon: {epsilon}}}"
+    return governed(budget, "filter: basic", *lines, **names)
+
+
 POLICIES = {
     "dataset": "budget: {epsilon: 1}\nfilter: basic\n",
     "share": "budget: {epsilon: 3}\nfilter: basic\nflows: {f: {epsilon: 1.25}}\n",
     "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: zcdp\n"
     "odometer: {theorem: rdp, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
     "output-dp": "budget: {epsilon: 1}\nfilter: output-dp\n",
-    "residue": "budget: {epsilon: 3, delta: 1e-6}\nfilter: residue\n",
+    "residue": "budget: {epsilon: 2, delta: 1e-6}\nfilter: residue\n",
     "auto": "budget: {epsilon: 1, delta: 1e-6}\nfilter: auto\n",
 }
 
@@ -101,7 +112,7 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_count_is_what_the_ledger_admits(ledger, name, steps):
     """Worst cases that are reserved and given back count, as they do there."""
-    policy = parse_policy(BASE + POLICIES[name])
+    policy = governed(POLICIES[name])
     run_once(ledger, policy, steps)
     (outlook,) = outlooks(ledger)
     told = outlook.runs_left
@@ -112,14 +123,13 @@ def test_the_count_is_what_the_ledger_admits(ledger, name, steps):
 
 def test_dividing_what_is_left_would_be_wrong(ledger):
     """A count that forgets the worst case is caught by the test above."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
+    policy = summed(1)
     run_once(ledger, policy, [(STOPPING, 10)])
     runs = dataset_runs(ledger, "d")
     (charge,) = run_charges(ledger, "d", runs.runs[0]).values()
     naive = Load(account=charge.gate, spent=charge.spent, peaks=(charge.spent,))
     assert runs_left([naive])[0] == 9
-    real = runs_until_refused(ledger, policy, [(STOPPING, 10)])
-    assert real == 7
+    assert runs_until_refused(ledger, policy, [(STOPPING, 10)]) == 7
 
 
 def test_a_population_limits_too(ledger):
@@ -132,22 +142,18 @@ def test_a_population_limits_too(ledger):
         filter="basic",
         other_flows="allow",
     )
-    text = "budget: {epsilon: 3}\nfilter: basic\npopulation: all\n"
-    policy = parse_policy(BASE + text)
+    policy = summed(3, "population: all")
     run_once(ledger, policy, [(TENTH, None)], population=whole)
     (outlook,) = outlooks(ledger, "d")
     assert (outlook.runs_left, outlook.limited_by) == (4, "population all")
-    told = runs_until_refused(ledger, policy, [(TENTH, None)], population=whole)
-    assert told == 4
+    assert runs_until_refused(ledger, policy, [(TENTH, None)], population=whole) == 4
 
 
 def test_the_lifetime_of_all_weeks_limits(ledger):
     """Every week's run counts against the cap."""
-    text = BASE.replace("person", "person-week") + (
-        "budget: {epsilon: 1}\nfilter: basic\npartition: {by: week}\n"
-        "lifetime: {epsilon: 1}\n"
+    policy = summed(
+        1, "partition: {by: week}", "lifetime: {epsilon: 1}", unit="person-week"
     )
-    policy = parse_policy(text)
     for week in range(1, 6):
         name = f"2026-W0{week}"
         run_once(ledger, policy, [(TENTH, None)], partitions=(name,), key=f"n/{name}")
@@ -156,51 +162,41 @@ def test_the_lifetime_of_all_weeks_limits(ledger):
     assert outlook.every.text == "7 days"
     assert str(outlook.exhausted_on) == "2026-03-09"
     for week in range(6, 11):
-        part = (f"2026-W{week:02}",)
-        run_once(ledger, policy, [(TENTH, None)], partitions=part)
+        run_once(ledger, policy, [(TENTH, None)], partitions=(f"2026-W{week:02}",))
     with pytest.raises(BudgetRefused):
         run_once(ledger, policy, [(TENTH, None)], partitions=("2026-W11",))
 
 
 def test_a_region_has_its_budget_once(ledger):
     """Parts that are no periods are read again; the fullest is what limits."""
-    text = "budget: {epsilon: 1}\nfilter: basic\npartition: {by: region}\n"
-    policy = parse_policy(BASE + text)
+    policy = summed(1, "partition: {by: region}")
     for region in ("north", "north", "south"):
         run_once(ledger, policy, [(TENTH, None)], partitions=(region,))
     (outlook,) = outlooks(ledger)
     assert (outlook.runs_left, outlook.limited_by) == (8, "partition north")
-    runs = dataset_runs(ledger, "d")
-    pinned, step = runs.term.facts["pinned"], (WorkloadStep(TENTH),)
-    # Nobody says which part a forecast is of: the fullest decides.
-    loads = loads_of(pinned, "f", step, accounts=standing_gates(ledger, "d"))
-    assert runs_left(loads)[0] == 8
-    assert runs_left(loads_of(pinned, "f", step))[0] == 10
+    pinned = dataset_runs(ledger, "d").term.facts["pinned"]
+    # A forecast names no part: the fullest decides.
+    for gates, runs in ((standing_gates(ledger, "d"), 8), (None, 10)):
+        loads = loads_of(pinned, "f", (WorkloadStep(TENTH),), accounts=gates)
+        assert runs_left(loads)[0] == runs
 
 
 def test_a_run_that_replayed_a_step_is_no_example(ledger):
     """It charged less than the next ones will; the dearest of the last five counts."""
-    policy = parse_policy(BASE + "budget: {epsilon: 2}\nfilter: basic\n")
+    policy = summed(2)
     run_once(ledger, policy, [(PureDP(epsilon="0.9"), None)])
     for _ in range(4):
         run_once(ledger, policy, [(TENTH, None), (TENTH, None)])
     run_once(ledger, policy, [(TENTH, None)])
     (outlook,) = outlooks(ledger)
-    assert outlook.per_run == "2 steps, epsilon 0.2"
-    # Taking the last one, as before, would promise twice as much.
-    assert outlook.runs_left == 1
-    last = dataset_runs(ledger, "d").runs[-1]
-    cheap = outlook_of_run(ledger, last)
-    assert cheap == 2
-
-
-def outlook_of_run(ledger: Ledger, run: FlowRun) -> int | None:
-    """Count the runs like one that was chosen by hand."""
+    assert (outlook.per_run, outlook.runs_left) == ("2 steps, epsilon 0.2", 1)
+    # The last run alone would promise twice as much.
     runs = dataset_runs(ledger, "d")
-    return runs_left(loads_of_run(runs, run, run_charges(ledger, "d", run)))[0]
+    charges = run_charges(ledger, "d", runs.runs[-1])
+    assert runs_left(loads_of_run(runs, runs.runs[-1], charges))[0] == 2
 
 
-def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch):
+def test_a_deployments_own_schedule_comes_first(ledger, tmp_path, monkeypatch):
     """Its runs are on the calendar; runs by hand are on none, whatever their times."""
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "prefect.yaml").write_text(
@@ -209,58 +205,44 @@ def test_a_deployments_own_schedule_is_asked_first(ledger, tmp_path, monkeypatch
         "utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    policy = parse_policy(BASE + POLICIES["dataset"])
+
+    def read() -> tuple[str, str]:
+        (outlook,) = outlooks(ledger, today=date(2100, 1, 1))
+        return outlook.source, str(outlook.exhausted_on)
+
+    policy = summed(1)
     for week in range(10, 15):
         run_once(ledger, policy, [(TENTH, None)], key=f"w/2019-W{week}")
-    (found,) = outlooks(ledger, today=date(2100, 1, 1))
-    assert (found.source, str(found.exhausted_on)) == ("release keys", "2019-05-13")
+    assert read() == ("release keys", "2019-05-13")
     run_once(ledger, policy, [(TENTH, None)], deployment="d")
-    (found,) = outlooks(ledger, today=date(2100, 1, 1))
-    assert (found.source, found.every.text, found.runs_left) == (
-        "schedule",
-        "7 days",
-        4,
-    )
-    assert (str(found.exhausted_on), found.source) == ("2100-02-01", "schedule")
+    assert read() == ("schedule", "2100-02-01")
     (tmp_path / "prefect.yaml").unlink()
-    (found,) = outlooks(ledger, today=date(2100, 1, 1))
-    assert found.source == "release keys"
+    assert read()[0] == "release keys"
 
 
 def test_charges_outside_of_a_run_are_counted_as_steps(ledger):
-    """Nobody knows how many of them make a run."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    run_once(ledger, policy, [(TENTH, None), (TENTH, None)], outside=True)
+    """No record says how many of them make a run."""
+    run_once(ledger, summed(1), [(TENTH, None), (TENTH, None)], outside=True)
     (outlook,) = outlooks(ledger)
-    assert outlook.remaining() == "8 steps remain"
     assert outlook.single
     assert outlook.sentence == "f: 8 steps remain, limited by the dataset d"
 
 
 def test_a_flow_over_several_datasets_has_the_fewest_of_them(ledger):
     """It ends with the first that refuses; a flow on one dataset is not repeated."""
-    first = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    second = parse_policy(
-        BASE.replace("dataset: d", "dataset: e")
-        + "budget: {epsilon: 3}\nfilter: basic\n"
-    )
+    first, second = summed(1), summed(3, dataset="e")
     run_once(ledger, first, [(TENTH, None)])
     run_once(ledger, second, [(TENTH, None)])
     run_once(ledger, second, [(TENTH, None)], flow="g")
-    found = outlooks(ledger)
-    assert [(each.dataset, each.flow, each.runs_left) for each in found] == [
-        ("d", "f", 9),
-        ("e", "f", 28),
-        ("e", "g", 28),
-    ]
-    assert [(each.dataset, each.runs_left) for each in flow_outlooks(found)] == [
-        ("d", 9)
-    ]
+    every = outlooks(ledger)
+    runs = [(each.dataset, each.flow, each.runs_left) for each in every]
+    assert runs == [("d", "f", 9), ("e", "f", 28), ("e", "g", 28)]
+    assert [(o.dataset, o.runs_left) for o in flow_outlooks(every)] == [("d", 9)]
 
 
 def test_a_run_that_may_have_begun_before_what_was_read_is_no_example(ledger):
     """Its newest entries alone would be cheaper than the run."""
-    policy = parse_policy(BASE + "budget: {epsilon: 9}\nfilter: basic\n")
+    policy = summed(9)
     run_once(ledger, policy, [(TENTH, None)] * 20)
     runs = dataset_runs(ledger, "d", most=10)
     assert runs.older
@@ -268,17 +250,14 @@ def test_a_run_that_may_have_begun_before_what_was_read_is_no_example(ledger):
     run_once(ledger, policy, [(TENTH, None)])
     whole = dataset_runs(ledger, "d")
     assert not whole.older
-    assert [(len(run.steps), run.complete) for run in whole.runs] == [
-        (20, True),
-        (1, True),
-    ]
+    complete = [(len(run.steps), run.complete) for run in whole.runs]
+    assert complete == [(20, True), (1, True)]
     assert dataset_runs(ledger, "d", most=6).runs[-1].complete
 
 
 def test_a_frozen_dataset_has_no_runs_left(ledger):
     """And says why."""
-    policy = parse_policy(BASE + "budget: {epsilon: 1}\nfilter: basic\n")
-    run_once(ledger, policy, [(TENTH, None)])
+    run_once(ledger, summed(1), [(TENTH, None)])
     ledger.ask(Freeze(book="d", reason="an incident"))
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 0

@@ -39,12 +39,9 @@ def verdict(before, after, charged=()):
     return overall(judge(before.declared(), after.declared(), charged_flows=charged))
 
 
-# Declarations
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_one_guarantee_has_one_declaration():
+    """However its numbers are spelt, and whatever no guarantee rests on."""
+    for fields in (
         {"budget": "{epsilon: 3.00, delta: 0.000001}"},
         {"budget": '{delta: "1e-6", epsilon: "3.0"}'},
         {"filter": "{theorem: gdp}"},
@@ -52,75 +49,55 @@ def verdict(before, after, charged=()):
         {"flows": "{weekly: {halt_at_epsilon: 3.0, epsilon: 2.0, delta: 0.5e-6}}"},
         {"other_flows": "refuse"},
         {"alerts": "[0.9]", "errors": "keep", "data_version": '"2"'},
-    ],
-)
-def test_one_guarantee_has_one_declaration(fields):
-    """However its numbers are spelt, and whatever no guarantee rests on."""
-    assert policy(**fields).declared() == policy().declared()
-
-
-def test_options_are_declared_in_one_spelling_too():
-    """Also inside lists and mappings; words and flags stay."""
+    ):
+        assert policy(**fields).declared() == policy().declared()
     one = policy(filter="{theorem: rdp, orders: [2, 8.0], conversion: tight}")
     two = policy(filter='{theorem: rdp, orders: ["2.0", 8], conversion: tight}')
     assert one.declared()["filter"] == two.declared()["filter"]
     assert one.declared()["filter"]["orders"] == ["2", "8"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"lifetime": "{epsilon: 2, delta: 1}"}, "lifetime.delta"),
-        ({"lifetime": "{epsilon: 2, delta: 1e-5}"}, "exceeds the lifetime's epsilon 2"),
-        ({"lifetime": "{epsilon: 9}"}, "exceeds the lifetime's delta 0"),
-    ],
-)
-def test_a_lifetime_that_holds_no_term_is_refused(fields, told):
+def test_a_lifetime_that_holds_no_term_is_refused():
     """A lifetime is at least one budget."""
-    with pytest.raises(PolicyError, match=told):
-        policy(**fields)
+    for lifetime, reason in (
+        ("{epsilon: 2, delta: 1}", "lifetime.delta"),
+        ("{epsilon: 2, delta: 1e-5}", "exceeds the lifetime's epsilon 2"),
+        ("{epsilon: 9}", "exceeds the lifetime's delta 0"),
+    ):
+        with pytest.raises(PolicyError, match=reason):
+            policy(lifetime=lifetime)
 
 
-# Verdicts
+LESS_DELTA = "{theorem: rdp, delta: 9e-7}"
+SPLIT = [("budget.delta", "looser"), ("budget.epsilon", "tighter")]
+JUDGED = [
+    ({"budget": "{epsilon: 2, delta: 1e-6}"}, [("budget.epsilon", "tighter")]),
+    ({"budget": "{epsilon: 3, delta: 9e-7}"}, [("budget.delta", "tighter")]),
+    ({"budget": "{epsilon: 4, delta: 1e-6}"}, [("budget.epsilon", "looser")]),
+    ({"budget": "{epsilon: 2, delta: 2e-6}"}, SPLIT),
+    ({"unit": "visit"}, [("unit", "other")]),
+    ({"filter": "zcdp"}, [("filter.theorem", "other")]),
+    ({"odometer": LESS_DELTA}, [("odometer.delta", "other")]),
+    ({"other_flows": "allow"}, [("other_flows", "looser")]),
+    ({"lifetime": "{epsilon: 9, delta: 1e-5}"}, [("lifetime", "tighter")]),
+]
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"budget": "{epsilon: 2, delta: 1e-6}"}, [("budget.epsilon", "tighter")]),
-        ({"budget": "{epsilon: 3, delta: 9e-7}"}, [("budget.delta", "tighter")]),
-        ({"budget": "{epsilon: 4, delta: 1e-6}"}, [("budget.epsilon", "looser")]),
-        (
-            {"budget": "{epsilon: 2, delta: 2e-6}"},
-            [("budget.delta", "looser"), ("budget.epsilon", "tighter")],
-        ),
-        ({"unit": "visit"}, [("unit", "other")]),
-        ({"relation": "replace-one", "odometer": None}, None),
-        ({"filter": "zcdp"}, [("filter.theorem", "other")]),
-        ({"filter": "{theorem: rdp, order: 9}"}, None),
-        (
-            {"odometer": "{theorem: rdp, delta: 9e-7}"},
-            [("odometer.delta", "other")],
-        ),
-        ({"other_flows": "allow"}, [("other_flows", "looser")]),
-        (
-            {"lifetime": "{epsilon: 9, delta: 1e-5}"},
-            [("lifetime", "tighter")],
-        ),
-    ],
-)
-def test_each_field_is_judged(fields, expected):
+def test_each_field_is_judged():
     """And the other way round, the other way round."""
-    if fields.get("odometer", "") is None:
-        fields = fields | {"flows": "{weekly: {epsilon: 2, delta: 5e-7}}"}
-    before, after = policy(), policy(**fields)
-    if expected is None:
-        assert verdict(before, after) == verdict(after, before) == "other"
-        return
-    assert judged(before, after) == expected
     opposite = {"tighter": "looser", "looser": "tighter"}
-    back = [(field, opposite.get(v, v)) for field, v in expected]
-    assert judged(after, before) == back
+    for fields, expected in JUDGED:
+        before, after = policy(), policy(**fields)
+        assert judged(before, after) == expected
+        back = [(field, opposite.get(v, v)) for field, v in expected]
+        assert judged(after, before) == back
+    share = "{weekly: {epsilon: 2, delta: 5e-7}}"
+    for fields in (
+        {"relation": "replace-one", "odometer": None, "flows": share},
+        {"filter": "{theorem: rdp, order: 9}"},
+    ):
+        before, after = policy(), policy(**fields)
+        assert verdict(before, after) == verdict(after, before) == "other"
 
 
 def test_an_unknown_field_cannot_be_compared():
@@ -169,9 +146,6 @@ def test_each_change_of_a_flow_is_judged(old, new, others, charged, expected):
     found = judge(before.declared(), after.declared(), charged_flows=charged)
     assert found
     assert overall(found) == expected
-
-
-# What a tightened term pins
 
 
 def test_derived_numbers_stay_as_they_were_pinned():

@@ -16,8 +16,6 @@ from dpflow.policy import (
 )
 from tests.policy_examples import EXAMPLE, SHORT, edited
 
-# What is read
-
 
 def test_defaults_of_a_short_policy():
     """What a short policy leaves out has the defaults that the schema tells."""
@@ -48,9 +46,6 @@ def test_policies_dump_copy_and_pickle():
     assert policy == pickle.loads(pickle.dumps(policy))
 
 
-# Words
-
-
 def test_the_guarantee_is_one_sentence():
     """It names the unit, both numbers, the dataset, the ledger and the assumption."""
     assert parse_policy(EXAMPLE).guarantee_sentence() == (
@@ -66,9 +61,6 @@ def test_the_guarantee_never_rounds():
     text = edited("epsilon: 3", "epsilon: 0.10000000000000000001", SHORT)
     sentence = parse_policy(text).guarantee_sentence()
     assert "(epsilon = 0.10000000000000000001, delta = 1e-06)" in sentence
-
-
-# Sets of policies
 
 
 def write(folder, name, dataset):

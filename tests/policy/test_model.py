@@ -18,8 +18,6 @@ from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 
 pytestmark = pytest.mark.quick
 
-# Shares, halts and other flows
-
 
 def test_a_share_has_the_theorem_of_the_dataset():
     """The flow's own filter differs in its numbers only."""
@@ -56,18 +54,17 @@ REFUSED_SHARES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message", "hint"), REFUSED_SHARES)
-def test_shares_that_cannot_hold_are_refused(text, message, hint):
-    """A share beyond the budget or a halt that admits nothing is refused."""
-    error = refused(text)
-    assert error.line == 9
-    assert "flows.weekly-report" in str(error)
-    assert message in str(error)
-    assert hint in error.hint
+def test_shares_that_cannot_hold_are_refused():
+    """A share beyond the budget or a halt that admits nothing is refused.
 
-
-def test_a_share_for_which_the_options_do_not_fit_is_refused():
-    """Options that hold for the dataset must hold for each share."""
+    Options that hold for the dataset must hold for each share.
+    """
+    for text, message, hint in REFUSED_SHARES:
+        error = refused(text)
+        assert error.line == 9
+        assert "flows.weekly-report" in str(error)
+        assert message in str(error)
+        assert hint in error.hint
     error = refused(edited("gdp", "{theorem: zcdp, delta_loss: 9e-7}"))
     assert error.line == 9
     assert "delta_loss 9e-7 exceeds" in str(error)
@@ -85,25 +82,18 @@ def test_odometers_are_tuned_for_the_halt_of_the_flow():
     assert halting != idle
 
 
-@pytest.mark.parametrize(
-    ("text", "named", "unnamed"),
-    [
-        (SHORT, True, True),
-        (SHORT + "flows: {}\n", True, True),
-        (SHORT + "other_flows: refuse\n", False, False),
-        (SHORT + "flows: {a: {}}\n", True, False),
-        (SHORT + "flows: {a: {}}\nother_flows: allow\n", True, True),
-    ],
-)
-def test_other_flows_are_refused_once_any_flow_is_named(text, named, unnamed):
-    """Whoever names flows means these, unless the policy says otherwise."""
-    policy = parse_policy(text)
-    assert named == covers_flow(policy.pinned(), "a")
-    assert unnamed == covers_flow(policy.pinned(), "b")
-    assert unnamed == covers_flow(policy.pinned(), None)
-
-
-# Pins
+def test_other_flows_are_refused_once_any_flow_is_named():
+    """A policy that names flows allows these only, unless it says otherwise."""
+    for lines, named, unnamed in (
+        ("", True, True),
+        ("flows: {}\n", True, True),
+        ("other_flows: refuse\n", False, False),
+        ("flows: {a: {}}\n", True, False),
+        ("flows: {a: {}}\nother_flows: allow\n", True, True),
+    ):
+        pinned = parse_policy(SHORT + lines).pinned()
+        assert named == covers_flow(pinned, "a")
+        assert unnamed == covers_flow(pinned, "b") == covers_flow(pinned, None)
 
 
 def test_pins_hold_every_derived_number():

@@ -54,18 +54,15 @@ def runs_of(rule, noise, kind=Gaussian):
         runs += 1
 
 
-@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp"])
-def test_all_planned_runs_fit_and_the_next_one_does_not(theorem):
+def test_all_planned_runs_fit_and_the_next_one_does_not():
     """At any sensitivity, under each theorem that prices steps alone."""
-    governed = policy(theorem)
-    noise = noise_of(governed.pinned())
-    assert runs_of(governed.dataset_filter(), noise) == 52
-    less = {name: m * Fraction(999, 1000) for name, m in noise.items()}
-    assert runs_of(governed.dataset_filter(), less) < 52
-
-
-def test_a_step_that_is_worth_twice_the_precision_has_half_the_variance():
-    """The weights are of precision, whatever else is rounded."""
+    for theorem in ("gdp", "zcdp", "rdp"):
+        governed = policy(theorem)
+        noise = noise_of(governed.pinned())
+        assert runs_of(governed.dataset_filter(), noise) == 52
+        less = {name: m * Fraction(999, 1000) for name, m in noise.items()}
+        assert runs_of(governed.dataset_filter(), less) < 52
+    # The weights are of precision, whatever else is rounded.
     noise = noise_of(policy().pinned())
     ratio = noise["active_customers"] / noise["revenue"]
     assert math.isclose(ratio, math.sqrt(2), rel_tol=1e-8)
@@ -115,49 +112,36 @@ def test_an_odometers_halt_is_planned_for():
     assert odometer.read(tally) <= 1 < odometer.read(sum(run, tally))
 
 
-@pytest.mark.parametrize(
-    ("theorem", "more", "told"),
-    [
-        ("individual", {}, "runs to come have no price"),
-        ("auto", {}, "depends on what was charged before"),
-        (
-            "gdp",
-            {"flows": {"x": {"plan": {"runs": 3, "steps": {"a": 1}}}}},
-            "whole budget",
-        ),
-        ("gdp", {"partition": {"by": "region"}}, "partition"),
-        ("gdp", {"population": "people"}, "population"),
-        ("gdp", {"share": {"plan": {"runs": None}}}, "runs"),
-        ("gdp", {"share": {"plan": {"steps": {}}}}, "steps"),
-        ("gdp", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
-        ("gdp", {"share": {"plan": {"runs": 0}}}, "runs"),
-        ("gdp", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
-        ("gdp", {"share": {"plan": {"steps": {"a": {"cost": "1"}}}}}, "cost"),
-        (
-            "basic",
-            {"share": {"plan": {"steps": {"a": {"cost": "PureDP(epsilon=0.1)"}}}}},
-            "no noise lets 52 runs fit",
-        ),
-    ],
-)
-def test_what_cannot_be_planned_is_refused_with_its_reason(theorem, more, told):
-    """No plan is pinned that could not be relied on."""
-    with pytest.raises(ValidationError, match=told):
-        policy(theorem, **more)
+UNPLANNED = [
+    ("individual", {}, "runs to come have no price"),
+    ("auto", {}, "depends on what was charged before"),
+    ("gdp", {"flows": {"x": {"plan": {"runs": 3, "steps": {"a": 1}}}}}, "whole budget"),
+    ("gdp", {"partition": {"by": "region"}}, "partition"),
+    ("gdp", {"population": "people"}, "population"),
+    ("gdp", {"share": {"plan": {"runs": None}}}, "runs"),
+    ("gdp", {"share": {"plan": {"runs": 0}}}, "runs"),
+    ("gdp", {"share": {"plan": {"steps": {}}}}, "steps"),
+    ("gdp", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
+    ("gdp", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
+    ("basic", {"share": {"plan": {"steps": {"a": COSTLY}}}}, "no noise lets 52 runs"),
+]
 
 
-@pytest.mark.parametrize(
-    ("theorem", "second", "place"),
-    [
+def test_what_cannot_be_planned_is_refused_with_its_reason():
+    """No plan is pinned that a run could not rely on.
+
+    A problem is placed at its own flow, not at one with another plan or share.
+    """
+    for theorem, more, reason in UNPLANNED:
+        with pytest.raises(ValidationError, match=reason):
+            policy(theorem, **more)
+    share = {"epsilon": 1, "delta": "5e-7"}
+    for theorem, second, place in (
         ("rdp", {"reserved": True}, "second.reserved"),
         ("gdp", {"plan": {"runs": 3, "steps": {"a": COSTLY}}}, "second.plan"),
-    ],
-)
-def test_a_problem_is_placed_at_its_own_flow(theorem, second, place):
-    """A flow with another plan or share is not blamed for it."""
-    share = {"epsilon": 1, "delta": "5e-7"}
-    with pytest.raises(ValidationError, match=f"flows.{place}"):
-        policy(theorem, share=share, flows={"second": share | second})
+    ):
+        with pytest.raises(ValidationError, match=f"flows.{place}"):
+            policy(theorem, share=share, flows={"second": share | second})
 
 
 def test_another_plan_is_another_term_unless_the_flow_never_ran():

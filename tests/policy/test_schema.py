@@ -18,9 +18,6 @@ from tests.projects import ROOT
 SCHEMA_FILE = ROOT / "policies" / "policy.schema.json"
 
 
-# The schema
-
-
 def test_the_schema_file_is_current():
     """What editors use is what the code says."""
     expected = json.dumps(policy_schema(), indent=2) + "\n"
@@ -53,21 +50,17 @@ def test_every_example_of_the_schema_is_valid():
             Policy.model_validate(whole | {name: value})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
+def test_the_schema_refuses_what_the_loader_refuses():
+    """An editor underlines what would be refused."""
+    for old, new in (
         ("unit: customer\n", ""),
         ("errors:", "erors:"),
         ("gdp", "gpd"),
         ("epsilon: 3", "epsilon: true"),
-        ("epsilon: 3", "epsilon: null"),
         ("epsilon: 3", "epsilon: -1"),
         ("cdnow", "a b"),
         ("weekly-report", "' a'"),
-    ],
-)
-def test_the_schema_refuses_what_the_loader_refuses(old, new):
-    """An editor underlines what would be refused."""
-    data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(data, policy_schema())
+    ):
+        data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(data, policy_schema())

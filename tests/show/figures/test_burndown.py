@@ -48,12 +48,12 @@ def texts(figure):
     return [*labels, *notes, *titles, *names, axes.get_ylabel(), alt_text(figure)]
 
 
-def weekly(count, kind="settle", share=0.025):
+def weekly(count, share=0.025):
     """Return the points of a dataset that is charged every week."""
     return tuple(
         Usage(
             seq=number,
-            kind=kind,
+            kind="settle",
             used_fraction=number * share,
             release_key=f"count/{number}",
             at=(MONDAY + timedelta(weeks=number)).isoformat(),
@@ -90,12 +90,9 @@ def test_the_burn_down_falls_with_every_charge(shop):
 
 def test_what_is_left_is_rounded_down():
     """A sentence never promises more than there is."""
-    points = weekly(1, share=0.99951)
-    assert "the whole: 0 % left" in made(("the whole", points)).sentence()
-    assert (
-        "the whole: 99.9 % left"
-        in made(("the whole", weekly(1, share=0.00001))).sentence()
-    )
+    for share, percent in ((0.99951, "0 %"), (0.00001, "99.9 %")):
+        sentence = made(("the whole", weekly(1, share=share))).sentence()
+        assert f"the whole: {percent} left" in sentence
 
 
 def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):

@@ -10,22 +10,11 @@ from dpflow.show.figures import compare_odometers
 from tests.wrong_odometers import wrong_readings
 
 
-@pytest.fixture(scope="module")
-def figure():
-    """Return the figure of the poster."""
-    return compare_odometers()
-
-
-def lines(figure):
-    """Return the figure's lines by the names in its legend."""
-    (axes,) = figure.axes
-    names = [text.get_text().rsplit("  ", 1)[0] for text in axes.get_legend().texts]
-    return dict(zip(names, axes.lines, strict=True))
-
-
-def test_what_the_poster_says_of_its_figure_holds(figure):
+def test_what_the_poster_says_of_its_figure_holds():
     """Mixture and stitched improve on the original, at different points in time."""
-    drawn = {name: line.get_ydata() for name, line in lines(figure).items()}
+    (axes,) = compare_odometers().axes
+    names = [text.get_text().rsplit("  ", 1)[0] for text in axes.get_legend().texts]
+    drawn = {n: each.get_ydata() for n, each in zip(names, axes.lines, strict=True)}
     assert drawn["mixture"][99] < drawn["rogers"][99]
     assert drawn["stitched"][99] < drawn["rogers"][99]
     assert drawn["mixture"][0] < drawn["rogers"][0] < drawn["stitched"][0]
@@ -33,21 +22,13 @@ def test_what_the_poster_says_of_its_figure_holds(figure):
     assert drawn["rdp"][99] < drawn["mixture"][99]
 
 
-@pytest.mark.parametrize(
-    ("theorem", "options", "wrong"),
-    [
-        ("mixture", {"rho": 1}, "poster's mixture (no drift)"),
-        ("stitched", {"v0": "0.01"}, "poster's stitched (no drift)"),
-    ],
-)
-def test_the_posters_formulas_lack_the_drift_and_nothing_else(theorem, options, wrong):
+def test_the_posters_formulas_lack_the_drift_and_nothing_else():
     """The right reading minus V/2 is what the poster shows."""
-    found = wrong_readings("0.1", "1e-6", 5, 100)[wrong]
-    odometer = make_odometer(theorem, delta="1e-6", form="pure", **options)
-    tally = odometer.zero()
-    for number in range(1, 101):
-        tally = tally + odometer.price(PureDP(epsilon="0.1"))
-        drift = number * 0.1**2 / 2
-        assert found[number - 1] == pytest.approx(
-            odometer.read(tally) - drift, rel=1e-9
-        )
+    wrong = wrong_readings("0.1", "1e-6", 5, 100)
+    for theorem, options in (("mixture", {"rho": 1}), ("stitched", {"v0": "0.01"})):
+        odometer = make_odometer(theorem, delta="1e-6", form="pure", **options)
+        tally = odometer.zero()
+        for number, shown in enumerate(wrong[f"poster's {theorem} (no drift)"], 1):
+            tally = tally + odometer.price(PureDP(epsilon="0.1"))
+            drift = number * 0.1**2 / 2
+            assert shown == pytest.approx(odometer.read(tally) - drift, rel=1e-9)
