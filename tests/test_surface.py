@@ -22,16 +22,9 @@ from dpflow.config import KEY_VARIABLE, SETTINGS
 from dpflow.exceptions import PolicyError
 from dpflow.policy import parse_policy, policy_schema
 from dpflow.removed import COMMANDS, FIELDS
-from tests.projects import ROOT, run_python
+from tests.projects import POLICY, ROOT, run_python
 
 FILE = ROOT / "tests" / "surface.txt"
-POLICY = """\
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3}
-filter: basic
-"""
 SHARES = ["costs", "keep", "mechanism", "runs", "steps"]
 MODULES = [
     "accounting",
@@ -180,22 +173,17 @@ def uses_of_removed(text: str) -> list[str]:
     return [each for each in patterns if re.search(each, text)]
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_removed_command_names_its_replacement(name):
-    """It is not run, and the error says what to type."""
-    done = CliRunner().invoke(app, name.split())
-    assert done.exit_code == 2
-    assert COMMANDS[name] in " ".join(done.output.split())
-
-
-@pytest.mark.parametrize("name", sorted(FIELDS))
-def test_a_removed_field_names_its_replacement(name):
-    """In a policy, or in the share of a flow."""
-    place = "flows:\n  a:\n    epsilon: 1\n    " if name in SHARES else ""
-    text = f"{POLICY}{place}{name}: 1\n"
-    with pytest.raises(PolicyError, match="this field is unknown") as caught:
-        parse_policy(text)
-    assert FIELDS[name] in str(caught.value)
+def test_what_was_removed_names_its_replacement():
+    """A command is not run, and a field of a policy or of a share is unknown."""
+    for name, replacement in COMMANDS.items():
+        done = CliRunner().invoke(app, name.split())
+        assert done.exit_code == 2
+        assert replacement in " ".join(done.output.split())
+    for name, replacement in FIELDS.items():
+        place = "flows:\n  a:\n    epsilon: 1\n    " if name in SHARES else ""
+        with pytest.raises(PolicyError, match="this field is unknown") as caught:
+            parse_policy(f"{POLICY}{place}{name}: 1\n")
+        assert replacement in str(caught.value)
 
 
 def test_no_removed_name_is_accepted():
