@@ -1,4 +1,4 @@
-"""What the terms of a dataset add up to, and the lifetime that caps them.
+"""The sum of a dataset's terms, and the lifetime that caps it.
 
 Terms add up by basic composition, each with the budget that it was opened with. A
 tightening frees nothing: its author may have seen outputs, and then only the budget
@@ -31,7 +31,7 @@ def _sum(budgets: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def total_of(terms: Iterable[TermView]) -> dict[str, str]:
-    """Return what the charged ones of some terms add up to."""
+    """Return the sum of the charged terms."""
     return _sum(view.opened for view in terms if view.charged)
 
 
@@ -45,10 +45,10 @@ def is_within(budget: Mapping[str, str], lifetime: Mapping[str, str]) -> bool:
     return min(_remaining(budget, lifetime)) >= 0
 
 
-def check_lifetime(
+def lifetime_error(
     policy: Policy, terms: Sequence[TermView], *, opens: bool, raises: bool = False
-) -> None:
-    """Refuse what would bring all charged terms above the policy's lifetime.
+) -> PolicyNotApplied | None:
+    """Return an error for a file that brings all charged terms above its lifetime.
 
     Args:
         policy: The file.
@@ -56,70 +56,52 @@ def check_lifetime(
         opens: Whether the file opens a further term.
         raises: Whether the lifetime may be raised, or dropped by an overdrawn term.
 
-    Raises:
-        PolicyNotApplied: If the lifetime is exceeded or raised, if a further term has
-            no lifetime, or if a term was overdrawn.
+    Returns:
+        The error if the lifetime is exceeded or raised, if a further term has no
+        lifetime, or if a term was overdrawn; else None.
     """
     budgets = [view.opened for view in terms if view.charged]
     if not budgets or (policy.lifetime is None and not opens):
-        return
-    if opens:
-        budgets.append(declared_budget(policy.promised))
-    dataset, total = policy.dataset, _sum(budgets)
+        return None
+    budgets += [declared_budget(policy.promised)] if opens else []
+    dataset, total, limit = policy.dataset, _sum(budgets), "and no lifetime caps them"
     lifetime = None if policy.lifetime is None else declared_budget(policy.lifetime)
-    if lifetime is not None and is_within(total, lifetime):
-        if opens and not raises:
-            _check_promise(dataset, terms, lifetime)
-        return
-    if not opens:
-        advice = f"Keep the lifetime at {budget_text(total)} or more."
-    elif policy.partition is not None and policy.partition.by_time:
+    whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
+    advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
+    if lifetime is not None:
+        if is_within(total, lifetime):
+            problem = _broken_promise(terms, lifetime) if opens and not raises else ""
+            msg = f"In dataset {dataset!r} {problem}. Add --raise-lifetime to open a "
+            msg += "further term nevertheless: the promise for all terms ends with it."
+            return PolicyNotApplied(msg, dataset=dataset) if problem else None
+        limit = f"above its lifetime {budget_text(lifetime)}"
+        rest = [max(n, Fraction(0)) for n in _remaining(total_of(terms), lifetime)]
+        remaining = dict(zip(_NAMES, map(number_text, rest), strict=True))
+        if opens:
+            advice = (
+                f"{budget_text(remaining)} remains for a further term: lower the "
+                "budget, or undo the edit."
+            )
+    if opens and policy.partition is not None and policy.partition.by_time:
         # A person may be in every part, so a term counts with the lifetime itself.
         advice = (
-            "The parts of a dataset that is divided by time may use up its lifetime "
-            "together, so that no further term fits. Undo the edit, or change only "
-            "what is tighter."
+            "Parts by time may use up the lifetime together, so that no further term "
+            "fits. Undo the edit, or change only what is tighter."
         )
-    elif lifetime is None:
-        whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
-        advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
-    else:
-        epsilon, delta = _remaining(total_of(terms), lifetime)
-        advice = (
-            "The terms so far use it up, so no budget is low enough: undo the edit."
-        )
-        if epsilon > 0 and delta >= 0:
-            rest = {"epsilon": number_text(epsilon), "delta": number_text(delta)}
-            advice = f"Lower the budget to at most {budget_text(rest)}."
-    limit = "and no lifetime caps them"
-    if lifetime is not None:
-        limit = f"above its lifetime {budget_text(lifetime)}"
     msg = (
         f"the terms of dataset {dataset!r} would add up to "
         f"{' + '.join(map(budget_text, budgets))} = {budget_text(total)}, {limit}. A "
         f"term counts with the budget that it was opened with. {advice}"
     )
-    raise PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
+    return PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
 
 
-def _check_promise(
-    dataset: str, terms: Sequence[TermView], lifetime: Mapping[str, str]
-) -> None:
-    """Refuse to break what was promised of all terms together."""
+def _broken_promise(terms: Sequence[TermView], lifetime: Mapping[str, str]) -> str:
+    """Say why a further term breaks the promise for all terms, if it does."""
     over = [str(view.number) for view in terms if view.overdrawn]
     before = terms[-1].lifetime
     if over:
-        broken = (
-            f"more was charged in term {' and '.join(over)} of dataset {dataset!r} "
-            "than its budget, so that no sum of budgets bounds what all terms lose."
-        )
-    elif before is not None and not is_within(lifetime, before):
-        broken = (
-            f"the lifetime of dataset {dataset!r} was {budget_text(before)}, and the "
-            f"file raises it to {budget_text(lifetime)}. That breaks what was promised "
-            "of all terms together."
-        )
-    else:
-        return
-    msg = f"{broken} To open a further term nevertheless, add --raise-lifetime."
-    raise PolicyNotApplied(msg, dataset=dataset)
+        return f"more was charged in term {' and '.join(over)} than its budget"
+    if before is not None and not is_within(lifetime, before):
+        return f"the file raises the lifetime {budget_text(before)}"
+    return ""

@@ -22,8 +22,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
-from dpflow.ledger.decision.lifetime import check_lifetime
-from dpflow.ledger.decision.terms import agrees, check_alone, is_charged, opened, pin
+from dpflow.ledger.decision.lifetime import lifetime_error
+from dpflow.ledger.decision.terms import agrees, is_charged, opened, pin
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
@@ -39,12 +39,13 @@ class Proposal:
     """What applying a policy would do, or did.
 
     Attributes:
-        action: What `apply` does; "new term" only if the command says so.
+        action: "nothing", "open", "replace", "tighten", or "new term", which `apply`
+            opens only if the command says so.
         term: Number of the term that governs; 0 if nothing was applied yet.
         changes: Each field that differs, judged.
         terms: The terms so far, or with the one that was opened.
         why: Why a policy that is tighter nevertheless needs a new term.
-        obstacle: What the lifetime has against it; empty if nothing.
+        obstacle: Reason of a freeze or of the lifetime to refuse it; empty if none.
         closed: Accounts that admit nothing more, for their usage is above the new
             limit.
     """
@@ -62,11 +63,6 @@ class Proposal:
     def verdict(self) -> Verdict | Literal["same"]:
         """What all changes together do to the guarantee."""
         return overall(self.changes)
-
-    @property
-    def charged(self) -> bool:
-        """Whether the newest term was charged."""
-        return bool(self.terms) and self.terms[-1].charged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +92,21 @@ class Apply(Command):
         """
         pen, book = Decision(state, self), self.policy.dataset
         proposal, closed = propose(state, self.policy, self.forgotten), []
-        action = proposal.action
-        if self.new_term and proposal.charged:
+        action, terms = proposal.action, proposal.terms
+        if terms and terms[-1].charged and self.new_term:
             action = "new term"
-        if action != "nothing":
-            check_alone(state, self.policy)
+        if action == "new term":
+            self._check_wanted(proposal)
+        raises = self.raise_lifetime
+        error = _obstacle(state, self.policy, terms, action, raises=raises)
+        if error is not None:
+            raise error
+        changes = [change.line for change in proposal.changes]
         if action == "tighten":
-            closed = _tighten(pen, self, proposal)
+            closed = _tighten(pen, self, changes)
         elif action != "nothing":
-            _open(pen, self, proposal)
+            reason = self.reason or "the policy was applied"
+            opened(pen, self.policy, reason=reason, changes=changes)
         applied = replace(
             proposal,
             action=action,
@@ -113,6 +115,25 @@ class Apply(Command):
             closed=tuple(closed),
         )
         return pen.answered(applied)
+
+    def _check_wanted(self, proposal: Proposal) -> None:
+        """Refuse a further term that the command does not open, or without a reason."""
+        how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
+        if self.new_term and not self.reason.strip():
+            msg = f"a new term needs a reason that its journal keeps: {how}"
+            raise PolicyNotApplied(msg, dataset=proposal.dataset)
+        if not self.new_term:
+            judged = "; ".join(f"{c.line} ({c.verdict})" for c in proposal.changes)
+            rest = f", or open a new term with {how}; the terms so far stay charged."
+            if proposal.obstacle:
+                rest = f". A new term would be refused as well: {proposal.obstacle}"
+            msg = (
+                f"the policy of dataset {proposal.dataset!r} cannot be applied in "
+                f"place: {judged}. {proposal.why}{' ' if proposal.why else ''}Undo "
+                f"each edit that is not tighter{rest}"
+            )
+            lines = [change.line for change in proposal.changes]
+            raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
 
 
 def term_views(
@@ -155,7 +176,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
     term, book = state.newest(policy.dataset), state.book(policy.dataset)
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Change, ...] = ()
-    action, why, obstacle = "open", "", ""
+    action, why = "open", ""
     if term is not None and agrees(term, policy):
         action = "nothing"
     elif term is not None:
@@ -169,11 +190,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
                 action = "tighten"
             except InvalidCost as error:
                 why = error.message
-    if action != "nothing":
-        try:
-            check_lifetime(policy, terms, opens=action != "tighten")
-        except PolicyNotApplied as error:
-            obstacle = error.message
+    obstacle = _obstacle(state, policy, terms, action)
     return Proposal(
         dataset=policy.dataset,
         action=action,
@@ -181,8 +198,29 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
         changes=changes,
         terms=terms,
         why=why,
-        obstacle=obstacle,
+        obstacle="" if obstacle is None else obstacle.message,
     )
+
+
+def _obstacle(
+    state: State,
+    policy: Policy,
+    terms: Sequence[TermView],
+    action: str,
+    *,
+    raises: bool = False,
+) -> PolicyNotApplied | None:
+    """Return the error of a freeze or of the lifetime, if one forbids an action."""
+    if action == "nothing":
+        return None
+    opens, dataset = action != "tighten", policy.dataset
+    if opens and state.book(dataset).frozen is not None:
+        msg = (
+            f"dataset {dataset!r} is frozen, and opens no term. Run `dpflow unfreeze "
+            f"{dataset}` first."
+        )
+        return PolicyNotApplied(msg, dataset=dataset)
+    return lifetime_error(policy, terms, opens=opens, raises=raises)
 
 
 def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
@@ -192,19 +230,17 @@ def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
         InvalidCost: If an account is above its new threshold: a share that stays
             reserved would not be free any more.
     """
-    reserved = reserved_flows(pins)
-    shares = [("flow", flow) for flow in reserved] if len(reserved) > 1 else []
-    for kind, name in [("others", ""), *shares] if reserved else []:
+    shares = [("flow", flow) for flow in reserved_flows(pins)]
+    for kind, name in [("others", ""), *shares]:
         gate = announced_gate(pins, kind, name)
-        place = f"{kind}/{name}" if name else kind
-        row = state.account(f"{term.whole}/{place}")
+        row = state.account("/".join(filter(None, (term.whole, kind, name))))
         if gate and row and not gate.admits(Tally(row.settled) + Tally(row.held)):
             whose = f"flow {name!r}" if name else "the flows without a reserved share"
             msg = f"{whose} used more in this term than the file leaves to them."
             raise InvalidCost(msg, name="reserved", value=name)
 
 
-def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
+def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     """Lower the gates of a term; return the accounts that admit nothing more.
 
     Raises:
@@ -213,13 +249,10 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
     policy, was = command.policy, pen.state.copy()
     before = was.newest(policy.dataset)
     assert before is not None
-    check_lifetime(policy, proposal.terms, opens=False)
     pins = tightened_pins(before.facts["pinned"], policy)
-    body = {
-        "reason": command.reason or "a tighter policy was applied",
-        "changes": [change.line for change in proposal.changes],
-    }
-    entry = pin(pen, "tighten", policy, {**before.facts, "pinned": pins}, body)
+    reason = command.reason or "a tighter policy was applied"
+    facts, body = {**before.facts, "pinned": pins}, {"reason": reason}
+    entry = pin(pen, "tighten", policy, facts, {**body, "changes": changes})
     try:
         check(was, entry)
     except JournalError as error:
@@ -235,51 +268,3 @@ def _tighten(pen: Decision, command: Apply, proposal: Proposal) -> list[str]:
         if is_within(row.id, before.whole)
         and not is_admitted(after, row.id, tuple(map(add, row.settled, row.held)))
     ]
-
-
-def _open(pen: Decision, command: Apply, proposal: Proposal) -> None:
-    """Open the next term.
-
-    Raises:
-        PolicyChanged: If one was charged, and the command opens none.
-        PolicyNotApplied: If the lifetime or a freeze forbids it.
-    """
-    policy, terms = command.policy, proposal.terms
-    if proposal.charged:
-        _check_wanted(proposal, command)
-    if pen.state.book(policy.dataset).frozen is not None:
-        msg = (
-            f"dataset {policy.dataset!r} is frozen, and a new term would not be. Run "
-            f"`dpflow unfreeze {policy.dataset}` first."
-        )
-        raise PolicyNotApplied(msg, dataset=policy.dataset)
-    check_lifetime(policy, terms, opens=True, raises=command.raise_lifetime)
-    opened(
-        pen,
-        policy,
-        reason=command.reason or "the policy was applied",
-        changes=[change.line for change in proposal.changes],
-    )
-
-
-def _check_wanted(proposal: Proposal, command: Apply) -> None:
-    """Refuse to open a further term that the command does not want, or a silent one."""
-    how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
-    if not command.new_term:
-        lines = [change.line for change in proposal.changes]
-        judged = "; ".join(f"{c.line} ({c.verdict})" for c in proposal.changes)
-        rest = (
-            f". A new term, with {how}, would be refused as well: {proposal.obstacle}"
-            if proposal.obstacle
-            else f", or open a new term with {how}; the terms so far stay charged "
-            "in full."
-        )
-        why = f"{proposal.why} " if proposal.why else ""
-        msg = (
-            f"the policy of dataset {proposal.dataset!r} cannot be applied in place: "
-            f"{judged}. {why}Undo what is not tighter{rest}"
-        )
-        raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
-    if not command.reason.strip():
-        msg = f"a new term needs a reason that its journal keeps: {how}"
-        raise PolicyNotApplied(msg, dataset=proposal.dataset)

@@ -74,7 +74,6 @@ def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
             "not run."
         )
         raise PolicyNotApplied(msg, dataset=policy.dataset)
-    check_alone(pen.state, policy)
     return opened(pen, policy, reason=FIRST if term is None else UNCHARGED)
 
 
@@ -92,7 +91,7 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
     if needed != given:
         msg = (
             f"the datasets {', '.join(request.datasets)} belong to the populations "
-            f"{sorted(map(str, needed))}, but the request charges {sorted(given)}"
+            f"{sorted(map(str, needed))}, and the request charges {sorted(given)}"
         )
         raise ConfigurationError(msg)
     return [
@@ -168,6 +167,7 @@ def pin(
             numbers as `pinned`, and gates, which stay where the copy has none.
         body: Further facts for the journal.
     """
+    _check_alone(pen.state, policy)
     pins = term["pinned"]
     facts = {
         **term,
@@ -200,7 +200,7 @@ def _changed(term: Term, policy: Policy) -> PolicyChanged:
     return PolicyChanged(msg, dataset=policy.dataset, differences=differences)
 
 
-def check_alone(state: State, policy: Policy) -> None:
+def _check_alone(state: State, policy: Policy) -> None:
     """Refuse a term on a source that another dataset of this ledger spends already.
 
     Under two names the same data would have two budgets. Datasets of one population
@@ -209,19 +209,14 @@ def check_alone(state: State, policy: Policy) -> None:
     Raises:
         ConfigurationError: If there is one.
     """
-    before = state.newest(policy.dataset)
-    if policy.source is None or (
-        before is not None and before.facts["pinned"].get("source") == policy.source
-    ):
-        return
-    claimed = state.claimed(policy.source)
-    for book, population in sorted(claimed.items()):
+    claims = {} if policy.source is None else state.claimed(policy.source)
+    for book, population in sorted(claims.items()):
         together = population and population == policy.population
         if book != policy.dataset and not together:
             msg = (
                 f"the policy of dataset {policy.dataset!r} names the source "
-                f"{policy.source!r} of {book!r}: under two names the same data "
-                f"would have two budgets. Go on with {book!r}, or let one "
-                "population cap both. The policy was not applied"
+                f"{policy.source!r} of {book!r}: under two names the same data would "
+                f"have two budgets. Go on with {book!r}, or let one population cap "
+                "both. The policy was not applied."
             )
             raise ConfigurationError(msg)

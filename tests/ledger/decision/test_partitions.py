@@ -239,15 +239,15 @@ def test_no_further_term_fits_beside_parts_by_time(
             (PolicyChanged, PolicyNotApplied), match="no further term fits"
         ) as caught:
             apply_policy(ledger, after, **wish)
-        for advice in ("Lower the budget", "or open a new term", "Write `lifetime"):
+        for advice in ("lower the budget", "or open a new term", "Write `lifetime"):
             assert advice not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("epsilon", "lifetime", "advice"),
     [
-        ("1.5", "2", r"Lower the budget to at most \(epsilon = 1, delta = 0\)"),
-        ("0.5", "1", "no budget is low enough"),
+        ("1.5", "2", r"\(epsilon = 1, delta = 0\) remains for a further term"),
+        ("0.5", "1", r"\(epsilon = 0, delta = 0\) remains for a further term"),
     ],
 )
 def test_what_a_further_term_may_have_is_said(

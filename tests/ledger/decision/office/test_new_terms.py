@@ -35,8 +35,8 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 def test_anything_else_needs_a_term_that_is_asked_for(ledger: Ledger) -> None:
     """With a reason; the refusal names each change, its verdict, and the command."""
     granted(ledger)
-    bare = "--new-term --reason TEXT`, would be refused as well.*Write `lifetime"
-    told = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
+    bare = "A new term would be refused as well.*Write `lifetime"
+    command = "or open a new term with `dpflow policy apply a --new-term --reason TEXT`"
     for edited in (
         budget("2"),
         make_policy(unit="visit"),
@@ -46,7 +46,7 @@ def test_anything_else_needs_a_term_that_is_asked_for(ledger: Ledger) -> None:
         with pytest.raises(PolicyChanged, match=bare):
             apply_policy(ledger, edited)
         roomy = edited.model_copy(update={"lifetime": Budget(epsilon=9, delta="1e-5")})
-        with pytest.raises(PolicyChanged, match=told):
+        with pytest.raises(PolicyChanged, match=command):
             apply_policy(ledger, roomy)
     for reason in ("", "  "):
         with pytest.raises(PolicyNotApplied, match="needs a reason"):
