@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, reduce
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
@@ -13,97 +12,68 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.policy_changes import term_views
 from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.entry import ACCOUNT, Amounts
+from dpflow.ledger.entry import ACCOUNT, Sums
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, newest_terms, terms_of_accounts
 from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
-from dpflow.ledger.rows import Charge, Term, account_key, term_of
-from dpflow.ledger.state import State, whole_book
+from dpflow.ledger.rows import Charge, Term, account_key, added_up, term_of
+from dpflow.ledger.state import State, charge_keys, whole_book
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.charges import read_charges
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_text
+
+#: Amounts by account that no step settles: those that ended processes hold, and those
+#: that an operator closed.
+Forfeits = tuple[Sums, Sums]
 
 
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
     """Return the accounts of newest terms, of one dataset or of all."""
     with ledger.storage.read() as reading:
+        ended = forfeits(ledger, reading)
         books = reading.books() if dataset is None else [dataset]
-        forfeits = Forfeits.read(ledger, reading)
-        return [
-            view for book in books for view in book_accounts(reading, book, forfeits)
-        ]
+        terms = filter(None, (governing(reading, book) for book in books))
+        return [view for t in terms for view in term_accounts(reading, t, ended)]
 
 
-@dataclass(frozen=True, slots=True)
-class Forfeits:
-    """Amounts by account that no step will settle.
-
-    Attributes:
-        held: Held by processes that have ended.
-        settled: Posted in full by an operator.
-    """
-
-    held: Mapping[str, Tally]
-    settled: Mapping[str, Tally]
-
-    @classmethod
-    def read(cls, ledger: Ledger, reading: Reading) -> Forfeits:
-        """Read the forfeits of all accounts."""
-        held = (c.held for c, alive in waiting(ledger, reading) if not alive)
-        settled = (entry.amounts for entry in reading.rare("forfeit"))
-        return cls(_sums(held), _sums(settled))
+def forfeits(ledger: Ledger, reading: Reading) -> Forfeits:
+    """Read the forfeits of all accounts."""
+    held = (charge.held for charge, alive in waiting(ledger, reading) if not alive)
+    closed = (entry.amounts for entry in reading.rare("forfeit"))
+    return reduce(added_up, held, {}), reduce(added_up, closed, {})
 
 
-def _sums(charges: Iterable[Mapping[str, Amounts]]) -> dict[str, Tally]:
-    """Add amounts up by account."""
-    sums: dict[str, Tally] = {}
-    for amounts in charges:
-        for name, amount in amounts.items():
-            sums[name] = sums.get(name, Tally((0,) * len(amount))) + Tally(amount)
-    return sums
-
-
-def book_accounts(
-    reading: Reading, book: str, forfeits: Forfeits, part: str | None = None
+def term_accounts(
+    reading: Reading, term: Term, ended: Forfeits, part: str | None = None
 ) -> list[AccountView]:
-    """Return the accounts of a book's newest term.
+    """Return the accounts of a term.
 
     An overdrawn account is read with every part: it breaks the guarantee of all parts.
 
     Args:
         reading: Of the ledger.
-        book: The dataset or population.
-        forfeits: Of the ledger.
+        term: The term.
+        ended: Forfeits of the ledger.
         part: Only this part of a divided dataset, and the accounts of no part.
 
     Raises:
         ConfigurationError: If the part has no account.
     """
-    term = governing(reading, book)
-    if term is None:
-        return []
-    pinned = term.facts["pinned"]
-    gates = term_gates(reading, term.whole)
+    pinned, gates = term.facts["pinned"], term_gates(reading, term.whole)
     charged = gates[term.whole].row is not None
     if "partition" in pinned and "whole" not in pinned:
         # The account has no budget: it only opens and freezes the dataset.
         del gates[term.whole]
     if part is not None and all(gate.partition != part for gate in gates.values()):
         msg = (
-            f"nothing was charged to a part {part!r} of dataset {book!r}. Its whole "
-            f"budget remains. `dpflow status {shlex.quote(book)} --details` shows the "
-            "fullest parts."
+            f"nothing was charged to a part {part!r} of dataset {term.book!r}. Its "
+            f"whole budget remains. `dpflow status {shlex.quote(term.book)} --details` "
+            "shows the fullest parts."
         )
         raise ConfigurationError(msg)
     return [
-        account_view(
-            gate,
-            dead=forfeits.held.get(name),
-            closed=forfeits.settled.get(name),
-            charged=charged,
-        )
-        for name, gate in gates.items()
+        account_view(gate, ended, charged=charged)
+        for gate in gates.values()
         if part is None
         or gate.partition in ("", part)
         or (gate.row is not None and gate.row.overdrawn)
@@ -111,22 +81,18 @@ def book_accounts(
 
 
 def account_view(
-    gate: Gate,
-    *,
-    dead: Tally | None = None,
-    closed: Tally | None = None,
-    charged: bool = False,
+    gate: Gate, ended: Forfeits = ({}, {}), *, charged: bool = False
 ) -> AccountView:
     """Return an account as people read it.
 
     Args:
         gate: Its gate, as it stands; one of no ledger has no id and no term.
-        dead: Amount that ended processes hold on it. Default: nothing.
-        closed: Amount that was forfeited on it. Default: nothing.
+        ended: Forfeits of the ledger.
         charged: Whether a step may have read data under it.
     """
     rule, left = gate.rule, gate.left()
-    dead, closed = dead or rule.zero(), closed or rule.zero()
+    nothing = rule.zero().amounts
+    dead, closed = (Tally(amounts.get(gate.id, nothing)) for amounts in ended)
     budget = rule.limit if isinstance(rule, Filter) else None
     return AccountView(
         id=gate.id,
@@ -155,11 +121,9 @@ def account_view(
 def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
     """Return the thresholds that accounts of a newest term reached, newest first."""
     with ledger.storage.read() as reading:
-        term = governing(reading, dataset)
-        gates = {} if term is None else term_gates(reading, term.whole)
         reached = [
             (number, threshold, account)
-            for account, gate in gates.items()
+            for account, gate in newest_gates(reading, dataset).items()
             if gate.row is not None
             for threshold, number in gate.row.told.items()
         ]
@@ -194,12 +158,12 @@ def governing(reading: Reading, book: str) -> Term | None:
     return reading.load(lambda state: newest_terms(state, book)).newest(book)
 
 
-def newest_wholes(reading: Reading, dataset: str) -> list[str]:
-    """Return the ids of the newest terms of a dataset and of its population."""
+def newest_terms_of(reading: Reading, dataset: str) -> list[Term]:
+    """Return the newest terms of a dataset and of its population."""
     term = governing(reading, dataset)
     population = None if term is None else population_of(term.facts["pinned"])
     above = None if population is None else governing(reading, population)
-    return [each.whole for each in (term, above) if each]
+    return [each for each in (term, above) if each]
 
 
 def load_book(reading: Reading, book: str) -> State:
@@ -212,11 +176,15 @@ def load_book(reading: Reading, book: str) -> State:
 
 def standing_gates(ledger: Ledger, dataset: str) -> dict[str, Gate]:
     """Return the gates of newest terms, of a dataset and its population."""
-    gates: dict[str, Gate] = {}
     with ledger.storage.read() as reading:
-        for whole in newest_wholes(reading, dataset):
-            gates |= term_gates(reading, whole)
-    return gates
+        books = (term.book for term in newest_terms_of(reading, dataset))
+        return {k: g for b in books for k, g in newest_gates(reading, b).items()}
+
+
+def newest_gates(reading: Reading, book: str) -> dict[str, Gate]:
+    """Return the gates of a book's newest term."""
+    term = governing(reading, book)
+    return {} if term is None else term_gates(reading, term.whole)
 
 
 def term_gates(reading: Reading, whole: str) -> dict[str, Gate]:
@@ -237,14 +205,10 @@ def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
 
 
 def waiting(ledger: Ledger, reading: Reading) -> list[tuple[Charge, bool]]:
-    """Return the open charges, oldest first, and whether their owners run.
-
-    Args:
-        ledger: The ledger, which knows the running owners.
-        reading: Of the ledger.
-    """
+    """Return the open charges, oldest first, and whether their owners run."""
     names, alive = reading.open_charges(), cache(ledger.owners.alive)
-    charges = filter(None, map(read_charges(reading, names).charge, names))
+    state = reading.load(lambda s: (key for n in names for key in charge_keys(s, n)))
+    charges = filter(None, map(state.charge, names))
     ordered = sorted(charges, key=lambda charge: charge.made.number)
     return [(charge, alive(charge.owner)) for charge in ordered]
 
@@ -253,8 +217,9 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     """Return the charges that no process has settled, oldest first."""
     with ledger.storage.read() as reading:
         charges = waiting(ledger, reading)
-        runs = [charge for charge, _ in charges if charge.covers]
-        gates = gates_by_name(reading, {name for run in runs for name in run.held})
+        undrawn = {charge.id: charge.held for charge, _ in charges if charge.covers}
+        names = {name for held in undrawn.values() for name in held}
+        gates = gates_by_name(reading, names)
     return [
         OpenReservation(
             reservation=charge.id,
@@ -263,8 +228,7 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
             at=charge.made.at,
             undrawn={
                 name: gates[name].rule.named(Tally(amount))
-                for name, amount in charge.held.items()
-                if charge.covers is not None
+                for name, amount in undrawn.get(charge.id, {}).items()
             },
         )
         for charge, alive in charges

@@ -6,7 +6,7 @@ cost it was; people read both as one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import sub
 from typing import Any
@@ -16,7 +16,6 @@ from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import account_key
-from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
 
@@ -38,6 +37,12 @@ class JournalCharge:
     def id(self) -> str:
         """Id of the reservation."""
         return str(self.made.charge)
+
+    @property
+    def covers(self) -> str | None:
+        """The flow run that it holds, if it is a run reservation."""
+        covers: str | None = self.made.body.get("covers")
+        return covers
 
     @property
     def cost(self) -> Cost:
@@ -86,13 +91,6 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
     yield from begun.values()
 
 
-def newest_first(reading: Reading, books: Collection[str]) -> Iterator[Entry]:
-    """Return the entries about datasets and populations, newest first."""
-    keys = {key for book in books for key in root_keys(reading, book)}
-    keys |= {f"book/{book}" for book in books}
-    return reading.naming(keys)
-
-
 def root_keys(reading: Reading, book: str) -> list[str]:
     """Return the keys of the accounts that a book's whole has in each of its terms."""
     return [f"account/{key[5:]}" for key in reading.names(f"term/{book}#")]
@@ -102,22 +100,6 @@ def newest_numbers(reading: Reading, account: str, most: int) -> list[int]:
     """Return the numbers of the newest entries that name an account, newest first."""
     where = {"key": account_key(account), "end": ENDLESS, "limit": most}
     return [number for (number,) in reading.ask("numbers_down", **where)]
-
-
-def window(reading: Reading, account: str, most: int) -> tuple[int, bool]:
-    """Return after which number the newest entries about an account begin.
-
-    Returns:
-        The number, and whether there are older entries.
-    """
-    found = newest_numbers(reading, account, most + 1) or [reading.head()[0]]
-    older = len(found) > most
-    return found[-1] - (not older), older
-
-
-def read_charges(reading: Reading, names: Collection[str]) -> State:
-    """Read charges with the entries that began and ended them."""
-    return reading.load(lambda s: (key for n in names for key in charge_keys(s, n)))
 
 
 def beginnings(reading: Reading, names: Iterable[str | None]) -> dict[str, Entry]:

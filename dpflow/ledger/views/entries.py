@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -14,9 +14,8 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import split
-from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import gates_by_name, waiting
-from dpflow.ledger.views.charges import bodies, newest_first
+from dpflow.ledger.views.charges import bodies, root_keys
 from dpflow.ledger.views.words import FORFEITED, amounts_text
 from dpflow.policy.population import PREFIX
 
@@ -111,22 +110,47 @@ def history(
     """
     with ledger.storage.read() as reading:
         books = reading.books() if dataset is None else [dataset]
-        entries = newest_first(reading, books)
+        # Of each book, the number of terms at the time of an entry.
+        terms = {book: len(reading.names(f"term/{book}#")) for book in books}
         if decisions:
             entries = reading.rare(*_DECISIONS)
+        else:
+            roots = [key for book in books for key in root_keys(reading, book)]
+            entries = reading.naming([*roots, *(f"book/{book}" for book in books)])
 
-        def shown(entry: Entry, names: list[str]) -> list[str]:
-            if decisions:
-                return [min(names, key=lambda name: (name.startswith(PREFIX), name))]
-            alone = [n for n in names if _stands_alone(entry, n, dataset)]
-            return names if all_accounts else alone
+        def lines() -> Iterator[tuple[Entry, str]]:
+            for entry in entries:
+                names = _accounts_of(entry, terms)
+                if decisions:
+                    names = sorted(names, key=lambda n: (n.startswith(PREFIX), n))[:1]
+                elif not all_accounts:
+                    names = [n for n in names if _stands_alone(entry, n, dataset)]
+                yield from ((entry, account) for account in names)
+                if entry.kind == "open" and entry.body["book"] in terms:
+                    terms[entry.body["book"]] -= 1
 
-        lines = _lines(reading, entries, books, shown)
+        shown = list(islice(lines(), limit))
         fates = {
             charge.id: "running" if alive else "forfeited"
             for charge, alive in waiting(ledger, reading)
         }
-        return list(_written(reading, list(islice(lines, limit)), fates))
+        gates = gates_by_name(reading, {account for _, account in shown})
+        facts = [*bodies(reading, [entry for entry, _ in shown])]
+    return [
+        _line(entry, gates[account], body, fates.get(entry.charge or "", ""))
+        for (entry, account), body in zip(shown, facts, strict=True)
+    ]
+
+
+def _accounts_of(entry: Entry, terms: Mapping[str, int]) -> list[str]:
+    """Return the accounts of books that an entry is about.
+
+    One that names no account is about the whole of the term at its time.
+    """
+    books = [book for book in entry.books if book in terms]
+    names = entry.amounts or entry.body.get("accounts", ())
+    own = sorted((name for name in names if split(name)[0] in books), reverse=True)
+    return own or [f"{book}#{terms[book]}" for book in books]
 
 
 def _stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
@@ -140,53 +164,25 @@ def _stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
     return kind == "dataset"
 
 
-def _lines(
-    reading: Reading,
-    entries: Iterable[Entry],
-    books: Iterable[str],
-    shown: Callable[[Entry, list[str]], list[str]],
-) -> Iterator[tuple[Entry, str]]:
-    """Yield entries, newest first, each with the accounts of books that it is about.
-
-    An entry that names no account is about the whole of the term at its time.
-    """
-    terms = {book: len(reading.names(f"term/{book}#")) for book in books}
-    for entry in entries:
-        about = [book for book in entry.books if book in terms]
-        names = entry.amounts or entry.body.get("accounts", ())
-        own = sorted((n for n in names if split(n)[0] in about), reverse=True)
-        if about:
-            whole = [f"{book}#{terms[book]}" for book in about]
-            yield from ((entry, account) for account in shown(entry, own or whole))
-        if entry.kind == "open" and entry.body["book"] in terms:
-            terms[entry.body["book"]] -= 1
-
-
-def _written(
-    reading: Reading, lines: list[tuple[Entry, str]], fates: Mapping[str, str]
-) -> Iterator[JournalEntry]:
-    gates = gates_by_name(reading, {account for _, account in lines})
-    facts = bodies(reading, [entry for entry, _ in lines])
-    for (entry, account), body in zip(lines, facts, strict=True):
-        gate = gates[account]
-        named, left = gate.rule.named, None
-        asked = body.get("asked", {}) if account == body.get("account") else {}
-        amount, settled = asked, {}
-        if account in entry.postings:
-            posted, done, held = map(Tally, entry.postings[account])
-            amount, settled = named(posted), named(done)
-            left = gate._replace(used=done + held).left()
-        yield JournalEntry(
-            account=account,
-            seq=entry.number,
-            kind=entry.kind,
-            reservation=entry.charge,
-            amount=amount,
-            settled_after=settled,
-            left_after=None if left is None else named(left),
-            body=body,
-            at=entry.at,
-            writer=entry.writer,
-            fate=fates.get(entry.charge or "", ""),
-            gate=gate,
-        )
+def _line(entry: Entry, gate: Gate, body: Mapping[str, Any], fate: str) -> JournalEntry:
+    named, left = gate.rule.named, None
+    amount = body.get("asked", {}) if gate.id == body.get("account") else {}
+    settled: Mapping[str, str] = {}
+    if gate.id in entry.postings:
+        posted, done, held = map(Tally, entry.postings[gate.id])
+        amount, settled = named(posted), named(done)
+        left = gate._replace(used=done + held).left()
+    return JournalEntry(
+        account=gate.id,
+        seq=entry.number,
+        kind=entry.kind,
+        reservation=entry.charge,
+        amount=amount,
+        settled_after=settled,
+        left_after=None if left is None else named(left),
+        body=body,
+        at=entry.at,
+        writer=entry.writer,
+        fate=fate,
+        gate=gate,
+    )

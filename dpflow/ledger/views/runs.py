@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import Amounts, Entry
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import Term, is_within
-from dpflow.ledger.views.accounts import gates_by_name, governing, newest_wholes
+from dpflow.ledger.rows import Term, roots_of
+from dpflow.ledger.views.accounts import gates_by_name, governing, newest_terms_of
 from dpflow.ledger.views.charges import (
     JournalCharge,
     charges,
     drawn_from,
-    read_charges,
-    window,
+    newest_numbers,
 )
 
 #: So many entries of a dataset's newest term are read for its newest runs.
@@ -46,11 +46,13 @@ class FlowRun:
 
     Attributes:
         charges: Charges of its steps and of its run reservations, in order.
+        raised: Entries by which an operator raised them.
         begun: Whether its first entry was read.
         refused: Whether it met a refusal, on whatever dataset.
     """
 
     charges: tuple[JournalCharge, ...]
+    raised: tuple[Entry, ...]
     begun: bool
     refused: bool
 
@@ -83,13 +85,12 @@ class FlowRun:
     @property
     def steps(self) -> list[JournalCharge]:
         """The steps that were charged, in order."""
-        steps = (c for c in self.charges if c.made.body.get("covers") is None)
-        return [step for step in steps if step.last.kind != "void"]
+        return [c for c in self.charges if c.covers is None and c.last.kind != "void"]
 
     @property
     def reservations(self) -> list[JournalCharge]:
         """Reservations that held the run, or its rest, before its steps."""
-        return [c for c in self.charges if c.made.body.get("covers") is not None]
+        return [c for c in self.charges if c.covers is not None]
 
     @property
     def complete(self) -> bool:
@@ -135,18 +136,24 @@ def dataset_runs(
         term = governing(reading, dataset)
         if term is None:
             return None
-        start, older = window(reading, term.whole, most)
+        numbers = newest_numbers(reading, term.whole, most + 1)
+        older, head = len(numbers) > most, reading.head()[0]
+        start = (numbers[most] if older else numbers[-1] - 1) if numbers else head
         # What was first seen in the older half may have begun before it.
-        sure = start + (reading.head()[0] - start) // 2 if older else 0
-        by_run: dict[str, list[JournalCharge]] = {}
+        sure = start + (head - start) // 2 if older else 0
+        by_run = defaultdict[str, list[JournalCharge]](list)
+        raised = defaultdict[str, list[Entry]](list)
         for charge in sorted(charges(reading, term.whole, start), key=_number):
-            if _number(charge) > start and not KINDS[charge.last.kind].by_hand:
+            if KINDS[charge.last.kind].by_hand:
+                raised[charge.id].append(charge.last)
+            elif _number(charge) > start:
                 name = charge.made.body.get("flow_run") or charge.id
-                by_run.setdefault(name, []).append(charge)
+                by_run[name].append(charge)
         state = reading.load(lambda _: [f"run/{name}" for name in by_run])
         runs = [
             FlowRun(
                 charges=tuple(own),
+                raised=tuple(entry for charge in own for entry in raised[charge.id]),
                 begun=_number(own[0]) > sure,
                 refused=state.run(name).refusals > 0,
             )
@@ -160,9 +167,6 @@ def _number(charge: JournalCharge) -> int:
     return charge.made.number
 
 
-# What one run did
-
-
 def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account of a dataset's newest term, by its id.
 
@@ -170,46 +174,32 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
     """
     own = [*run.steps, *run.reservations]
     entries = [entry for c in own for entry in (c.made, c.ended) if entry is not None]
-    entries.sort(key=lambda entry: entry.number)
+    entries = sorted(entries, key=lambda entry: entry.number)
     with ledger.storage.read() as reading:
-        state = read_charges(reading, [charge.id for charge in own])
-        wholes = newest_wholes(reading, dataset)
+        wholes = {term.whole for term in newest_terms_of(reading, dataset)}
         names = {name for charge in own for name in charge.made.amounts}
-        within = (n for n in names if any(is_within(n, each) for each in wholes))
+        within = [name for name in names if not wholes.isdisjoint(roots_of([name]))]
         gates = gates_by_name(reading, within)
-    raised = [charge.added for c in own if (charge := state.charge(c.id))]
-    return {
-        name: _charge_of(gate, entries, [each[name] for each in raised if name in each])
-        for name, gate in gates.items()
-    }
+    # What an operator added was admitted by no gate.
+    return {k: _charge_of(gate, [*entries, *run.raised]) for k, gate in gates.items()}
 
 
-def _charge_of(
-    gate: Gate, entries: Iterable[Entry], raised: Iterable[Amounts]
-) -> RunCharge:
-    """Return what entries did to an account, and what was raised by hand after them."""
-    total, peaks = gate.rule.zero(), [gate.rule.zero()]
-    held: dict[str, Tally] = {}
-    for entry in entries:
-        if gate.id not in entry.amounts:
-            continue
+def _charge_of(gate: Gate, entries: Iterable[Entry]) -> RunCharge:
+    """Return what entries did to an account."""
+    total = gate.rule.zero()
+    peaks, held = [total], dict[str, Tally]()
+    for entry in (entry for entry in entries if gate.id in entry.amounts):
         amount, kind = Tally(entry.amounts[gate.id]), KINDS[entry.kind]
         charge, around = str(entry.charge), drawn_from(entry.body)
+        if kind.holds:
+            held[charge] = amount
         if kind.ends:
             total = total - held.pop(charge)
-            total = total + amount if kind.settles else total
-        elif around in held:
-            held[charge], held[around] = amount, held[around] - amount
-        else:
-            held[charge], total = amount, total + amount
-        peaks = _with_peak(peaks, total)
-    for added in raised:
-        total = total + Tally(added)
-    return RunCharge(gate=gate, spent=total, peaks=tuple(_with_peak(peaks, total)))
-
-
-def _with_peak(peaks: list[Tally], total: Tally) -> list[Tally]:
-    """Add a sum to those of which none is below another."""
-    if any(total.fits_within(peak) for peak in peaks):
-        return peaks
-    return [*(peak for peak in peaks if not peak.fits_within(total)), total]
+        if kind.holds and around in held:
+            held[around] = held[around] - amount
+        elif kind.holds or kind.settles:
+            total = total + amount
+        if not any(total.fits_within(peak) for peak in peaks):
+            # None is below another.
+            peaks = [*(p for p in peaks if not p.fits_within(total)), total]
+    return RunCharge(gate=gate, spent=total, peaks=tuple(peaks))

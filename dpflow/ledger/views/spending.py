@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Usage
 from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import governing, term_gates, waiting
+from dpflow.ledger.views.accounts import newest_gates, term_gates, waiting
 from dpflow.ledger.views.charges import (
     JournalCharge,
     bodies,
@@ -122,17 +123,15 @@ def usage(ledger: Ledger, dataset: str, *, most: int) -> dict[str, list[Usage]]:
         has no entry.
     """
     with ledger.storage.read() as reading:
-        term = governing(reading, dataset)
-        gates = {} if term is None else term_gates(reading, term.whole)
-        refused: dict[str, list[int]] = {}
+        refused = defaultdict[str, list[int]](list)
         for entry in reading.naming([f"book/{dataset}"]):
             if entry.kind == "open":
                 break
             for name in entry.body["accounts"] if entry.kind == "refuse" else ():
-                refused.setdefault(name, []).append(entry.number)
+                refused[name].append(entry.number)
         points = {
-            name: _points(reading, gate, refused.get(name, [])[:most], most)
-            for name, gate in gates.items()
+            name: _points(reading, gate, refused[name][:most], most)
+            for name, gate in newest_gates(reading, dataset).items()
             if gate.used_share(gate.rule.zero()) is not None
         }
     return {name: own for name, own in points.items() if own}
@@ -202,10 +201,10 @@ def unusual_steps(ledger: Ledger, dataset: str, term: int) -> tuple[Unusual, ...
             for charge, alive in waiting(ledger, reading)
             if not alive and whole in charge.held
         ]
-    groups: dict[tuple[str, str, str | None], list[str]] = {}
+    groups = defaultdict[tuple[str, str, str | None], list[str]](list)
     for what, made, at in unusual:
-        group = what, str(made.body.get("step") or "-"), made.body.get("flow")
-        groups.setdefault(group, []).append(at)
+        step = str(made.body.get("step") or "-")
+        groups[what, step, made.body.get("flow")].append(at)
     steps = [Unusual(*group, len(ats), max(ats)) for group, ats in groups.items()]
     return tuple(sorted(steps, key=lambda step: step.last, reverse=True))
 

@@ -7,7 +7,7 @@ needs no policy file, so that a broken one hides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,13 @@ from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
 from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Term
 from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import Forfeits, account_view, book_accounts
+from dpflow.ledger.views.accounts import (
+    Forfeits,
+    account_view,
+    forfeits,
+    term_accounts,
+)
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.pinned import difference_lines
 from dpflow.policy.types import did_you_mean
@@ -75,9 +79,9 @@ def standings(
         if dataset is not None:
             _check_known(dataset, names)
             names = {dataset}
-        forfeits = Forfeits.read(ledger, reading)
+        ended = forfeits(ledger, reading)
         return [
-            _standing(reading, name, policies.get(name), forfeits, part)
+            _standing(reading, name, policies.get(name), ended, part)
             for name in sorted(names)
         ]
 
@@ -86,45 +90,41 @@ def _standing(
     reading: Reading,
     dataset: str,
     policy: Policy | None,
-    forfeits: Forfeits,
+    ended: Forfeits,
     part: str | None,
 ) -> Standing:
     state = reading.load(lambda state: all_terms(state, dataset))
-    term, opened = state.newest(dataset), []
+    term, opened = state.newest(dataset), list[AccountView]()
+    differences: tuple[str, ...] = ()
     if term is None:
         assert policy is not None
         pinned = policy.pinned()
     else:
         pinned = term.facts["pinned"]
-        opened = book_accounts(reading, dataset, forfeits, part)
+        opened = term_accounts(reading, term, ended, part)
+        if policy is not None and not agrees(term, policy):
+            copy = term.facts["declared"]
+            differences = tuple(difference_lines(copy, policy.declared()))
     parts = {view.gate.partition for view in opened if part is None} - {""}
-    accounts = [*opened, *_announced(pinned, opened)]
-    accounts.sort(key=lambda view: (_ORDER.index(view.kind), view.name, view.id))
+    known = {(view.kind, view.name) for view in opened}
+    announced = [
+        account_view(gate._replace(state=NOT_OPENED))
+        for gate in announced_gates(pinned)
+        if (gate.kind, gate.name) not in known
+    ]
+    accounts = sorted(
+        (*opened, *announced),
+        key=lambda view: (_ORDER.index(view.kind), view.name, view.id),
+    )
     return Standing(
         dataset=dataset,
         term=None if term is None else term.number,
         pinned=pinned,
         accounts=tuple(accounts),
         parts=len(parts),
-        differences=_differences(term, policy) if term and policy else (),
+        differences=differences,
         replaceable=term is None or may_be_replaced(state, term),
     )
-
-
-def _differences(term: Term, policy: Policy) -> tuple[str, ...]:
-    if agrees(term, policy):
-        return ()
-    return tuple(difference_lines(term.facts["declared"], policy.declared()))
-
-
-def _announced(
-    pinned: Mapping[str, Any], opened: Sequence[AccountView]
-) -> Iterator[AccountView]:
-    """Yield the accounts that a policy announces and no step has opened yet."""
-    known = {(view.kind, view.name) for view in opened}
-    for gate in announced_gates(pinned):
-        if (gate.kind, gate.name) not in known:
-            yield account_view(gate._replace(state=NOT_OPENED))
 
 
 def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
