@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from dpflow.durable import sync_path
@@ -37,7 +38,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import busy
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.sqlite_files import check_left, real_path
+from dpflow.ledger.storage.sqlite_files import check_left, real_path, translated
 from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.rollback_check import beginning, missing
@@ -48,7 +49,7 @@ from dpflow.policy import Policy
 _PARTS = ("", "-wal", "-shm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Restored:
     """Result of a restore.
 
@@ -85,13 +86,13 @@ def backup(ledger: Ledger, target: Path) -> Verification:
             "database use the database's own tools."
         )
         raise ConfigurationError(msg)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    with _unwritable(f"write the backup {target}", ledger.place), _removed(part):
-        with _filled(part) as copy, storage.read() as reading:
-            reading.connection.backup(copy)
-        report = _verified(part, ledger.id)
-        _fold(part)
-        os.link(part, target)
+    with _folder_beside(target) as folder:
+        copy = folder / target.name
+        with storage.read() as reading:
+            _copy(reading.connection, copy)
+        report = _verified(copy, ledger.id)
+        _fold(copy)
+        os.link(copy, target)
         sync_path(target.parent)
     return report
 
@@ -129,72 +130,60 @@ def restore(
         LedgerUnavailable: If the ledger is in use, or cannot be written.
     """
     path = path.absolute()
-    part, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
-
-    def charged_again(place: Path) -> tuple[Comparison, tuple[LostRelease, ...]]:
-        before = replaced or _Replaced()
-        with closing(_opened(place, witness, conditions)) as ledger:
-            found = charge_again(ledger, policies, reason=reason, others=before.lines)
-            with ledger.storage.read() as reading:
-                kept = {(each.id, each.digest) for each in kept_releases(reading)}
-        lost = (each for each in before.kept if (each.id, each.digest) not in kept)
-        perhaps = (e for e in found.releases if e.reservation not in before.charges)
-        return found, (*lost, *perhaps)
-
-    with _unwritable(f"restore {source} to {path}", str(path)):
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _held(path), _removed(part, old):
-            _copy_file(source, part)
-            _verified(part, ledger_id)
-            lines = [] if witness is None else witness(ledger_id).all_lines()
-            replaced = _read_replaced(path, old, ledger_id, lines)
-            if witness is None:
-                if replaced is None and not accept_loss:
-                    msg = (
-                        "the witness is waived and there is no readable ledger at "
-                        f"{path}: nothing tells what was charged after the backup, and "
-                        "a restore would forget it. Bring the witness or the file "
-                        "back, or say --accept-loss."
-                    )
-                    raise LedgerUnwitnessed(msg, ledger=str(path))
-                found, lost = charged_again(part)
-            _fold(part)
-            aside = _put_in_place(part, path)
+    lock = FileLock(real_path(path, ".lock"))
+    with _folder_beside(path) as folder, closing(lock):
+        if lock.take(time.monotonic() + _LOCK_SECONDS) is None:
+            raise busy(str(path), "process", _LOCK_SECONDS)
+        copy = folder / path.name
+        _copy_file(source, copy)
+        _verified(copy, ledger_id)
+        lines = [] if witness is None else witness(ledger_id).all_lines()
+        replaced = _read_replaced(path, folder / "replaced", ledger_id, lines)
+        if witness is None and replaced is None and not accept_loss:
+            msg = (
+                "the witness is waived and there is no readable ledger at "
+                f"{path}: nothing tells what was charged after the backup, and a "
+                "restore would forget it. Bring the witness or the file back, or say "
+                "--accept-loss."
+            )
+            raise LedgerUnwitnessed(msg, ledger=str(path))
+        before = replaced or _Replaced()
+
+        def charged_again(place: Path) -> tuple[Comparison, set[LostRelease]]:
+            with closing(_opened(place, witness, conditions)) as ledger:
+                lines = before.lines
+                found = charge_again(ledger, policies, reason=reason, others=lines)
+                with ledger.storage.read() as reading:
+                    return found, {*kept_releases(reading)}
+
+        if witness is None:
+            found, kept = charged_again(copy)
+        _fold(copy)
+        aside = _put_in_place(copy, path)
+        lock.close()
         if witness is not None:
             # It refuses every step until this is done.
-            found, lost = charged_again(path)
+            found, kept = charged_again(path)
+    lost = [each for each in before.kept if each not in kept]
+    lost += [each for each in found.releases if each.reservation not in before.charges]
     told = replaced is not None or (witness is not None and found.tells_all)
-    return Restored(aside=aside, charged_again=found, lost=lost, all_lost_told=told)
+    return Restored(aside, found, tuple(lost), all_lost_told=told)
 
 
 @contextmanager
-def _unwritable(deed: str, place: str) -> Iterator[None]:
-    """Say which deed the system did not allow."""
+def _folder_beside(target: Path) -> Iterator[Path]:
+    """Make a folder for copies that only their owner may read."""
     try:
-        yield
+        with TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as folder:
+            yield Path(folder)
     except (OSError, sqlite3.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        msg = (
-            f"cannot {deed}: {reason}. See to the file system (space, rights), and "
-            "try again."
-        )
-        raise LedgerUnavailable(msg, ledger=place) from error
-
-
-@contextmanager
-def _filled(target: Path) -> Iterator[sqlite3.Connection]:
-    """Make a file that only its owner may read, to be filled through SQLite."""
-    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with closing(sqlite3.connect(target)) as copy:
-        yield copy
-        (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
-        if answer != "ok":
-            msg = f"the copy is damaged: {answer}"
-            raise LedgerCorrupt(msg, ledger=str(target))
+        raise translated(error, target, 0.0) from error
 
 
 def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
-    """Copy a ledger file through SQLite, so that its log is not lost.
+    """Copy a ledger file.
 
     A file that is opened for writing has its log folded in, if no process has it open.
     """
@@ -202,12 +191,19 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
         msg = f"there is no backup at {source}"
         raise ConfigurationError(msg)
     uri = f"{source.absolute().as_uri()}?mode={mode}"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as opened, _filled(target) as copy:
-            opened.backup(copy)
-    except sqlite3.Error as error:
-        msg = f"{source} is no backup of a ledger: {error}"
-        raise LedgerCorrupt(msg, ledger=str(source)) from error
+    with closing(sqlite3.connect(uri, uri=True)) as opened:
+        _copy(opened, target)
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    """Copy a ledger through SQLite, so that its log is not lost."""
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+        (answer,) = copy.execute("PRAGMA integrity_check").fetchone()
+    if answer != "ok":
+        msg = f"the copy of the ledger is damaged: {answer}"
+        raise LedgerCorrupt(msg, ledger=str(target))
 
 
 def _verified(path: Path, ledger_id: str) -> Verification:
@@ -229,22 +225,6 @@ def _fold(path: Path) -> None:
     sync_path(path)
 
 
-@contextmanager
-def _removed(*copies: Path) -> Iterator[None]:
-    """Remove copies before and after a block: a process may have died before."""
-
-    def remove() -> None:
-        for copy in copies:
-            for end in (*_PARTS, "-journal", ".lock"):
-                Path(f"{copy}{end}").unlink(missing_ok=True)
-
-    remove()
-    try:
-        yield
-    finally:
-        remove()
-
-
 class _Replaced(NamedTuple):
     """What the replaced file says of charges and releases that a backup lacks.
 
@@ -263,7 +243,7 @@ def _read_replaced(
     path: Path, copy: Path, ledger_id: str, witnessed: Sequence[Line]
 ) -> _Replaced | None:
     """Read a copy of the file that is replaced; None if it is not a whole ledger."""
-    with suppress(LedgerError):
+    with suppress(LedgerError, sqlite3.Error):
         if path.exists():
             check_left(path)
             _copy_file(path, copy, mode="rw")
@@ -282,18 +262,6 @@ def _opened(
 ) -> Ledger:
     storage = SqliteStorage(path)
     return Ledger(storage, storage.owners(), witness, conditions=conditions)
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """Hold the ledger's lock, as every transaction does."""
-    lock = FileLock(real_path(path, ".lock"))
-    try:
-        if lock.take(time.monotonic() + _LOCK_SECONDS) is None:
-            raise busy(str(path), "process", _LOCK_SECONDS)
-        yield
-    finally:
-        lock.close()
 
 
 def _put_in_place(part: Path, path: Path) -> Path | None:
