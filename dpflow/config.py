@@ -52,14 +52,14 @@ class Settings:
         root: The project's root: the folder of the nearest pyproject.toml above the
             working directory, else the working directory.
         ledger_url: `sqlite:////absolute/path` or `postgresql://...`, also where a
-            Prefect block named it; may hold a password, so that it is never shown.
+            Prefect block named it; may hold a password, so that no text contains it.
         policies: Folder of the policy files and of `ledger.lock`.
         witness: Place of the ledger's witness: a folder, `postgresql://...` of another
             database; "none" waives it, None is the default of the ledger's kind. May
-            hold a password, so that it is never shown.
-        environment: What this process runs in, such as "production"; None if nobody
-            said. A ledger that was made for one serves no other.
-        people: Folder of the stores of what each person has left; None if nobody said.
+            hold a password, so that no text contains it.
+        environment: What this process runs in, such as "production"; None if it is
+            not set. A ledger that was created for one serves no other.
+        people: Folder of the stores of personal budgets; None if it is not set.
     """
 
     root: Path
@@ -209,7 +209,7 @@ def _absolute(url: str, root: Path) -> str:
 
 
 def file_stamp(path: str) -> Stamp:
-    """Return a file's stamp, which another content changes: nobody can set a ctime."""
+    """Return a file's stamp, which changes with the content (ctime cannot be set)."""
     try:
         status = os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
     except OSError as error:

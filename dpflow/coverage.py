@@ -86,7 +86,7 @@ def missed(
     Assumes: Gaussian noise after draw k is an average by precision of that after a
     later draw and more noise, independent. Laplace noise on a grid is that after the
     later draw, and with the chance of its law more noise; half widths have two steps
-    of the grid more than so many spreads.
+    of the grid more than this number of spreads.
 
     Rounding: events only grow with a cell, and for Laplace noise by the steps within
     which continuous noise stands for noise on the grid; two normal numbers by Owen's
@@ -150,7 +150,7 @@ def _both(
     """Return the probability of a range now and of a range before, in its spreads.
 
     The noise before is rho times the noise now, and with the chance 1 - `stay` more of
-    its own law; for Gaussians so much that its variance is 1, for Laplace noise of the
+    its own law; for Gaussians the law whose variance is 1, for Laplace noise of the
     spread before.
     """
     ends = [np.clip(end, -law.far, law.far) for end in (*event, *before)]

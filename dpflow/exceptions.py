@@ -41,8 +41,8 @@ def how_to_install(extra: str) -> str:
     """
     version = getattr(sys.modules["dpflow"], "__version__", "VERSION")
     return (
-        f"in a checkout of dpflow run: pip install '.[{extra}]', or beside its wheel: "
-        f"pip install './prefect_dpflow-{version}-py3-none-any.whl[{extra}]'"
+        f"in a checkout of dpflow run: pip install '.[{extra}]', or, in the folder of "
+        f"its wheel: pip install './prefect_dpflow-{version}-py3-none-any.whl[{extra}]'"
     )
 
 
@@ -64,7 +64,7 @@ class DpflowError(Exception):
         self.details = details
 
     def __getattr__(self, name: str) -> Any:
-        """Look up a detail by name; a promised detail that was not given is None."""
+        """Look up a detail by name; a promised detail without a value reads as None."""
         details = vars(self).get("details", {})
         if name not in details and name not in self.detail_names:
             msg = f"{type(self).__name__} has no detail {name!r}"
@@ -100,7 +100,7 @@ class ConfigurationError(DpflowError):
 class ContributionsError(ConfigurationError):
     """Bounds on contributions that do not fit the frame or the policy.
 
-    Its text is made of declarations alone.
+    Its text contains declarations alone.
     """
 
 
@@ -123,7 +123,7 @@ class PolicyChanged(PolicyError):
 
 
 class PolicyNotApplied(PolicyError):
-    """A policy that nobody has applied, or that may not be applied as asked.
+    """A policy that was not applied, or that may not be applied this way.
 
     Where the lifetime forbids it, `total` is what all terms would add up to and
     `lifetime` what they may; both map epsilon and delta to decimal text.
@@ -165,7 +165,7 @@ class LedgerError(DpflowError):
 
 
 class LedgerMissing(LedgerError):
-    """There is no ledger at this place; dpflow never makes one by itself."""
+    """There is no ledger at this place; dpflow never creates one without a command."""
 
 
 class LedgerUnavailable(LedgerError):
@@ -183,7 +183,7 @@ class LedgerRolledBack(LedgerCorrupt):
 
 
 class LedgerUnwitnessed(LedgerError):
-    """The witness is missing: nobody can tell whether the ledger forgot a charge."""
+    """The witness is missing, so nothing shows whether the ledger forgot a charge."""
 
     detail_names = ("ledger", "witness")
 
@@ -222,7 +222,7 @@ _MADE_BY_PYTHON = 1 << 9
 
 
 def public_kind(kind: type) -> Any:
-    """Return the nearest class that code defines, not one that a body has made.
+    """Return the nearest class that code defines, not one that a body has defined.
 
     The name of a class can hold private data, and its metaclass may raise.
     """
@@ -246,7 +246,7 @@ def public_name(kind: type) -> str:
 
 
 class DPStepFailed(DpflowError):
-    """The body of a DP step raised; only the type of the error is told.
+    """The body of a DP step raised; the message has only the type of the error.
 
     The text of an exception can hold private data, and Prefect stores it in its
     database, logs and events. A policy with `errors: keep` shows the original.

@@ -2,8 +2,8 @@
 
 The privacy unit may have any number of rows with any numbers in them. Keeping a few
 rows of each person and clipping the numbers bounds by how much one person moves counts
-and sums. The bound holds only if nobody's rows are chosen by looking at others' rows:
-each person's rows are ranked among themselves alone.
+and sums. The bound holds only if no person's rows are chosen by looking at others'
+rows: each person's rows are ranked among themselves alone.
 
 What is said here of the sensitivity needs no data: make `Contributions` first, declare
 the cost from it, and bound the frame inside the step.
@@ -100,16 +100,16 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """What one person contributes at most, known before any data is read.
+    """What one person contributes at most, declared before any data is read.
 
     Attributes:
         unit: Columns that together name the privacy unit.
-        max_rows: Rows that are kept of each person.
+        max_rows: Most rows that one person contributes.
         relation: The neighbouring relation of the policy.
         clip: How columns are clipped that are to be summed; counts need none.
         by: Columns that name a row's group.
-        max_rows_per_group: Rows that are kept of a person in one group.
-        order_by: A person's first rows by these columns are kept.
+        max_rows_per_group: Most rows of one person in one group.
+        order_by: A person contributes the first rows by these columns.
         seed: Without `order_by`, a person's rows are chosen by a hash with this key,
             the same ones at every run. None keeps the first in the frame's order: where
             that is time, early rows are counted more often than late ones.
@@ -202,7 +202,7 @@ class Contributions:
         return self._norm([self.clip[name].steps for name in columns], by, norm)
 
     def bound(self, frame: Frame) -> Frame:
-        """Return the rows that are kept of each person, with clipped columns.
+        """Return each person's contributed rows, with clipped columns.
 
         Rows without a person are dropped. In clipped columns whatever is no number
         (NaN, None) counts as zero before it is clipped, infinities as the bounds; they
@@ -223,7 +223,7 @@ class Contributions:
             ContributionsError: If it is no such frame, or lacks a column, or if the
                 running step's policies say another relation. Inside a body its text
                 has the names that were declared outside, or that the calling code
-                spells out; others may be made of data.
+                spells out; others may contain data.
         """
         # It imports numpy, which a declaration does not need.
         from dpflow.bounding.tables import bounded  # noqa: PLC0415
@@ -236,7 +236,7 @@ class Contributions:
         msg = told or (
             "the frame lacks a column that is to be bounded, or it has another type. "
             "Its name is withheld: it was computed inside the body. Make Contributions "
-            "before the step, and the name is told"
+            "before the step, and the error names it"
         )
         raise PublicContributionsError(msg)
 

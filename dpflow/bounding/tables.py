@@ -1,9 +1,9 @@
-"""The rows of tables: whose they are, which are kept, and their clipped numbers.
+"""The rows of tables: their persons, the contributed ones, and their clipped numbers.
 
 A frame of pandas or polars is bounded in memory; of a lazy table only the schema is
 read, and its own engine does the work. A row is ranked among the rows of its person
-alone. Rows of one rank are kept by their place in a frame. A lazy table has no places:
-ties are broken by all other columns, so that rows of one rank are the same row.
+alone. Rows of one rank are chosen by their place in a frame. A lazy table has no
+places: ties are broken by all other columns, so that rows of one rank are the same row.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bounded(frame: Frame, wanted: Contributions) -> Frame:
     Args:
         frame: A pandas or polars DataFrame, a polars LazyFrame, a DuckDB relation, a
             table of ibis or PySpark.
-        wanted: Whose rows are kept, how many, and how they are clipped.
+        wanted: Whose rows count, how many, and how they are clipped.
 
     Raises:
         ContributionsError: If the table lacks a column, or one has another type, or if
@@ -93,7 +93,7 @@ def _is_frame(frame: Any) -> bool:
 
 
 def _kept(table: Any, wanted: Contributions, ties: list[str], counted: str) -> Any:
-    """Return the rows that are kept, with clipped columns."""
+    """Return the contributed rows, with clipped columns."""
     kinds = _kinds(table)
     table = table.filter(*(~_missing(name, kinds) for name in wanted.unit))
     table = table.with_columns(
@@ -158,7 +158,7 @@ def _group(name: str, kinds: Kinds) -> Any:
 def _steps(name: str, kinds: Kinds, step: float, low: int, high: int) -> Any:
     """Return clipped numbers of steps; whatever is no number counts as zero.
 
-    No engine is asked to divide what overflows or underflows: some raise for it, and an
+    No engine divides what overflows or underflows: some raise for it, and an
     error would tell of one person's number.
     """
     if step == 1 and kinds[name] in _WHOLE:
@@ -262,7 +262,7 @@ def _is_hashable(value: object) -> bool:
 
 
 def _taken(frame: Any, rows: Any, wanted: Contributions) -> Any:
-    """Return the rows of a frame that are kept, with the clipped columns."""
+    """Return the contributed rows of a frame, with the clipped columns."""
     places = rows[_ROW].to_numpy().astype(np.int64)
     if comes_from(frame, "polars"):
         return frame[places].with_columns(rows[k].to_native() for k in wanted.clip)

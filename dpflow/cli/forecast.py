@@ -1,4 +1,4 @@
-"""`dpflow forecast`: what if a flow ran so often, with so much noise?"""
+"""`dpflow forecast`: what if a flow ran that often, with that noise?"""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 

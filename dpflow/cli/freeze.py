@@ -1,4 +1,4 @@
-"""`dpflow freeze`, `unfreeze` and `resume`: refuse everything at once, and end that."""
+"""`dpflow freeze`, `unfreeze` and `resume`: stop a dataset or let it go on."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger or Prefect)
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def freeze(dataset: str, *, reason: str) -> Answer:
-    """Refuse every step on a dataset at once, replays included, until it is unfrozen.
+    """Refuse every step on a dataset, replays included, until it is unfrozen.
 
     Anyone may do it. Steps that run already may end.
 
@@ -58,7 +58,7 @@ def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
 def resume(deployment: str, *, force: bool = False) -> Answer:
     """Resume a deployment's schedule after its budget was exhausted.
 
-    The step that was refused last in this flow is asked for again, without charging
+    This command tries the step that was refused last in this flow, without charging
     anything: if it would be refused, the schedule stays paused.
 
     Example: `dpflow resume weekly-report/mondays`

@@ -33,7 +33,7 @@ def history(
     from dpflow.show.history import history as read_history
 
     if decided and all_accounts:
-        msg = "each decision is told once; leave out --all-accounts or --decisions"
+        msg = "each decision has one line; omit --all-accounts or --decisions"
         raise typer.BadParameter(msg)
     found = read_history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
@@ -59,7 +59,7 @@ def _empty(found: History, dataset: str | None) -> str:
         return "No decision is journaled yet; the first charge opens a term."
     of = f" of dataset {dataset!r}" if dataset else ""
     then = (
-        "Run a flow whose steps are under @dp_task; each charge is told here."
+        "Run a flow whose steps are under @dp_task; each charge appears here."
         if found.any_policy
         else "Write a policy first: `dpflow status` shows how."
     )

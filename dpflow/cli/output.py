@@ -156,7 +156,7 @@ def survive_encoding() -> None:
 
 
 def survive_closed_pipe() -> None:
-    """Drop what nobody reads any more, as Python would complain of it at its end."""
+    """Drop output without a reader, as Python would complain of it at its end."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -51,7 +51,7 @@ _PICTURE = _option(
 #: By the parameter's name; `COMMAND.NAME` holds for the function of one command. A
 #: text alone is the help of an option.
 PARAMS: dict[str, Any] = {
-    "accept_loss": "Where the witness is waived and the old file is gone: forget what "
+    "accept_loss": "Where the witness is waived and the old file is lost: forget what "
     "was charged after the backup.",
     "all_accounts": "Show what each charge posted to shares and odometers.",
     "as_json": _option("Print JSON for programs instead of text.", "--json"),
@@ -82,7 +82,7 @@ PARAMS: dict[str, Any] = {
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",
     "every": _option("day, week, month, `2 weeks`, ...", metavar="INTERVAL"),
-    "evidence": "A file that proves it; its sha256 is kept.",
+    "evidence": "A file that proves it; the ledger stores its sha256.",
     "export": Argument(
         metavar="FILE", help="An export; default: the project's ledger."
     ),

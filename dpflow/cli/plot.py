@@ -38,7 +38,7 @@ def burn_down(
     over: Over | None = None,
     no_forecast: bool = False,
 ) -> Answer:
-    """Draw what is left of a dataset's budget, with alerts, refusals and a forecast.
+    """Draw the remaining budget of a dataset, with alerts, refusals and a forecast.
 
     Example: `dpflow plot burndown sales --out burndown.png`
     """

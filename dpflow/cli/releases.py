@@ -112,7 +112,7 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
 
     if not found:
         yield (
-            "No release is kept yet. A step under @dp_task keeps its output when it "
+            "There is no release yet. A step under @dp_task keeps its output when it "
             'runs in a flow, or under a release_key= such as "revenue/{week}".'
         )
         return

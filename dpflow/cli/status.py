@@ -1,4 +1,4 @@
-"""`dpflow status`: does it run, what is gone, what is left, and for how long."""
+"""`dpflow status`: does it run, how much is used, and how many runs remain."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -128,7 +128,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
         more = f"{hidden:,} more accounts of its parts"
         yield f"{more}: --part NAME shows one, --json all; these are the fullest."
     if any(each.older for each in known.outlooks):
-        yield f"Only runs among the newest {RECENT:,} entries of the journal are known."
+        yield f"Only runs among the newest {RECENT:,} entries of the journal count."
 
 
 def _coming(found: Settings, record: Status, count: int) -> dict[str, ComingRuns]:
@@ -155,7 +155,7 @@ def _coming_parts(coming: dict[str, ComingRuns]) -> list[Part]:
             lines.append(f"Refused: {'; '.join(known.refused)}.")
         if known.undated:
             flows = ", ".join(known.undated)
-            lines.append(f"No day is known of {flows}: schedule it in prefect.yaml.")
+            lines.append(f"{flows} has no schedule: write one in prefect.yaml.")
     return lines
 
 

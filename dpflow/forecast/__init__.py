@@ -1,4 +1,4 @@
-"""What the budget is still good for: runs left, until when, and what would be better.
+"""Forecasts: how many runs remain, until when, and which policy would be better.
 
 `forecast` and `check_policies` are what the commands of these names show, one record
 each; they find dataset, policy and budget in one place (`source`). All else here is
@@ -48,7 +48,7 @@ class _Called(ModuleType):
 
     @property
     def __signature__(self) -> Signature:
-        """The function's, for whoever asks what may be given."""
+        """The function's signature, for help and editors."""
         return signature(forecast)
 
 

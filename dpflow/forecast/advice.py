@@ -87,7 +87,7 @@ def advice(
     Args:
         policy: The policy.
         people: About how many privacy units there are; default: what the policy says.
-        workload: The steps that are meant to run, if they are known.
+        workload: The planned steps, if there are any.
         terms: The dataset's terms so far.
         strict: Whether a missing source is weak.
     """
@@ -277,7 +277,7 @@ def _unsourced(policy: Policy) -> Iterator[Advice]:
     if policy.source is None and not policy.dataset.startswith(PREFIX):
         yield Advice(
             "no-source",
-            "It names no `source`: a ledger that is made anew forgets what was spent, "
+            "It names no `source`: a new ledger forgets what was spent, "
             "and nothing notices.",
             "Name the data behind it, such as `source: warehouse.sales`: the first "
             "ledger that charges it governs it.",

@@ -96,7 +96,7 @@ class Schedule:
     Attributes:
         every: The interval.
         first: The day of the next run.
-        source: Where that is known from.
+        source: Where that was read.
     """
 
     every: Every

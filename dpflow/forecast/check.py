@@ -146,7 +146,7 @@ class PolicyCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was found in policy files.
+    """The findings in policy files.
 
     Attributes:
         files: One for each file, in the order of their names.
@@ -186,7 +186,7 @@ def check_policies(
 
     Args:
         place: A policy file or a folder of them. Default: the project's policies.
-        costs: Steps that are meant to run; else the sequence's, else the journal's.
+        costs: Planned steps; else the sequence's, else the journal's.
         people: About how many privacy units there are.
         strict: Whether what is weak fails the check, and so does a missing source.
         tell: Called if the ledger forgot charges.
@@ -285,7 +285,7 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
 def _judged(
     each: PolicyCheck, costs: Sequence[str], people: int | None, *, strict: bool
 ) -> PolicyCheck:
-    """Judge a policy, with the workload that is known of it."""
+    """Judge a policy, with its workload, where there is one."""
     policy = each.policy
     if policy is None:
         return each

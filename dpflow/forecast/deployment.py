@@ -1,4 +1,4 @@
-"""When a deployed flow runs, as the project's prefect.yaml says; Prefect is not asked.
+"""When a deployed flow runs, as the project's prefect.yaml says, without Prefect.
 
 Only schedules of whole days are read, one for each flow: an interval from its anchor,
 or a cron or rrule that runs once on each of its days, which lie one distance apart.

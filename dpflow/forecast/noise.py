@@ -42,7 +42,7 @@ def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
 
     Args:
         cost: The cost that was declared.
-        outcome: Of refined noise: how many draws were made. Default: all.
+        outcome: Of refined noise: how many draws ran. Default: all.
     """
     if outcome is not None and isinstance(cost, Refined):
         normal = isinstance(cost, GaussianDraws)
@@ -96,7 +96,7 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     """Return a step with `factor` times its noise, which may be less than before.
 
     Raises:
-        InvalidCost: If nothing is known of the step with so much noise.
+        InvalidCost: If the step has no cost with that noise.
     """
     if factor >= 1:
         return cost.noisier(factor)
@@ -106,7 +106,7 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
         spreads = [spread * factor for spread in cost.spreads[:-1]]
         return cost.but(finest=scaled(cost.finest, factor), spreads=spreads)
     if not cost.noise_powers:
-        msg = f"nothing is known of {cost!r} with {float(factor):g} times its noise"
+        msg = f"{cost!r} cannot be scaled to {float(factor):g} times its noise"
         raise InvalidCost(msg, name="factor", value=number_text(factor))
     return cost.but(**{n: getattr(cost, n) * factor**p for n, p in cost.noise_powers})
 
@@ -130,7 +130,7 @@ class EnoughNoise:
     """The noise with which a number of runs fits.
 
     Attributes:
-        runs: How many runs were asked for.
+        runs: The wanted number of runs.
         factor: Of the noise that was declared.
         workload: One run with that noise; it was tried.
     """
@@ -151,7 +151,7 @@ def enough_noise(
         runs_left: Counts the runs of a workload that fit; None: without end.
 
     Raises:
-        InvalidCost: If no noise is enough, or nothing is known of steps with so much.
+        InvalidCost: If no noise is enough, or a step has no cost with that noise.
     """
 
     def fits(factor: Fraction) -> bool:

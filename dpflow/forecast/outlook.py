@@ -62,8 +62,8 @@ class Outlook:
         runs_left: Further runs like this one that all gates admit; None: without end.
         per_run: What one run costs, in words.
         limited_by: The gate that refuses first, in words; None if none ever does.
-        schedule: When the flow runs; None if that is not known.
-        exhausted_on: The day of the first run that is refused; None if not known.
+        schedule: When the flow runs; None without a schedule.
+        exhausted_on: The day of the first run that is refused; None without such a day.
         account: Id of the account that `used` and `ahead` are of, or "".
         used: The share of its budget that is used now.
         ahead: Days of runs, the share of the budget used after each of them, and how
@@ -94,7 +94,7 @@ class Outlook:
 
     @property
     def every(self) -> Every | None:
-        """The interval between two runs, if known."""
+        """The interval between two runs, if there is a schedule."""
         return None if self.schedule is None else self.schedule.every
 
     @property
@@ -211,14 +211,14 @@ def outlook_of(
     like: FlowRun | None = None,
     older: bool = False,
 ) -> Outlook:
-    """Return the outlook for runs that ask so much.
+    """Return the outlook for runs with these loads.
 
     Args:
         loads: What each run asks of every gate.
         dataset: Its name.
         flow: The flow.
         steps: How many steps a run has.
-        schedule: When the flow runs; None if nobody knows.
+        schedule: When the flow runs; None without a schedule.
         closed: Whether the policy does not let the flow in.
         like: The run that was taken as the example, if one was.
         older: Whether the journal has older runs, which were not looked at.

@@ -79,14 +79,14 @@ class ProjectSource:
     def chosen(
         self, dataset: str | None, *, among: Collection[str] | None = None
     ) -> str:
-        """Return the dataset that is meant: the one named, or the only one.
+        """Return the dataset: the one named, or the only one.
 
         Args:
             dataset: The one named, if one was.
             among: The datasets that come into question. Default: all.
 
         Raises:
-            ConfigurationError: If several can be meant, or none.
+            ConfigurationError: If there are several, or none.
         """
         if self.ledger is None:
             self._check_files()
@@ -96,7 +96,7 @@ class ProjectSource:
         if len(known) == 1:
             return known[0]
         names = ", ".join(known) or "none yet"
-        msg = f"say which DATASET is meant; there are: {names}"
+        msg = f"name one DATASET of: {names}"
         raise ConfigurationError(msg)
 
     def _check_files(self) -> None:

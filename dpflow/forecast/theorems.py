@@ -138,7 +138,7 @@ def _listed(
 
 @lru_cache(maxsize=512)
 def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
-    """Return the least epsilon of which a budget would have admitted so much.
+    """Return the least epsilon of a budget that would have admitted this usage.
 
     It is the theorem's own reading of a tally, as if that budget had been set in
     advance: the same theorem, delta and constants. It is no bound of its own at a time
@@ -150,7 +150,7 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
 
     Returns:
         An epsilon that was tried and admits it, within about a percent of the least;
-        zero for nothing, and None if no budget is known that admits it.
+        zero without usage, and None if no budget admits it.
     """
     if not any(used.amounts):
         return Fraction(0)

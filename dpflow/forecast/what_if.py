@@ -1,4 +1,4 @@
-"""What if a flow ran so often, with so much noise? An answer without a trace."""
+"""What if a flow ran that often, with that noise? Nothing is written."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from dpflow.rounding import number_from_text, short_up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRow:
-    """What so much more noise would change.
+    """What more noise would change.
 
     Attributes:
         widths: Half of the 95 % interval of each step of the workload.
-        problem: Why nothing is known, or "".
+        problem: Why there is no forecast, or "".
     """
 
     factor: Fraction
@@ -70,7 +70,7 @@ class Forecast(TableRecord):
         rows: What other noise would change.
         fits: How many such runs each theorem admits with the whole budget; empty
             unless it was requested.
-        enough: The noise with which the runs that were asked for fit, if any were.
+        enough: The noise with which the wanted runs fit, if a number was given.
         plans: What noise the policy plans, in words.
         planned: The same for programs, by flow: runs, mechanism, noise by step.
     """
@@ -132,7 +132,7 @@ def forecast(
         tell: Called if the ledger forgot charges.
 
     Raises:
-        ConfigurationError: If it names nothing that is known.
+        ConfigurationError: If it names no step or flow of the ledger.
         LedgerError: If there is a ledger and it cannot be used.
         InvalidCost: If a cost cannot be read.
         UnsupportedCost: If a gate has no price for a step.
@@ -232,7 +232,7 @@ def _starts_from(source: ProjectSource, found: Governed, *, fresh: bool) -> str:
     if source.ledger is None:
         return "There is no ledger yet: a full budget."
     if fresh:
-        return "A full budget, as asked."
+        return "A full budget."
     if found.runs is None:
         return "Nothing was charged."
     return f"From what the ledger has charged in term {found.runs.term.number}."
@@ -250,8 +250,8 @@ def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str
     if not found:
         hint = f"{did_you_mean(flow, known)} Or" if known else "Run it once, or"
         msg = (
-            f"no run of the flow {flow!r} was charged in a newest term, so nothing is "
-            f"known of it. {hint} describe it with --cost."
+            f"no run of the flow {flow!r} was charged in a newest term, so it "
+            f"has no forecast. {hint} describe it with --cost."
         )
         raise ConfigurationError(msg)
     return found
@@ -260,7 +260,7 @@ def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str
 def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:
     """Refuse a flow that the policy keeps out, unless it ran before that.
 
-    Where only named flows are let in, and one of them, that one must be meant.
+    Where only named flows are let in, and it is the only one, the forecast is for it.
     """
     if flow is not None:
         if flow == like or covers_flow(pinned, flow):
@@ -275,7 +275,7 @@ def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | N
     flows = sorted(pinned["flows"])
     if len(flows) == 1:
         return str(flows[0])
-    msg = f"say which --flow is meant; the policy lets in: {', '.join(flows)}"
+    msg = f"name the --flow; the policy lets in: {', '.join(flows)}"
     raise ConfigurationError(msg)
 
 
@@ -295,7 +295,7 @@ def _schedule(
         return told
     if told is None:
         msg = (
-            f"how often {flow} runs is not known, so --from needs --every "
+            f"flow {flow} has no schedule, so --from needs --every "
             "INTERVAL, such as `week`"
         )
         raise ConfigurationError(msg)

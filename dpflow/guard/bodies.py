@@ -1,7 +1,7 @@
 """Running bodies of DP steps: from which of them a call comes.
 
-A body is known by the frame that runs it, which is on the stack of the calls that it
-made alone, awaited ones and resumed generators included. A context variable tells more:
+A body is identified by the frame that runs it, which is on the stack of its own calls
+alone, awaited ones and resumed generators included. A context variable tells more:
 threads and tasks inherit it, and what a generator sets stays set for its caller while
 it waits at a `yield`. So frames say whose noise a call may draw, and both say whether a
 call comes from code that has read private data.
@@ -66,7 +66,7 @@ def end_body(frame: FrameType | None, execution: Any, token: Token[Any] | None) 
 
 
 def calling_bodies() -> Iterator[Any]:
-    """Yield the executions whose frames made this call, innermost first."""
+    """Yield the executions around this call, innermost first."""
     frame = inspect.currentframe() if _running else None
     while frame is not None:
         yield from reversed(_running.get(frame, ()))
@@ -92,7 +92,7 @@ def check_outside(what: str = "a DP step") -> None:
 
     Args:
         what: The declaration, for the message; default: an inner step, whose name
-            could be made of private data.
+            could contain private data.
 
     Raises:
         PublicError: In the body of a step. The error names the outer step only.
@@ -111,7 +111,7 @@ def check_outside(what: str = "a DP step") -> None:
 def entering_frame() -> FrameType | None:
     """Return the frame that enters the context manager that makes this call.
 
-    The frames of `contextlib` between the two are left out, `ExitStack` included.
+    The frames of `contextlib` between the two do not count, `ExitStack` included.
     """
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
     while frame is not None and frame.f_code.co_filename == contextlib.__file__:

@@ -194,7 +194,7 @@ class Execution:
         self.reported = outcome
 
     def _report_cell(self, cell: CellLike) -> list[str]:
-        """Report the cell of the output, or return why there is none.
+        """Report the cell of the output, or return why it has no cell.
 
         Without one, or if the body reported another one, the charge is in full.
         """
@@ -215,7 +215,7 @@ class Execution:
 
     @contextmanager
     def charged(self, frame: FrameType | None) -> Iterator[None]:
-        """Run the body in this block; its error is kept in `error`, not raised.
+        """Run the body in this block; its error is stored in `error`, not raised.
 
         Raised here it would carry the original, private text along as its context.
         Call `end` after the block.
@@ -249,8 +249,8 @@ class Execution:
             self._draw.by != SELF_DECLARED or not drawn_here,
             f"step {self.request.step!r} ended without {call}, so the noise of its "
             f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
-            f'kept. Return {call}, or say noise="own" where the step is declared if '
-            "its body draws that very noise by itself.",
+            f'stored. Return {call}, or say noise="own" where the step is declared if '
+            "its body draws that very noise with its own code.",
             PublicError,
         )
 
@@ -328,7 +328,7 @@ class Execution:
 
 
 def current_execution(caller: str) -> Execution:
-    """Return the innermost execution whose body or block has made this call.
+    """Return the innermost execution around this call.
 
     Args:
         caller: The call that needs it, for the message.
@@ -435,7 +435,7 @@ def granted(
 
 
 def _replayed(request: Request, answer: Replayed, place: Place) -> Any:
-    """Return the value of a kept release."""
+    """Return the value of a release."""
     logger.info("DP step %r is replayed from its release", request.step)
     place.tell("replayed", request, digest=answer.digest)
     return decode(answer.value)

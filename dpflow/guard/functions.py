@@ -1,4 +1,4 @@
-"""What DP steps are made of, and what they return.
+"""The functions behind DP steps, and what they return.
 
 Their decorators go on a function that nothing has wrapped yet, and its output must be
 there when it returns.
@@ -42,7 +42,7 @@ def check_body(function: Callable[..., Any]) -> None:
         not isinstance(function, classmethod | staticmethod),
         f"@{type(function).__name__} goes on top of @dp_task or @guarded, not under it",
     )
-    require(callable(function), f"a DP step is made of a function, got {function!r}")
+    require(callable(function), f"a DP step wraps a function, got {function!r}")
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func

@@ -35,7 +35,7 @@ def inspected(
 
     Raises:
         LedgerError: If it is missing, out of reach or not the pinned one.
-        LedgerCorrupt: If it is damaged, and something cannot be made sense of.
+        LedgerCorrupt: If it is damaged, and something in it cannot be read.
     """
     with closing(project_ledger(found, read_only=not writes)) as ledger:
         if tell is not None and (problem := ledger.watch.problem(ledger.storage)):

@@ -1,7 +1,7 @@
 """Iterative steps that may stop early, and are charged for the sub-steps that ran.
 
 The loop counts its own sub-steps: noise of a sub-step is drawn through the sub-step
-itself, which is over as soon as the next one is asked for. A body that leaves the loop
+itself, which is over as soon as the next one begins. A body that leaves the loop
 by an error, or that never enters it, is charged in full.
 """
 
@@ -112,12 +112,12 @@ class SubStep:
             if cost is not None and cost in self._unpaid:
                 self._unpaid.remove(cost)
                 return cost
-            left = ", ".join(map(repr, self._unpaid)) or "nothing"
+            rest = ", ".join(map(repr, self._unpaid)) or "nothing"
         # The body may have computed its numbers.
         kind = "a part without a name" if cost is None else f"a {type(cost).__name__}"
         msg = (
-            f"{what} in {name} draws {kind}, but of the declared sub-step {left} "
-            "is left. Declare every draw, as in EarlyStopping(Composed(Gaussian("
+            f"{what} in {name} draws {kind}, but of the declared sub-step {rest} "
+            "remains. Declare every draw, as in EarlyStopping(Composed(Gaussian("
             "...), Laplace(...)), ...), and say cost= which one this is."
         )
         raise PublicError(msg)
@@ -126,7 +126,7 @@ class SubStep:
 def iterations() -> Iterator[SubStep]:
     """Run the sub-steps of the running step, which declared `EarlyStopping`.
 
-    The loop ends by itself after the last stop. Leave it earlier with `break`; only
+    The loop ends after the last stop. Leave it earlier with `break`; only
     the sub-steps that started are charged, if the dataset's theorem allows that. A
     progress bar shows in terminals.
 
@@ -161,7 +161,7 @@ def iterations() -> Iterator[SubStep]:
 
 
 def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
-    """Yield the sub-steps, and report how many started when the loop is left."""
+    """Yield the sub-steps, and report how many started at the end of the loop."""
     last = cost.stops[-1]
     with _progress(execution, last) as advance:
         for number in range(1, last + 1):
@@ -180,10 +180,10 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
 
 @contextmanager
 def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]]:
-    """Show how far the loop is, in terminals and to whoever listens.
+    """Show how far the loop is, in terminals and to listeners.
 
-    Listeners hear of it once a second, and where the loop was left, if the step still
-    runs then: a loop that is kept and thrown away later has nothing more to tell.
+    Listeners hear of it once a second, and where the loop ended, if the step still
+    runs then: a loop object that is thrown away later has nothing more to tell.
     """
     began, said = time.monotonic(), 0
 

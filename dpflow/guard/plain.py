@@ -60,12 +60,12 @@ def guarded(
             Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
         release_key: Template over public parameters, the instance ("{self.region}")
-            and captured variables, under which the output is kept; a second call with
+            and captured variables, under which the output is stored; a second call with
             the same key replays it at no cost.
         ignore: Names of parameters and captured variables that the key does not read,
             for the output does not depend on them. A call with another value of any
             other one is refused in place of a replay.
-        on_change: "refuse" if a release that was made at another cost is an error.
+        on_change: "refuse" if a release of another cost is an error.
             Default: it is replayed, with a warning that names both costs.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
@@ -76,7 +76,7 @@ def guarded(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
-        noise: "own" if the body draws the noise that its cost declares by itself;
+        noise: "own" if the body draws the declared noise with its own code;
             `release` must not be called then. Default: a body that declares a
             mechanism which `release` draws, and ends without it, fails.
         name: Name of the step in the journal; default: the function's.
@@ -131,7 +131,7 @@ def spend(
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one.
         partitions: Names of the partitions that it reads.
-        noise: "own" if the block draws the noise that its cost declares by itself.
+        noise: "own" if the block draws the declared noise with its own code.
 
     Yields:
         The execution, whose `release` draws the declared noise.

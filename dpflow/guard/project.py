@@ -196,10 +196,10 @@ def make_project_ledger(found: Settings) -> Ledger:
 
 
 def people_folder(found: Settings) -> Path:
-    """Return the folder of the stores: private data, beside the ledger by default.
+    """Return the folder of the stores: private data, by default in the ledger's folder.
 
     Raises:
-        ConfigurationError: If the ledger is no file and nobody said where.
+        ConfigurationError: If the ledger is no file and no setting names a folder.
     """
     if found.people is not None:
         return found.people

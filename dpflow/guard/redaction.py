@@ -37,7 +37,7 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
     """Return what the outside may see of an error; the rest of it is dropped.
 
     Args:
-        error: What ended the body. It is emptied if it is itself shown.
+        error: What ended the body. It is emptied if it is passed on.
         step: Name of the step.
         dataset: Name of its dataset.
 
@@ -59,7 +59,7 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     """Return what the outside may see of an error of a task that loads private data.
 
     Args:
-        error: What ended the task. It is emptied if it is itself shown.
+        error: What ended the task. It is emptied if it is passed on.
         task: Name of the task.
 
     Returns:
@@ -80,7 +80,7 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
 def _withheld(
     error: BaseException, where: str, hint: str, **facts: str
 ) -> BaseException:
-    """Return an error that names its type and line, or what may be shown of it."""
+    """Return an error with the type and line of another, or its permitted part."""
     name, line = public_name(type(error)), ""
     try:
         if is_public(error):

@@ -57,7 +57,7 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
     """Fill a template with the public arguments.
 
     Raises:
-        AmbiguousArgument: If an argument cannot be told by its text.
+        AmbiguousArgument: If an argument's text does not identify it.
         Exception: If the template does not fit the arguments.
 
     Examples:
@@ -188,7 +188,7 @@ def _whole(field: str, value: Any) -> Any:
     """Return the value if its own text tells it, else a text that does.
 
     Raises:
-        AmbiguousArgument: If there is none.
+        AmbiguousArgument: If it has no such text.
     """
     value = as_plain_date(value)
     if _tells_itself(type(value)):

@@ -62,7 +62,7 @@ class EnclosingFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What became of a step's request; told after the ledger has committed it.
+    """The outcome of a step's request, after the ledger has committed it.
 
     Attributes:
         kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
@@ -84,7 +84,7 @@ class Place:
             is replayed within the nearest one's run.
         named: The flow that the step names itself (`flow=`), if it does.
         facts: Further facts for the journal, such as the task run's id.
-        listener: Who is told what became of a step; it decides nothing.
+        listener: Hears the outcome of a step; it decides nothing.
     """
 
     flows: tuple[EnclosingFlow, ...] = ()
@@ -242,7 +242,7 @@ def request_of(
     """Make a request that charges the flow of a place.
 
     Raises:
-        DpflowError: If the request cannot be made; nothing was charged.
+        DpflowError: If there is no valid request; nothing was charged.
     """
     flow = charged_flow(policies, place)
     values: dict[str, Any] = {
@@ -304,7 +304,7 @@ def owner_of(project: Project) -> str:
         return project.ledger.owners.mine()
     except OSError as error:
         place = project.ledger.place
-        msg = f"cannot write beside the ledger {place}: {error.strerror}"
+        msg = f"cannot write in the folder of the ledger {place}: {error.strerror}"
         raise LedgerUnavailable(msg, ledger=place) from error
 
 

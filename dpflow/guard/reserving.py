@@ -31,7 +31,7 @@ def owed(project: Project, request: Request) -> Iterator[None]:
     """Let this process ask again if it is stopped between its question and its end.
 
     A timeout or Ctrl-C can hit a sync step anywhere: before its body, or while its
-    output is stored. The charge stays, and nobody would settle it: the next to ask
+    output is stored. The charge stays, and no process would settle it: the next to ask
     settles it in full, instead of waiting for this process to end.
     """
     unsettled = project.unsettled
@@ -49,7 +49,7 @@ def owed(project: Project, request: Request) -> Iterator[None]:
 
 
 def _owe(project: Project, request: Request, error: BaseException) -> None:
-    """Have a charge settled in full that nobody else would settle, if it was made."""
+    """Have a charge settled in full that no other process settles, if any."""
     facts = {"error_type": public_name(type(error))}
     project.unsettled.add(request.reservation, outcome="failed", body=facts)
 
@@ -57,7 +57,7 @@ def _owe(project: Project, request: Request, error: BaseException) -> None:
 def _prepare(project: Project, request: Request, noise: str) -> None:
     """Load the library of `release`, so that no charged body fails without it.
 
-    A release that is kept is replayed without: loading takes long.
+    A stored release is replayed without: loading takes long.
 
     Raises:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
@@ -118,7 +118,7 @@ def _reserving(
     """Tell a refusal of this block to the listener, and bound its wait for a release.
 
     Yields:
-        A function that raises once another run has made the release for too long.
+        A function that raises once another run has held the release key for too long.
     """
     since = time.monotonic()
 

@@ -90,7 +90,7 @@ def reserve_run(
     """Hold the worst case of every step in this block before the first one runs.
 
     If all of it does not fit, nothing is held, and no step in the block draws: releases
-    that are kept are replayed, and the first step that would draw is refused.
+    that are stored are replayed, and the first step that would draw is refused.
 
     The steps under `guarded` and `spend` in the block draw from it. Its end, by an
     error or not, seals it: what no step drew is returned, and a step that comes later,
@@ -191,7 +191,7 @@ def _hold(steps: list[_Step], place: Place, run: str) -> None:
 
 
 def _composed(costs: Sequence[Cost]) -> Cost:
-    """Return all costs as one, for people; each is priced by itself."""
+    """Return all costs as one, for people; each is priced alone."""
     parts = [
         cost if number == 1 else Repeated(cost, number)
         for cost, number in Counter(costs).items()

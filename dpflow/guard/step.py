@@ -52,12 +52,12 @@ class Step:
         dataset: Name of the dataset that it reads, or several.
         cost: Worst case, or a function of the public arguments that returns it.
         private: Parameters that hold private data; nothing derived from their values
-            is ever journaled, keyed or shown.
-        release_key: Template over public parameters, under which the output is kept.
+            is ever journaled, keyed or printed.
+        release_key: Template over public parameters, under which the output is stored.
         partitions: Which partitions the body reads, of datasets that have some.
-        ignore: Parameters and captured variables on which the kept output does not
+        ignore: Parameters and captured variables on which the stored output does not
             depend.
-        on_change: Whether a release that was made at another cost is replayed.
+        on_change: Whether a release of another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         data_version: Version of the data, where the policy's does not do.
         cell: Function of the output that names the cell of the cost it falls into.
@@ -66,7 +66,7 @@ class Step:
         signature: Of the body.
         source: Module and qualified name of the body, which tell two steps of one
             name apart within a flow run.
-        replays: Whether a call is told by its public arguments, so that it may be
+        replays: Whether its public arguments identify a call, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
             one name.
@@ -147,7 +147,7 @@ class Step:
         )
 
     def check_storable(self) -> None:
-        """Refuse a keyed step whose annotation says that its release cannot be kept.
+        """Refuse a keyed step whose annotation says that its release cannot be stored.
 
         Raises:
             ConfigurationError: If so.
@@ -304,7 +304,7 @@ def _problems(step: Step, parts: object) -> dict[str, bool]:
             and not (names_cell and (isinstance(cost, OutcomeCost) or not is_cost))
         ),
         'takes noise="release" (the default), or noise="own" if its body draws the '
-        "noise that its cost declares by itself, got "
+        "declared noise with its own code, got "
         f"{step.noise!r}": step.noise not in ("release", OWN),
         "takes partitions= as names, templates such as '{week}', or a function of its "
         f"public arguments, got {parts!r}": step.partitions == (),

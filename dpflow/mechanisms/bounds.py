@@ -68,7 +68,7 @@ def private_bounds(
     cuts = [float_down(exact(each, name="candidates")) for each in ordered]
     shares = [exact(quantile, name="quantile") for quantile in quantiles]
     if not all(0 < share < 1 for share in shares):
-        msg = "a quantile lies between 0 and 1; nobody's own number is one of them"
+        msg = "a quantile lies between 0 and 1; no person's own number is one of them"
         raise PublicError(msg)
     numbers, price = numbers_of(values), (cost.epsilon, max_rows, relation)
     with execution.drawing():

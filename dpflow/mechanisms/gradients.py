@@ -57,7 +57,7 @@ def gradient_descent(
         norm: Longest L2 norm of a person's gradient; longer ones are scaled down.
         rate: What the noisy sum is multiplied with before it is subtracted: a learning
             rate over a public number of people.
-        good_enough: For `EarlyStopping`: whether to end after a sub-step, asked where
+        good_enough: For `EarlyStopping`: whether to end after a sub-step, called where
             it may stop. It may use the released model and `SubStep.test`, which is
             paid by a part of the sub-step, and nothing else that is private.
         sigma: For `IndividualBound`: standard deviation of the noise, or a function of
@@ -171,7 +171,7 @@ def individual_sum(
 ) -> Floats:
     """Return the sum of the rows of those who can still afford the step: private data.
 
-    Everyone pays for the norm of their own row; who cannot is left out, and who that
+    Everyone pays for the norm of their own row; who cannot does not count, and who that
     is stays inside of this function. Under Poisson sampling everyone pays the smaller
     price of a sampled step, drawn into the sample or not, and the sum is over those
     who can pay and were drawn.

@@ -1,7 +1,7 @@
 """Which groups there are, and which are the largest, as far as that is private.
 
-A group is told with a chance that grows with its people. The largest ones are picked
-one after the other until an end comes up.
+A group is released with a chance that grows with its people. The largest ones are
+picked one after the other until an end comes up.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def private_groups(
     Args:
         people: The person of each row.
         groups: The group of each row: a text, an integer, a float, a bool, a date, or
-            a tuple of them. Rows with anything else, or nobody, count for nothing.
+            a tuple of them. Rows with anything else, or no person, do not count.
         max_groups: How many groups of one person count.
 
     Returns:
@@ -120,9 +120,9 @@ def private_groups(
 
 @lru_cache(maxsize=32)
 def threshold(rho: Fraction, delta: Fraction, changed: int) -> tuple[Fraction, int]:
-    """Return the sigma of each group's noise, and how many noisy people are told.
+    """Return the sigma of each group's noise, and the smallest released noisy size.
 
-    So many people in a group have even odds.
+    A group of that many people has even odds.
     """
     squared = changed / (2 * rho)
     sigma = Fraction(float_up(bound_above(lambda mp: mp.sqrt(to_real(mp, squared)))))
@@ -134,12 +134,12 @@ def threshold(rho: Fraction, delta: Fraction, changed: int) -> tuple[Fraction, i
 
 @lru_cache(maxsize=32)
 def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
-    """Return with which chance a group of 0, 1, 2 ... people is told, times 2**BITS.
+    """Return the chance that a group of 0, 1, 2 ... people is released, times 2**BITS.
 
     The largest that one person more may make of it in either direction, from 0 to 1.
 
     Raises:
-        ReleaseError: If `LONGEST` people would not be told for certain.
+        ReleaseError: If `LONGEST` people would not be released for certain.
     """
     grown = _floor(bound_below(lambda mp: mp.exp(to_real(mp, epsilon))))
     shrunk = -_floor(-bound_above(lambda mp: mp.exp(-to_real(mp, epsilon))))
@@ -208,7 +208,7 @@ def _group(name: object) -> tuple[Hashable, Any] | None:
 
 
 def _is_somebody(person: object) -> bool:
-    """Say whether an entry names a person; what has no hash, and NaN, names nobody."""
+    """Say whether an entry names a person; NaN, and what has no hash, does not."""
     try:
         hash(person)
         return person is not None and bool(person == person)  # noqa: PLR0124
@@ -225,10 +225,10 @@ def _floor(number: Fraction) -> int:
 
 @draws_for(TopK, by=EXACT)
 def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[list[Any]]:
-    """Name the groups with the most people, where nobody listed the groups.
+    """Name the groups with the most people, without a list of the groups.
 
     The running step must have declared `TopK`, under a policy whose relation is
-    add-or-remove. How many picks were made, the end included, is the cell that is
+    add-or-remove. The number of picks, the end included, is the cell that is
     charged: a step that ends early leaves epsilon for another one.
 
     A group has even odds against the end if it has as many people more than the largest
@@ -248,7 +248,7 @@ def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[lis
         cost: The cost of the running step.
         people: The person of each row; each counts once in a group.
         groups: The group of each row, as for `private_groups`. Rows without a person
-            or a usable name of a group count for nothing.
+            or a usable name of a group do not count.
 
     Returns:
         The names in the order of the picks, at most `most`; fewer where no other group
@@ -281,7 +281,7 @@ def largest(
 ) -> Drawn[list[Any]]:
     """Pick among groups by their counts of people; as `top_k`, which says how.
 
-    Groups that nobody is in fill the places up to `among`; to pick one of them is to
+    Groups without people fill the places up to `among`; to pick one of them is to
     end.
     """
     # By people; equal ones by nothing but their names.

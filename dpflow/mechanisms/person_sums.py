@@ -29,8 +29,8 @@ def person_sum(
     """Release a sum over the people who can still pay, each from a budget of their own.
 
     The running step must have declared `PersonBudgets`, under a policy with
-    `filter: {theorem: individual, measure: gdp}`. What each person has left is
-    kept from run to run in a store that lies beside the ledger. Noise is drawn once
+    `filter: {theorem: individual, measure: gdp}`. The rest of each person's budget
+    is stored from run to run, in a file in the ledger's folder. Noise is drawn once
     the charges of all people are durable.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1;
@@ -44,8 +44,8 @@ def person_sum(
     Checked by: tests/mechanisms/test_person_sums.py.
 
     Args:
-        people: Whose each row is: texts or whole numbers. Rows of anything else are
-            left out.
+        people: Whose each row is: texts or whole numbers. Rows of anything else do
+            not count.
         values: number[rows] or number[rows, columns]; default: 1 for each person who
             is there, so that people are counted.
         norm: Longest L2 norm of what the rows of one person sum to; more is scaled
@@ -86,7 +86,7 @@ def person_sum(
 def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:
     """Return the ids, each once, and what the rows of each sum to.
 
-    One more row of zeros, whose id is none, stands for an empty table.
+    One more row of zeros, which has no id, stands for an empty table.
     """
     places: dict[Any, int] = {}
     where = [places.setdefault(each, len(places)) for each in map(_plain, people)]

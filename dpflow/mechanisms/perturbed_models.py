@@ -1,8 +1,8 @@
 """A model with noise on its parameters, released only if it is of use.
 
 Logistic regression is fitted, noise is added to the fitted parameters, and the noisy
-model is tested on people it was not fitted to. If it fails the test, it is gone: what
-comes out is that there is no model, which costs only the test.
+model is tested on people it was not fitted to. If it fails the test, it is discarded:
+the output is that there is no model, which costs only the test.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def output_perturbation(
     """Fit a logistic regression, add noise, and return it if it passes a noisy test.
 
     The running step must have declared `recoverable_model`, under a policy whose
-    relation is replace-one. On None the noisy model is gone, and only the test is
+    relation is replace-one. On None the noisy model is discarded, and only the test is
     charged; do not try to keep it.
 
     Source: noise: Chaudhuri, Monteleoni, Sarwate 2011, Alg. 1 (their sensitivity 2 / (n
@@ -195,7 +195,7 @@ def minimum(rows: Floats, classes: Floats, recipe: Recipe) -> Floats:
     `INEXACT` allows.
 
     Raises:
-        ReleaseError: If it does not get there, which no data is known to cause.
+        ReleaseError: If it does not get there.
     """
     strength, people = float(recipe.regularisation), len(rows)
     # |gradient| / Lambda is the error; the sensitivity has two of them, and roundings.
@@ -226,7 +226,7 @@ def k_norm_noise(size: int, scale: Fraction) -> Floats:
     """Draw a vector b of density proportional to exp(-|b| / scale), in L2 norm.
 
     Its direction is that of a vector of normal draws; its length, Gamma distributed
-    with shape `size`, is a sum of so many exponential draws: absolute Laplace noise.
+    with shape `size`, is a sum of `size` exponential draws: absolute Laplace noise.
     """
     direction = np.asarray(draw(_UNIT, np.zeros(size)), np.float64)
     lengths = draw(Laplace(sensitivity=scale, epsilon=1), np.zeros(size))

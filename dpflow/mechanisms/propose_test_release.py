@@ -144,7 +144,7 @@ def interquartile_range(
     Assumes: neighbours differ in one person's value (replace-one); how many people
     there are is public.
 
-    Rounding: the test's threshold up; the logarithm is kept within its bin. Values are
+    Rounding: the test's threshold up; the logarithm stays within its bin. Values are
     clipped to 1e300, and those that are no numbers count as 0.
 
     Checked by: tests/mechanisms/test_propose_test_release.py.

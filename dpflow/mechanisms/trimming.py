@@ -1,6 +1,6 @@
 """Trimmed means by propose-test-release, the median among them.
 
-What is left after trimming lies between order statistics. How far one person can move
+The values after trimming lie between order statistics. How far one person can move
 its mean is a difference of two of them, and how many people must be replaced before
 one more could move it farther than proposed is read off wider differences.
 
@@ -55,10 +55,10 @@ class Window:
 
     @classmethod
     def without(cls, share: Number, people: int) -> Window:
-        """Return what is left without a share of the people at each end.
+        """Return the window without a share of the people at each end.
 
         Raises:
-            ReleaseError: If nobody is left out, or nobody is left.
+            ReleaseError: If it leaves out no person, or all.
         """
         low, high = Fraction(1, MOST_PEOPLE), Fraction(1, 2)
         left_out = int(exact(share, name="trim", low=low, high=high) * people)
@@ -69,11 +69,11 @@ class Window:
 
     @property
     def size(self) -> int:
-        """How many are left."""
+        """Number of people in the window."""
         return self.last - self.first + 1
 
     def total(self, ordered: Whole) -> int:
-        """Return the sum of those who are left."""
+        """Return the sum over the people in the window."""
         return int(ordered[self.first : self.last + 1].sum(dtype=object))
 
 
@@ -97,7 +97,7 @@ def distance(ordered: Whole, window: Window, width: int) -> int:
 
     Args:
         ordered: Sorted values in steps.
-        window: Who is left.
+        window: Who counts.
         width: Largest jump that the noise hides, in steps.
     """
     people = len(ordered)
@@ -130,7 +130,7 @@ def trimmed_mean(
     and docs/derivations/output-dp.md#propose-test-release.
 
     Assumes: neighbours differ in one person's value (replace-one); how many people
-    there are is public; the bound is public or made of released outputs.
+    there are is public; the bound is public or computed from released outputs.
 
     Rounding: values down to a grid of 2**-10 of the bound, each on its own, and from
     there on none; the test's threshold and the noise's scale up. Values are clipped to
@@ -141,9 +141,9 @@ def trimmed_mean(
     Args:
         cost: The cost of the running step.
         values: number[people], one for each person.
-        bound: How far one person may move the mean; public, or made of releases such
-            as an `interquartile_range`.
-        trim: Share of people who are left out at each end, below one half.
+        bound: How far one person may move the mean; public, or computed from releases
+            such as an `interquartile_range`.
+        trim: Share of people to leave out at each end, below one half.
 
     Returns:
         The mean, or None where no answer is safe.
@@ -161,12 +161,13 @@ def median(
 ) -> Drawn[float | None]:
     """Release the median by propose-test-release, or None.
 
-    As `trimmed_mean`, with all but the middle one left out (the lower one of two).
+    As `trimmed_mean`, with the middle one alone (the lower one of two).
 
     Args:
         cost: The cost of the running step.
         values: number[people], one for each person.
-        bound: How far one person may move the median; public, or made of releases.
+        bound: How far one person may move the median; public, or computed from
+            releases.
 
     Returns:
         The median, or None where no answer is safe.

@@ -1,7 +1,7 @@
 """The private side of the individual filter: a budget of their own for every person.
 
 A ledger reserves the public bound (`IndividualBound`) once. Here live the sums per
-person, which are private data, beside the data and never in the ledger.
+person, which are private data: they stay with the data and never enter the ledger.
 
 Examples:
     >>> import numpy as np

@@ -104,7 +104,7 @@ def sampled_gaussian_costs(
     """Return what a Poisson-sampled sum with Gaussian noise costs each person.
 
     Everyone is charged, whether the sample took them or not, so everyone's squared
-    norm is needed. The sample is drawn afresh and kept secret, its size included.
+    norm is needed. The sample is drawn afresh and stays secret, its size included.
 
     Source: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530) for whole orders;
     docs/derivations/notions.md#poisson-sampling. Between whole orders (order - 1) *

@@ -35,7 +35,7 @@ class Slots(Withheld):
     """The digests of all people that were ever seen, in the order of their places.
 
     The key keeps people from choosing ids that share a place, and the digests short.
-    It lies beside them: the whole is private data.
+    It lies in the same file: the whole is private data.
 
     Args:
         key: Drawn once for a store.

@@ -1,4 +1,4 @@
-"""What each person has left, in memory, for millions of people at once."""
+"""The rest of each person's budget, in memory, for millions of people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INFINITE = np.float64(np.inf).view(_UNSIGNED)
 
 
 class PrivateMask(Withheld):
-    """Who takes part in one step, usable on arrays and never shown.
+    """Who takes part in one step, usable on arrays and never printed.
 
     Source: the active set S_t of Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1. Its
     members and its size are private (docs/derivations/individual.md#individual-filter):
@@ -38,7 +38,7 @@ class PrivateMask(Withheld):
         self._active = active
 
     def apply(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values with the rows of those left out replaced by zeros.
+        """Return the values with zeros in the rows of people who do not take part.
 
         Args:
             values: number[people, ...], already clipped.
@@ -74,7 +74,7 @@ class PrivateMask(Withheld):
         return PrivateMask(_rows(drawn, self._active) & self._active)
 
     def at(self, places: NDArray[np.int64]) -> PrivateMask:
-        """Return who of some people takes part; nobody who has no place (-1)."""
+        """Return who of some people takes part; no one without a place (-1)."""
         active = np.zeros(len(places), np.bool_)
         placed = places >= 0
         active[placed] = self._active[places[placed]]
@@ -92,20 +92,20 @@ def _rows(values: NDArray[Any], active: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 class PrivateTally(Withheld):
-    """How much of the bound each person has left.
+    """The rest of each person's bound.
 
-    A person's budget is a whole number of units between 2**51 and 2**52, kept as a
+    A person's budget is a whole number of units between 2**51 and 2**52, stored as a
     float64. A unit is a power of two, so turning a cost into units (times a power of
     two, then upwards to a whole number) rounds in one place only and upwards. A charge
     that fits is a whole number below 2**53, as is what it is taken from: their
     difference is exact. One that does not fit gives a negative difference, however it
-    rounds, and is not kept. So nothing wraps, saturates or absorbs, and each charge is
-    at most one unit, 4.5e-16 of the bound, too high. What is kept is what is left, not
-    what is spent, so that memory or disk that reads as zeros grants nothing.
+    rounds, and is not stored. So nothing wraps, saturates or absorbs, and each charge
+    is at most one unit, 4.5e-16 of the bound, too high. It stores the rest, not
+    the spent part, so that memory or disk that reads as zeros grants nothing.
 
-    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1: whoever the step does not
-    fit is left out before it runs, is charged nothing, and may return for a cheaper
-    step. docs/derivations/individual.md#individual-filter.
+    Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Alg. 1: a person whom the step
+    does not fit is excluded before it runs, is charged nothing, and may return for a
+    cheaper step. docs/derivations/individual.md#individual-filter.
 
     Assumes: `bound` is reserved in the ledger, in full and for this tally alone; the
     costs of a person depend on their record and on outputs released before.
@@ -156,7 +156,9 @@ class PrivateTally(Withheld):
             ReleaseError: In a forked child, whose copy would spend the budget twice.
         """
         if os.getpid() != self._pid:
-            msg = "this PrivateTally belongs to the process that made it; use it there"
+            msg = (
+                "this PrivateTally belongs to the process that created it; use it there"
+            )
             raise PublicError(msg)
         check_costs(costs, self._left.shape)
         active = np.empty(self._left.shape, np.bool_)
@@ -172,14 +174,14 @@ class PrivateTally(Withheld):
         return PrivateMask(active)
 
     def grow(self, people: int) -> None:
-        """Let people join, each with a whole budget, until there are so many."""
+        """Let people join, each with a whole budget, until this number is reached."""
         with self._lock:
             joining = max(people - self._left.size, 0)
             fresh = np.full(joining, float(self._limit))
             self._left = np.concatenate([self._left, fresh])
 
     def to_store(self) -> memoryview:
-        """Return what is left as bytes (little-endian float64), for a store only."""
+        """Return the rests as bytes (little-endian float64), for a store only."""
         return self._left.astype("<f8", copy=False).data.cast("B")
 
     @classmethod
@@ -202,7 +204,7 @@ class PrivateTally(Withheld):
 
 
 def _is_whole(left: Floats, limit: int) -> bool:
-    """Say whether all are whole numbers from zero to a limit; NaN is none."""
+    """Say whether all are whole numbers from zero to a limit; NaN is not."""
     in_range = left.min() >= 0 and left.max() <= limit
     return bool(in_range and np.array_equal(left, np.floor(left)))
 

@@ -6,9 +6,9 @@
                             ever given back
 
 The row `people/ACCOUNT` names the charge that paid for the budgets and the charge of
-the newest step. A crash leaves the file of before the step, whose mask nobody has, or
-the one with its charges. So the file may be ahead of the row by the steps that crashes
-cut short, and never behind it: an old backup or a foreign copy is refused.
+the newest step. A crash leaves the file of before the step, whose mask no process has,
+or the one with its charges. So the file may be ahead of the row by the steps that
+crashes cut short, and never behind it: an old backup or a foreign copy is refused.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pay(Command):
     before: str | None
 
     def decide(self, state: State) -> Decision:
-        """Note the step, unless another copy of the store has gone on.
+        """Note the step, unless another copy of the store was used since.
 
         Raises:
             ReservationConflict: If it has.
@@ -109,7 +109,7 @@ class _People:
 class PersonStore:
     """The people's tallies of the account that a running step is charged to.
 
-    The file is private data and belongs beside the data; its size tells how many people
+    The file is private data and belongs to the data; its size tells how many people
     there are, and the time that a step takes may tell more.
 
     Source: the ledger's protocol: docs/derivations/ledger.md#reservations.
@@ -151,8 +151,8 @@ class PersonStore:
             InvalidCost: If the costs cannot be used; nothing is charged.
             ReservationConflict: If the charge has paid for a step already.
             LedgerMissing: If the file is missing.
-            LedgerError: If the file is damaged or old, or the charge could not be made
-                durable; the step may not run.
+            LedgerError: If the file is damaged or old, or the charge could not be
+                stored durably; the step may not run.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Values that hold data about people and refuse to be shown."""
+"""Values that hold data about people and refuse to be printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpflow.exceptions import PublicError, public_name
 
 
 class Withheld:
-    """Base of values that can be used inside a step and shown nowhere.
+    """Base of values that can be used inside a step and printed nowhere.
 
     Text, logs and debuggers get a fixed placeholder; copies, pickles, JSON, arrays,
     comparisons, truth values, lengths and iteration are errors. This stops accidents

@@ -2,7 +2,7 @@
 
 The judgement compares what was declared. A change is `tighter` if all that was
 promised of each account goes on to hold, and nothing new is promised of a tally that
-did not see everything: then the tallies may be kept. It is `looser` if more would be
+did not see everything: then the tallies may stay. It is `looser` if more would be
 admitted, and `other` if the two guarantees cannot be compared, as with another theorem
 or privacy unit. `neutral` changes touch no guarantee. An unknown field is `other`.
 """
@@ -58,8 +58,8 @@ def judge(
     Args:
         ledger: What `Policy.declared` returned for the copy that governs.
         file: The same for the edited policy.
-        charged_flows: Flows that have charged something in the term; None if nobody
-            knows, which counts as all.
+        charged_flows: Flows that have charged something in the term; None if that
+            is unknown, which counts as all.
     """
     found: list[Change] = []
     for field in sorted(ledger.keys() | file.keys()):
@@ -97,7 +97,7 @@ def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
 
 
 def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
-    """Return the pinned copy of a tightened policy, for tallies that are kept.
+    """Return the pinned copy of a tightened policy, for tallies that stay.
 
     Every number that prices a step stays as it was fixed; thresholds and halts fall.
 
@@ -130,7 +130,7 @@ def _change(
 
 
 def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
-    """Judge limits, single or in a mapping; a limit that is None binds nothing."""
+    """Judge limits, single or in a mapping; None is no limit."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted(old.keys() | new.keys()):
             yield from _numbers(old.get(name), new.get(name), *path, name)

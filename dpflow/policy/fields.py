@@ -100,7 +100,7 @@ class Check(Record):
 class TheoremChoice(BaseModel):
     """A theorem by name, with options of its own.
 
-    The short form is the name alone. Options are kept as they are written and passed
+    The short form is the name alone. Options stay as they are written and are passed
     on to the theorem, which alone knows what they mean.
     """
 

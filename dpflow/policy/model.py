@@ -1,6 +1,6 @@
 """The policy of one dataset: its fields, the rules it asks for, and what it pins.
 
-A policy is whole or refused: every rule that it asks for is made when it is read, so
+A policy is whole or refused: every rule that it names is built when it is read, so
 that a mistake shows before the first step and not in the middle of a flow.
 """
 
@@ -109,7 +109,7 @@ class Policy(Governing):
     )
     data_version: Text = Field(
         default="1",
-        description="Version of the data; a new one lets releases be made anew.",
+        description="Version of the data; with a new one, steps make new releases.",
         examples=["1", "2026-11"],
     )
     source: Name | None = Field(
@@ -284,7 +284,7 @@ class Policy(Governing):
         return {name: self.flows[name].model_dump() for name in sorted(self.flows)}
 
     def _kept_as_declared(self) -> dict[str, Any]:
-        """Return the fields from which nothing is derived; empty ones are left out."""
+        """Return the fields from which nothing is derived; without empty ones."""
         return self.model_dump(include=_KEPT, exclude_none=True)
 
     def guarantee_sentence(self) -> str:

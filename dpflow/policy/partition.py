@@ -1,8 +1,8 @@
 """Partitions of a dataset: disjoint parts, each with a budget of its own.
 
 A partition's name is public and fixed before data is read: an hour, a day, a week or a
-month of the calendar, or a public id of the person. A record belongs to one partition
-for ever, so that periods need a time zone that is never changed.
+month of the calendar, or a public id of the person. A record belongs to one
+partition permanently, so that periods need a time zone that is never changed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Partition(Record):
         try:
             ZoneInfo(value or "UTC")
         except (KeyError, ValueError, OSError):
-            message = f"zone {shown(value)} is no time zone that is known here."
+            message = f"zone {shown(value)} is no time zone of this system."
             hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
             raise problem(message, hint) from None
         return value

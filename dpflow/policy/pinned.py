@@ -102,10 +102,10 @@ def guarantee_in_words(
             f"Every step is charged to the population {pinned['population']!r} as well."
         )
     if cap is not None and adds_up:
-        parts.append(f"All terms together are kept within {cap}.")
+        parts.append(f"All terms together stay within {cap}.")
     elif cap is not None:
         parts.append(
-            f"All terms together are not kept within the lifetime {cap}: some protect "
+            f"All terms together may exceed the lifetime {cap}: some protect "
             "another unit or relation, lost more than their budget, or were charged "
             "after they had been replaced."
         )

@@ -1,10 +1,10 @@
 """From the budget to the noise: how much each planned step needs for the runs to fit.
 
-A flow's budget has to last for so many runs. All steps of a run share one scale of
+A flow's budget has to last for the planned runs. All steps of a run share one scale of
 noise; one that is worth w times the precision gets 1 / sqrt(w) of it. The least scale
 is solved at which every gate of the flow admits all runs from an empty account, and
 each noise is rounded up. It is no part of the guarantee: the filter decides about each
-step with the noise that it draws, whoever solved it.
+step with the noise that it draws, wherever that noise comes from.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
 
 
 def _check_steady(rule: Rule) -> None:
-    """Refuse a rule under which runs to come have no price that is known today."""
+    """Refuse a rule under which runs to come have no price today."""
     if rule.steady and not rule.lists_steps:
         return
     msg = (

@@ -59,7 +59,7 @@ class RevisionDiff:
 
     @property
     def weaker(self) -> list[str]:
-        """Reasons why a guarantee may be weaker; empty if there is none."""
+        """Reasons why a guarantee may be weaker; empty if there are no such reasons."""
         reasons = [
             f"the policy of {edit.dataset} is {edit.verdict}"
             for edit in self.policies

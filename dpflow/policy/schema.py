@@ -23,7 +23,7 @@ def policy_schema() -> dict[str, Any]:
 
 
 def _drop_null(schema: dict[str, Any]) -> None:
-    """Drop null from a schema: in YAML, an optional field is given or left out."""
+    """Drop null from a schema: in YAML, an optional field has a value or is absent."""
     if "default" in schema and schema["default"] is None:
         del schema["default"]
     if "anyOf" in schema:

@@ -3,10 +3,10 @@
 YAML has many ways to say something else than what a reader sees: a float that loses
 digits, a second key that silently wins, an alias, a `no` that is a boolean. A budget
 must not depend on any of them. So numbers keep their literal text (`1e-6` and `0.1` are
-exact decimals), only `true` and `false` are booleans, and what is left is refused.
-So are signs that show nothing: some of them end a line, and with it a comment, for YAML
-and for no editor or review (`unit: person  # note<NEL>errors: keep`), others turn the
-direction of what follows.
+exact decimals), only `true` and `false` are booleans, and all else is
+refused. So are invisible characters: some of them end a line, and with it a comment,
+for YAML and for no editor or review (`unit: person  # note<NEL>errors: keep`), others
+turn the direction of what follows.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def parse_document(content: bytes, file: str) -> Document:
 
 
 def _refuse_hiding(text: str, file: str) -> None:
-    """Refuse signs by which YAML may read something else than a reviewer sees.
+    """Refuse characters by which YAML may read something else than a reviewer sees.
 
     Tabs, line feeds, CR LF and a byte order mark at the start are read alike by all.
     """

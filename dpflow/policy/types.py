@@ -69,7 +69,7 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known word, then list them all."""
+    """Suggest the nearest word, then list them all."""
     words = sorted(known)
     if not words:
         return "There are none."
@@ -166,7 +166,7 @@ Alert = Annotated[
 def _checked_name(value: str, info: ValidationInfo) -> str:
     if not re.fullmatch(NAME_PATTERN, value):
         message = f"{info.field_name} {shown(value)} is not a usable name."
-        hint = f"Use 1 to {_NAME_LENGTH} letters, digits and the signs . _ : / @ -"
+        hint = f"Use 1 to {_NAME_LENGTH} letters, digits and the characters . _ : / @ -"
         raise problem(message, hint)
     return value
 

@@ -11,7 +11,7 @@ from dpflow.config import BLOCK_PREFIX, url_readers
 
 
 class DpflowLedger(Block):
-    """The place of dpflow's ledger, kept as a secret.
+    """The place of dpflow's ledger, stored as a secret.
 
     Attributes:
         url: URL of the ledger, password included.

@@ -1,7 +1,7 @@
 """Calls of Prefect's client: brief where they only report, patient with a new server.
 
-Prefect's client asks a server that has gone away again and again, for over a minute
-(PrefectHQ/prefect#20276). A step or the end of a flow is not kept waiting for that: the
+Prefect's client asks a server that has stopped again and again, for over a minute
+(PrefectHQ/prefect#20276). A step or the end of a flow does not wait for that: the
 ledger has committed.
 """
 

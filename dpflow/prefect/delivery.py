@@ -5,7 +5,7 @@ Prefect's own thread then takes Python's lock while the step goes on. So a step 
 puts its notices in a queue. One thread of each process delivers them in their order,
 after a short pause, which makes few interruptions of many.
 
-Nothing is delivered before the ledger has committed it, for nobody is told of it
+Nothing is delivered before the ledger has committed it, for no notice is made
 before. Nothing is lost but by a process that is killed within the pause, or where
 Prefect takes no events for so long that the queue is full; that is logged.
 """
@@ -42,7 +42,7 @@ FLUSH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """A notice, when it was told, and the contexts in which it was."""
+    """A notice, with its time and its contexts."""
 
     notice: Notice
     context: Context = field(default_factory=copy_context)
@@ -53,7 +53,7 @@ class Delivery:
     """A queue of notices and the thread that delivers them.
 
     Args:
-        deliver: Called with each notice and when it was told, in the contexts of the
+        deliver: Called with each notice and its time, in the contexts of the
             step. What it raises is logged.
         pause: How long notices gather, in seconds.
         most: How many may wait.
@@ -97,7 +97,7 @@ class Delivery:
         if first:
             logger.warning(
                 "Prefect takes no events: those of DP steps are dropped until it does, "
-                "first of step %r. The ledger has what they would have told.",
+                "first of step %r. The ledger has their facts.",
                 notice.request.step,
             )
 
@@ -210,7 +210,7 @@ def send(notice: Notice) -> None:
     """Send a notice to Prefect soon.
 
     A process of a task runner's pool hands its events to its parent after each task,
-    and may end after any: there it is sent at once.
+    and may end after any: there it is sent without delay.
     """
     if getattr(EventsWorker, "_client_override", None) is not None:
         announce(notice, datetime.now(UTC))

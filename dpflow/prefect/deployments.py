@@ -22,7 +22,7 @@ _MOST_FUNCTIONS = 1000
 
 
 class DPFlow(Flow[P, R]):
-    """A Prefect flow of DP steps; made by `dp_flow`.
+    """A Prefect flow of DP steps, as `dp_flow` returns it.
 
     Deploying it warns of steps that name no release key, as far as its code shows
     them. `prefect deploy` asks no flow: there, the first run tells.
@@ -63,7 +63,7 @@ def warn_of_unnamed(flow: Flow[..., Any]) -> None:
             f"flow {flow.name!r} is deployed, and its steps {', '.join(steps)} name no "
             f"release_key: every run of it charges them again, a late or repeated one "
             f"too. {WHAT_TO_DO} (Looked for in the flow's code; a step that is "
-            "reached in another way is told of when it first runs.)"
+            "reached in another way is reported when it first runs.)"
         )
         warnings.warn(msg, UserWarning, stacklevel=2)
 
@@ -78,7 +78,7 @@ def _unnamed(step: DPTask[..., Any]) -> bool:
 def steps_in_code(flow: Flow[..., Any]) -> list[DPTask[..., Any]]:
     """Return the DP steps that a flow's code names, itself or through functions.
 
-    What is looked up while it runs (in a list, by `getattr`) is not found.
+    What is looked up while it runs (in a list, by `getattr`) is not seen.
     """
     found: list[DPTask[..., Any]] = []
     seen: set[int] = set()

@@ -66,7 +66,7 @@ def _deployment(request: Request) -> list[dict[str, str]]:
 def describe_assets(notice: Notice) -> None:
     """Tell the assets of the running task what the ledger committed.
 
-    A settled release is one materialisation; a replay of it is none.
+    A settled release is one materialisation; a replay of it is not.
     """
     context = AssetContext.get()
     if context is None or not context.downstream_assets:

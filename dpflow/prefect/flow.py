@@ -81,7 +81,7 @@ def dp_flow(
         reserve_run: The worst case of every step, by dataset, as
             `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`, or a function of the
             flow's parameters that returns that. All of it is held before the first
-            step runs. If it does not fit, releases that are kept are replayed, and the
+            step runs. If it does not fit, stored releases are replayed, and the
             first step that would draw ends the flow `BudgetExhausted`. What no step
             drew is returned at its end.
         **flow_options: Every option of `prefect.flow`.
@@ -91,7 +91,7 @@ def dp_flow(
 
     Raises:
         ConfigurationError: If it is no function, or a generator, or `on_exhausted` is
-            none.
+            no such action.
 
     Examples:
         >>> @dp_flow(name="weekly-report")
@@ -171,10 +171,10 @@ class _Execution:
     """One execution of a flow run; a retry or a resumption is another.
 
     Prefect's run count does not tell: suspending leaves it as it is, pausing does not
-    (PrefectHQ/prefect#20388, #16915, #17822). Of two executions at once, which happen
-    (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's refusals.
-    Nothing here believes that a silent run is dead: an automation that says so can be
-    wrong (PrefectHQ/prefect#21932, #18653, #20887, #18404).
+    (PrefectHQ/prefect#20388, #16915, #17822). Of two simultaneous executions, which
+    happen (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's
+    refusals. Nothing here believes that a silent run is dead: an automation that says
+    so can be wrong (PrefectHQ/prefect#21932, #18653, #20887, #18404).
 
     Attributes:
         id: Of the flow run.

@@ -17,7 +17,7 @@ from dpflow.guard.request import Notice
 
 WHAT_TO_DO = (
     'Name what is released once, as release_key="count/{week}"; or say fresh=True, '
-    "where every run is meant to draw and to pay. A spend() block has no key: make a "
+    "where every run should draw and pay. A spend() block has no key: make a "
     "@guarded function of it."
 )
 
@@ -25,7 +25,7 @@ WHAT_TO_DO = (
 def warn_if_unnamed(notice: Notice) -> None:
     """Warn of a charged step of a deployed run that names no release key.
 
-    It is told in the run's log in Prefect, once for each step and process.
+    It appears in the run's log in Prefect, once for each step and process.
     """
     request = notice.request
     deployment = request.body.get("deployment")

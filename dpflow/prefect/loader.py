@@ -32,7 +32,7 @@ _STORING = (
 
 
 class PrivateTask(Task[P, R]):
-    """A Prefect task whose result is never stored; made by `private_task`."""
+    """A Prefect task whose result is never stored, as `private_task` returns it."""
 
     # As in DPTask: the overrides would hide Prefect's overloads.
     if not TYPE_CHECKING:
@@ -91,9 +91,9 @@ def private_task(
     """Make a Prefect task that loads private data and never stores its result.
 
     Result persistence may be switched on for a whole flow, a project or a server; this
-    task's result is kept out of storage, caches and logs all the same. So is the text
-    of its errors, which can quote the data. Tasks that the body of a DP step calls are
-    best made by it, too: Prefect keeps the text of a plain task's error.
+    task's result stays out of storage, caches and logs all the same. So is the text
+    of its errors, which can quote the data. Use it also for tasks that the body of
+    a DP step calls: Prefect keeps the text of a plain task's error.
 
     Args:
         function: What it decorates, where it is written without parentheses.

@@ -69,7 +69,7 @@ def check_known(step: Step, options: Mapping[str, Any]) -> None:
     """Refuse what `with_options` would ignore: Prefect's own says nothing.
 
     Raises:
-        ConfigurationError: If an option is none of a task's.
+        ConfigurationError: If an option is not one of a task's.
     """
     unknown = sorted(set(options) - _OPTIONS)
     require(
@@ -112,8 +112,8 @@ def check_options(step: Step, task: Task[..., Any]) -> None:
         task: The task with its options.
 
     Raises:
-        ConfigurationError: If a run's name, a storage key or a cache key is made of a
-            private argument, or could be, or what its body prints is kept.
+        ConfigurationError: If a run's name, a storage key or a cache key uses a
+            private argument, or could be, or what its body prints is stored.
     """
     name = task.task_run_name
     if isinstance(name, str):
@@ -233,8 +233,8 @@ def checked_map(
 def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     """Refuse a private argument that is a parameter of the flow, or a part of one.
 
-    It is found by identity, and if it is plain data also by its value: the processes of
-    task runners hold copies.
+    It is recognised by identity, and if it is plain data also by its value: the
+    processes of task runners hold copies.
 
     Raises:
         ConfigurationError: If there is one. It is in Prefect's database by then.
@@ -307,7 +307,7 @@ def _trivial(value: Any) -> bool:
 
 
 def _parts(whole: Any) -> Iterator[Any]:
-    """Yield a parameter of a flow and what it is made of."""
+    """Yield a parameter of a flow and its parts."""
     waiting = [whole]
     for _ in range(_MOST_PARTS):
         if not waiting:

@@ -62,7 +62,7 @@ def current_place(
     """Return the enclosing flows, nearest first, and the ids of this task run.
 
     Args:
-        listener: Who is told what becomes of the step.
+        listener: Hears the outcome of the step.
         named: The flow that the step names itself, if it does.
     """
     facts = {}

@@ -40,8 +40,8 @@ class RunReservation:
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Hold the run's worst case, before its first step.
 
-        If it does not fit, nothing is held: the run replays what is kept, and its first
-        draw is refused.
+        If it does not fit, nothing is held: the run replays stored releases, and its
+        first draw is refused.
 
         Raises:
             DpflowError: If it cannot be decided; no step may run.

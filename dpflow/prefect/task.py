@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 class DPTask(MaterializingTask[P, R]):
-    """A Prefect task whose body is guarded by the ledger; made by `dp_task`.
+    """A Prefect task whose body is guarded by the ledger, as `dp_task` returns it.
 
     Attributes:
         step: What the author declared.
@@ -79,7 +79,7 @@ class DPTask(MaterializingTask[P, R]):
             data_version: str | None = None,
             **options: Unpack[TaskOptions],
         ) -> DPTask[P, R]:
-            """Return the task with other options, guard and declaration kept."""
+            """Return the task with other options; guard and declaration stay."""
 
     else:
 
@@ -126,7 +126,7 @@ class DPTask(MaterializingTask[P, R]):
             return futures
 
         def with_options(self, assets: Any = None, **options: Any) -> DPTask[P, R]:
-            """Return the task with other options, guard and declaration kept.
+            """Return the task with other options; guard and declaration stay.
 
             `fresh=True` asks for a new draw, at a charge of its own;
             `data_version` says that the data is another.
@@ -162,10 +162,10 @@ class DPTask(MaterializingTask[P, R]):
 def _refuse_cover(task: DPTask[..., Any]) -> None:
     """Refuse to run as the body of another task: Prefect would keep the arguments.
 
-    Prefect tells nobody when a task is made of this one; its run is where it shows.
+    Prefect has no hook for a task that copies this one; its run is where it shows.
 
     Raises:
-        ConfigurationError: If a task was made of this one, and runs it.
+        ConfigurationError: If a copy of this task runs it.
     """
     outer = TaskRunContext.get()
     require(
@@ -212,15 +212,15 @@ def dp_task(
         cost: Its worst case, or a function of its public arguments.
         private: Names of parameters that hold private data.
         release_key: Template over public parameters, such as "revenue/{week}", the
-            instance ("{self.region}") and captured variables. The output is kept under
-            it and replayed at no cost, however often it is run.
+            instance ("{self.region}") and captured variables. The output is stored
+            under it and replayed at no cost, however often it is run.
             Default: replay within one flow run, for functions that close over no
-            variables (what those hold cannot be told apart); others, methods and
+            variables (what those hold cannot be distinguished); others, methods and
             lambdas among them, are charged each time.
         ignore: Names of parameters and captured variables that the key does not read,
             for the output does not depend on them. A call with another value of any
             other one is refused in place of a replay.
-        on_change: "refuse" if a release that was made at another cost is an error.
+        on_change: "refuse" if a release of another cost is an error.
             Default: it is replayed, with a warning that names both costs.
         partitions: Names of the partitions that it reads, as templates such as
             "{week}", or a function of its public arguments that returns names.
@@ -231,7 +231,7 @@ def dp_task(
             returns that names the cell. The body must return its mechanism's own
             output, before any post-processing. Without an answer from it (it raises,
             or names no cell of the cost) the step is charged in full.
-        noise: "own" if the body draws the noise that its cost declares by itself;
+        noise: "own" if the body draws the declared noise with its own code;
             `release` must not be called then. Default: a body that declares a
             mechanism which `release` draws, and ends without it, fails.
         assets: Keys of the Prefect assets that each release materialises, such as

@@ -11,7 +11,7 @@ Labels = Mapping[str, str]
 
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _GAUGES = {
-    "dpflow_budget_left_fraction": "Share of an account's budget that is left.",
+    "dpflow_budget_left_fraction": "Remaining share of an account's budget.",
     "dpflow_runs_left": "Further runs that all gates admit.",
     "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
     "dpflow_refusals": "Refused steps of the term, of the ledger's newest thousand.",

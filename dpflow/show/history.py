@@ -52,7 +52,7 @@ class History(TableRecord):
     any_policy: bool
 
     def sheet(self) -> Sheet:
-        """Return its table; columns in which nothing stands are left out."""
+        """Return its table; without empty columns."""
         items, names = self.entries, [each.gate.dataset for each in self.entries]
         columns = {"when (UTC)": [minute(each.at) for each in items]}
         if self.decisions:
@@ -123,11 +123,11 @@ def history(
 
     Args:
         dataset: Only this one. Default: all of the project.
-        limit: At most so many.
+        limit: The most entries.
         all_accounts: Also what each charge posted to shares and odometers.
         decisions: Only what people decided: terms, tightenings, freezes, and what was
             charged by hand.
-        tell: Hears what is wrong with numbers that are shown all the same.
+        tell: Hears what is wrong with numbers that are printed all the same.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows it.

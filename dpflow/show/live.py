@@ -3,7 +3,7 @@
 Only `GET` and `HEAD`, only from this machine, and only under its own name: a page from
 elsewhere that points its own name here gets no answer. Nothing is cached, nothing is
 written, and the ledger is opened for reading anew for every answer, so that steps go
-on running meanwhile and a ledger that went away is seen at once.
+on running meanwhile and a ledger that went away is noticed.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _code(error: DpflowError) -> int:
 
 
 def _refresh(request: Request) -> int | None:
-    """Return after how many seconds to read again, if somebody asked for that."""
+    """Return after how many seconds to read again, if the request names a number."""
     text = request.query_params.get("refresh", "")
     # Four digits at most: no number is too long to read.
     known = re.fullmatch("[0-9]{1,4}", text) is not None and int(text) in _REFRESH

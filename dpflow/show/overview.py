@@ -1,4 +1,4 @@
-"""One word and one epsilon for each dataset and flow: does it run, and what is gone.
+"""Each dataset and flow in one word and one epsilon: does it run, and its use.
 
 What the words mean is said by `state_of`, once, for everything that shows them.
 """
@@ -81,7 +81,7 @@ def state_of(
         gates: States of the accounts that must admit its steps.
         charged: Whether a step of it was charged in the newest term.
         halt: The exhausted budget that halts it.
-        outlook: How many more runs fit, if that is known.
+        outlook: How many more runs fit, where that can be computed.
     """
     for word in (FROZEN, OVERDRAWN):
         if word in gates:
@@ -113,8 +113,8 @@ class Spent:
 
     Attributes:
         where: "" for a whole dataset, else the part or population.
-        used: The least epsilon, at the same delta, of which a budget would have
-            admitted so much (`theorems.epsilon_used`); None if none is known.
+        used: The least epsilon, at the same delta, of a budget that would have
+            admitted this usage (`theorems.epsilon_used`); None without such a budget.
         epsilon: Of the budget.
         fraction: The share of the budget in the currency in which charges add up.
     """
@@ -145,7 +145,7 @@ class FlowOverview:
 
     Attributes:
         planned: How many runs the policy plans, if it does.
-        outlook: How many more runs it has, if a run is known.
+        outlook: How many more runs it has, where that can be computed.
     """
 
     flow: str | None
@@ -164,7 +164,7 @@ class FlowOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """One dataset in its newest term: does it run, and what is gone.
+    """One dataset in its newest term: does it run, and how much is used.
 
     Attributes:
         spent: For the whole, if it has a budget, and for the fullest part that was
@@ -181,7 +181,7 @@ def overview(
     standing: Standing,
     ahead: Iterable[Outlook],
 ) -> Overview:
-    """Read whether a dataset and its flows run, and what is gone.
+    """Read whether a dataset and its flows run, and how much is used.
 
     Args:
         ledger: The ledger to read.

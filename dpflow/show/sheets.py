@@ -31,7 +31,7 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
 
     Args:
         known: The dataset.
-        most: About so many accounts are shown.
+        most: About this number of accounts appear.
 
     Returns:
         Guarantee and epsilon in words, tables by their titles, and how many accounts

@@ -1,4 +1,4 @@
-"""What is gone and what is left, as one record for commands and notebooks."""
+"""Used budget and remaining runs, as one record for commands and notebooks."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def status(
     part: str | None = None,
     tell: Tell = as_warning,
 ) -> Status:
-    """Say whether each dataset and flow runs, what is gone, and how many runs are left.
+    """Say whether datasets and flows run, what is used, and how many runs remain.
 
     Nothing is charged, and nothing is written.
 
     Args:
         dataset: Only this one. Default: all of the project.
         part: Only this part of the dataset, and what binds all of them.
-        tell: Hears what is wrong with numbers that are shown all the same.
+        tell: Hears what is wrong with numbers that are printed all the same.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows it.
@@ -118,7 +118,7 @@ def status_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus:
-    """All that is shown of a dataset in its newest term.
+    """All facts about a dataset in its newest term.
 
     Attributes:
         outlooks: Further runs of each flow.
@@ -146,7 +146,7 @@ class DatasetStatus:
 
     @property
     def used(self) -> float | None:
-        """The largest share of a budget that is used; None where none is known."""
+        """The largest used share of a budget; None without one."""
         shares = (each.fraction for each in self.overview.spent)
         return max((each for each in shares if each is not None), default=None)
 

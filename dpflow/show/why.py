@@ -22,19 +22,19 @@ _MOST_REFUSALS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why(TableRecord):
-    """Why a budget is gone: what `dpflow why` shows.
+    """Why a budget is used: what `dpflow why` prints.
 
     In a notebook it is a table of who spent it.
 
     Attributes:
         ledger: Id of the ledger.
         place: Where it is.
-        term: The term that it tells of; None if there is none yet.
+        term: The term of its charges; None before the first.
         by: What charges are grouped by.
         spending: The groups, the largest first.
         unusual: Steps that drew their own noise, failed or were forfeited.
         refused: Refusals, those that say the same together, the newest first.
-        limit: At most so many rows stand in a table.
+        limit: The most rows of a table.
     """
 
     ledger: str
@@ -100,7 +100,7 @@ def why(
         dataset: Its name.
         by: What charges are grouped by: any of flow, step, week, release, who.
         term: Of an earlier term. Default: the newest.
-        tell: Hears what is wrong with numbers that are shown all the same.
+        tell: Hears what is wrong with numbers that are printed all the same.
 
     Raises:
         UnknownDataset: If neither the ledger nor a policy knows it.
@@ -129,7 +129,7 @@ def why(
 
 
 def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
-    """Return the number of the term to tell of; 0 if there is none yet."""
+    """Return the number of the term; 0 before the first."""
     numbers = [view.number for view in views.terms(ledger, dataset)]
     if term is None:
         return max(numbers, default=0)

@@ -96,7 +96,7 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     Raises:
         PolicyError: If the new policy or one of the project's is refused.
         LedgerError: If the pinned ledger is missing, or a ledger is not pinned.
-        ConfigurationError: If the flow has no usable name. Then nothing was made.
+        ConfigurationError: If the flow has no usable name. Then nothing was written.
     """
     found = settings()
     policies = policies_in(found.policies)
@@ -191,7 +191,7 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         msg = (
             f"cannot write {short_path(path)}: {error.strerror}. Run it in a folder "
-            "that you may write to; what is there already is kept."
+            "that you may write to; existing files stay."
         )
         raise ConfigurationError(msg) from error
 
@@ -200,7 +200,7 @@ def _warnings(root: Path, kept: list[Path], flow_file: Path | None) -> Iterator[
     if root != Path.cwd():
         yield (
             f"this folder belongs to the project {root}, for its pyproject.toml: "
-            "everything is made there. For a project of its own, run `touch "
+            "everything is written there. For a project of its own, run `touch "
             "pyproject.toml` here first."
         )
     if flow_file in kept:

@@ -60,7 +60,7 @@ deployments:
 def test_a_deployment_says_the_days_before_release_keys_do(shop: Shop) -> None:
     """A flow that has not run has days, too; without a deployment it has none."""
     text = run_fine("status", "cdnow", "--next", "2")
-    assert "No day is known of weekly-report: schedule it in prefect.yaml." in text
+    assert "weekly-report has no schedule: write one in prefect.yaml." in text
     (shop.root / "prefect.yaml").write_text(MONDAYS)
     for week in (None, *range(13, 18)):
         if week is not None:

@@ -91,7 +91,7 @@ def _refuse_existing(found: Settings, lock: Path) -> None:
         msg = (
             f"{lock} pins a ledger that is not at {place}. Restore that one, or set "
             "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
-            f"spent; only if that is meant, remove {short_path(lock)} first."
+            f"spent; only if that is intended, remove {short_path(lock)} first."
         )
         raise ConfigurationError(msg) from None
     there.close()

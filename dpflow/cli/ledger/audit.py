@@ -48,7 +48,7 @@ def sign(*, new_key: Path | None = None) -> Answer:
     """Verify the whole ledger and sign its newest entry.
 
     Needs the private key in DPFLOW_LEDGER_KEY. Signs a journal without a checkpoint,
-    too, which `verify` calls bad: be sure that nobody has rewritten it. Keep the
+    too, which `verify` calls bad: make sure first that it was not rewritten. Keep the
     private key from everybody who can write the ledger; give the public key to
     everybody who verifies.
 
@@ -176,7 +176,7 @@ def _verified(
 def _answer(
     facts: dict[str, str], report: Verification, lines: Iterable[str]
 ) -> Answer:
-    """Return what was found; the command ends with 1 if the ledger is bad."""
+    """Return the result; the command ends with 1 if the ledger is bad."""
     data = facts | data_of(report) | {"fine": report.fine}
     return data, _with_findings(report, lines), report.fine
 

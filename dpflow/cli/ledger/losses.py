@@ -1,4 +1,4 @@
-"""What a ledger lacks beside its witness, in words."""
+"""The sentences about what a ledger lacks."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -56,7 +56,7 @@ def comparison_parts(comparison: Comparison, *, repaired: bool) -> Iterator[str]
 def release_parts(
     lost: Sequence[LostRelease], *, whole: bool, aside: Path | None = None
 ) -> Iterator[str]:
-    """Say which outputs are lost, and what happens when they are asked for again.
+    """Say which outputs are lost, and what happens at the next step with their key.
 
     `whole` says whether these are all, and `aside` is a file that still has them.
     """

@@ -1,4 +1,4 @@
-"""`dpflow ledger`: copies of it, its journal for others, and charges made by hand."""
+"""`dpflow ledger`: copies of it, its journal for others, and charges by hand."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -65,7 +65,7 @@ def backup(path: Path) -> Answer:
 def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     """Put a backup in the ledger's place and charge again what it lacks.
 
-    Stop all flows first. The file that was there is kept beside it. What the witness
+    Stop all flows first. The old file stays in the same folder. What the witness
     or that file says was charged after the backup is charged again in full.
 
     Example: `dpflow ledger restore /backup/ledger.db --reason "the disk died"`

@@ -101,8 +101,8 @@ def apply(
 ) -> Answer:
     """Make policy files the ledger's own copies, which govern from then on.
 
-    A policy that is tighter in every field is applied in place: tallies are kept and
-    limits fall. Anything else is refused unless it is asked for as a new term; the
+    A policy that is tighter in every field is applied in place: tallies stay and
+    limits fall. Anything else is refused without --new-term; the
     terms' budgets add up to at most the policy's lifetime.
 
     Example: `dpflow policy apply sales --new-term --reason "second quarter"`
@@ -159,9 +159,9 @@ def _action_text(proposal: Proposal) -> str:
         "nothing": f"does nothing: the ledger has this copy (term {number})",
         "open": "pins this policy as term 1",
         "replace": f"opens term {number + 1}; nothing was charged under term {number}",
-        "tighten": f"tightens term {number} in place; its tallies are kept",
+        "tighten": f"tightens term {number} in place; its tallies stay",
         "new term": f"is refused, unless --new-term --reason TEXT opens term "
-        f"{number + 1} beside term {number}, which stays charged",
+        f"{number + 1} in addition to term {number}, which stays charged",
     }[proposal.action]
 
 

@@ -1,4 +1,4 @@
-"""Figures. They are returned, never shown; matplotlib is the extra `plots`.
+"""Figures. They are returned, not opened; matplotlib is the extra `plots`.
 
 Each figure has a white background, colours that the colour-blind can tell apart, and a
 sentence that says what it shows: `alt_text(figure)`.

@@ -62,7 +62,7 @@ class BurnDown:
         alerts: Iterable[Any] = (),
         line: BudgetLine | None = None,
     ) -> BurnDown | None:
-        """Read a dataset's newest term; None if no step has asked for anything."""
+        """Read a dataset's newest term; None before the first step."""
         views = accounts(ledger, dataset)
         points = usage(ledger, dataset, most=_MOST_POINTS)
         used = [(view, tuple(points[view.id])) for view in views if view.id in points]
@@ -163,7 +163,7 @@ def draw_burn_down(
     places = [place(point) for point in data.points]
     start, end = min(places) if dates else 0, max(places)
     title = f"{style.label(data.dataset)}: {data.budget}"
-    figure, axes = style.new_figure(title, "budget left, %")
+    figure, axes = style.new_figure(title, "remaining budget, %")
     for number, (name, points) in enumerate(data.lines):
         moved = [p for p in points if p.kind != "refuse"]
         xs = [start, *map(place, moved), end]

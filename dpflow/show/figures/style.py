@@ -33,7 +33,7 @@ def new_figure(
     """Make a figure and its axes, on an opaque, white background.
 
     Args:
-        title: Title of the figure, with names made harmless by `label`.
+        title: Title of the figure, with names escaped by `label`.
         y: Label of the vertical axis, with its unit.
         size: Width and height in inches.
 
@@ -90,7 +90,7 @@ def legend(axes: Any, **options: Any) -> None:
 
 
 def alt_text(figure: Figure) -> str:
-    """Return the sentence that says what a figure shows, made from its data."""
+    """Return the sentence that says what a figure shows, from its data."""
     return str(figure.get_label())
 
 

@@ -1,5 +1,5 @@
-"""One page about a ledger: what is spent and left, why steps were refused, and stamps.
+"""One page about a ledger: spent and remaining budgets, refusals, and stamps.
 
-It is made of public facts only. No value of a release is read for it, no private
+It contains public facts only. No value of a release is read for it, no private
 argument and no text of an exception; digests stand for values.
 """

@@ -48,10 +48,10 @@ class Report:
     Attributes:
         warnings: What is wrong with the policies or the ledger, in words.
         flows: What limits each flow that charges several datasets.
-        reservations: Charges that nobody has settled, oldest first.
-        releases: The newest kept outputs, without their values.
+        reservations: Charges that no process has settled, oldest first.
+        releases: The newest releases, without their values.
         kept: How many there are.
-        stamp: What a verification found; None if none was asked for.
+        stamp: The result of a verification; None without one.
     """
 
     ledger: str

@@ -142,7 +142,7 @@ def _environment() -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Replace control signs in what is filled in; it is escaped after that."""
+    """Replace control characters in what is filled in; it is escaped after that."""
     return plain(value) if type(value) is str else value
 
 

@@ -49,7 +49,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
     assert done["terms"][0]["opened"] == {"epsilon": "1", "delta": "0"}
     charge(shop)
     text = run_fine("policy", "check", "policies/adult.yaml")
-    assert "All terms together are kept within (epsilon = 3, delta = 0)" in text
+    assert "All terms together stay within (epsilon = 3, delta = 0)" in text
     assert "add up to (epsilon = 3, delta = 0) of the lifetime" in text
 
 

@@ -84,7 +84,7 @@ def test_the_burn_down_falls_with_every_charge(shop):
     found = texts(figure)
     assert "shop: epsilon 1 at delta 0, basic filter" in found
     alerts = {"alert at 25 % used", "alert at 75 % used"}
-    assert {*alerts, "2026-W0", "budget left, %"} <= set(found)
+    assert {*alerts, "2026-W0", "remaining budget, %"} <= set(found)
     assert not any("canary" in text for text in found)
 
 

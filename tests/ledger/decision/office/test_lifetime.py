@@ -54,14 +54,14 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     before = policy("1", "2")
     name = granted(ledger, policies=[before])
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
-    assert "All terms together are kept within (epsilon = 2, delta = 0)" in words
+    assert "All terms together stay within (epsilon = 2, delta = 0)" in words
     if while_frozen:
         ledger.ask(Freeze(book="a", reason="looked odd"))
     amend(ledger, name, 5)
     if while_frozen:
         ledger.ask(Freeze(book="a", reason="it was odd", unfreeze=True))
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
-    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+    assert "together may exceed the lifetime (epsilon = 2, delta" in words
     for file in (before, policy("1", "7")):
         with pytest.raises(PolicyNotApplied, match="in term 1 than its budget"):
             apply_policy(ledger, file, **NEW)
@@ -148,10 +148,10 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     apply_policy(ledger, after)
     granted(ledger, "0.9", policies=[after])
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
-    assert "All terms together are kept within (epsilon = 1, delta = 0)" in words
+    assert "All terms together stay within (epsilon = 1, delta = 0)" in words
     amend(ledger, name, 1)
     words = term_guarantee(after.declared(), views.terms(ledger, "a"))
-    assert "together are not kept within the lifetime (epsilon = 1, delta" in words
+    assert "together may exceed the lifetime (epsilon = 1, delta" in words
 
 
 def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -> None:
@@ -161,8 +161,8 @@ def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -
     after = policy("1", "2")
     found = apply_policy(ledger, after, **NEW)
     words = term_guarantee(after.declared(), found.terms)
-    assert "together are kept within" not in words
-    assert "together are not kept within the lifetime (epsilon = 2, delta" in words
+    assert "together stay within" not in words
+    assert "together may exceed the lifetime (epsilon = 2, delta" in words
 
 
 # Whatever is done
