@@ -137,7 +137,7 @@ def test_each_part_of_a_substep_is_drawn_once(project):
                     earlier.release(0.0, cost=SUBSTEP)
             answers.append(step.release(0.0, cost=SUBSTEP))
             assert step.test(1e9, at_least=0, cost=TEST)
-            with pytest.raises(ReleaseError, match="nothing is left"):
+            with pytest.raises(ReleaseError, match="nothing remains"):
                 step.release(0.0, cost=SUBSTEP)
             first.append(step)
             if step.may_stop:

@@ -50,7 +50,7 @@ async def an_async_generator():
 def test_a_declaration_that_cannot_work_is_refused():
     """A key never speaks of private data; a generator would be settled too early."""
     for function, reason in [
-        (5, "made of a function, got 5"),
+        (5, "wraps a function, got 5"),
         (a_generator, "step 'a_generator' is a generator"),
         (an_async_generator, "Return the whole output"),
     ]:
