@@ -115,7 +115,7 @@ searches: $(VENV)/dev.installed
 	@echo "== All other tests, $(SEARCH_SCALE) times as large as at each push"
 	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(PYTEST) -m "" tests --ignore=tests/hunts
 
-pythons: python-3.11 python-3.12 python-3.13
+pythons: python-3.11 python-3.12 python-3.13 python-3.14
 
 # A program of that name, or one of uv or pyenv.
 python-%:

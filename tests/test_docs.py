@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,6 +133,20 @@ def test_install_errors_name_the_wheel_and_an_extra() -> None:
     calls = [re.findall(r"how_to_install\(.(\w+).\)", text) for _, text in _texts()]
     assert len(set().union(*calls)) >= 4
     assert set().union(*calls) <= extras.keys()
+
+
+def test_a_package_page_has_no_relative_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README of a distribution links to its repository, or has no such link."""
+    base = SimpleNamespace(MetadataHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", base)
+    describe = run_path(str(ROOT / "hatch_build.py"))["long_description"]
+    text = "![p](p.svg) [a](docs/a.md#b) [c](https://c.example) [d](#d)"
+    home = "https://h.example/o/n"
+    assert describe(text, "") == "p a [c](https://c.example) [d](#d)"
+    assert describe(text, home) == (
+        f"![p]({home}/raw/main/p.svg) [a]({home}/blob/main/docs/a.md#b) "
+        "[c](https://c.example) [d](#d)"
+    )
 
 
 @pytest.mark.parametrize("name", [".pre-commit-hooks.yaml", "action.yml"])

@@ -50,7 +50,7 @@ def test_every_document_is_a_page(site: Path) -> None:
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
-    """The Python page has a heading for each, with its docstring."""
+    """The Python page has a heading for each, with its docstring and a link."""
     text = (site / "reference/python.html").read_text("utf-8")
     for module in (
         "dpflow",
@@ -67,6 +67,9 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         for name in import_module(module).__all__:
             if not name.startswith("__"):
                 assert re.search(rf'id="{place}\.([\w.]+\.)?{name}"', text), name
+    sources = set(re.findall(r'href="(source/[\w/]+\.py)"', text))
+    assert len(sources) > 30
+    assert all((site / "reference" / source).is_file() for source in sources)
 
 
 def test_pages_have_generated_parts(site: Path) -> None:

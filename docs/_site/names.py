@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import griffe
+from packages import PACKAGE
 
 Kind = griffe.DocstringSectionKind
 _TITLES = {
@@ -25,7 +27,10 @@ def section(module: str, name: str) -> str:
     """Return the Markdown of a public name of a module, under a heading of its own."""
     value = getattr(import_module(module), name)
     found = _source(module, value, name)
-    parts = [f'### <a id="{module}.{name}"></a>{name}']
+    # The folder is below the page of the reference.
+    file = Path(found.filepath).relative_to(PACKAGE.parent)
+    source = f"[Source](source/{file}), line {found.lineno}."
+    parts = [f'### <a id="{module}.{name}"></a>{name}', source]
     if isinstance(found, griffe.Class | griffe.Function):
         parts.append(f"```python\n{_signature(value, found, name)}\n```")
     docstring = found.docstring

@@ -22,7 +22,7 @@ from typing import Any
 
 import typer.main
 from names import section
-from packages import figure
+from packages import PACKAGE, figure
 from prices import coverage, prices_page
 from typer.cli import get_docs_for_click
 
@@ -69,6 +69,8 @@ def write(target: Path) -> None:
     """Write all pages into a folder, which is made anew."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("_site", "data"))
+    sources = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, target / "reference/source/dpflow", ignore=sources)
     pages = {
         "python": _python(),
         "cli": _commands(),
