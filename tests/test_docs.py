@@ -140,11 +140,11 @@ def test_a_package_page_has_no_relative_link(monkeypatch: pytest.MonkeyPatch) ->
     base = SimpleNamespace(MetadataHookInterface=object)
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", base)
     describe = run_path(str(ROOT / "hatch_build.py"))["long_description"]
-    text = "![p](p.svg) [a](docs/a.md#b) [c](https://c.example) [d](#d)"
+    text = "![p](p.svg) [a](docs/a.svg#b) [c](https://c.example) [d](#d)"
     home = "https://h.example/o/n"
     assert describe(text, "") == "p a [c](https://c.example) [d](#d)"
     assert describe(text, home) == (
-        f"![p]({home}/raw/main/p.svg) [a]({home}/blob/main/docs/a.md#b) "
+        f"![p]({home}/raw/main/p.svg) [a]({home}/blob/main/docs/a.svg#b) "
         "[c](https://c.example) [d](#d)"
     )
 
