@@ -89,7 +89,7 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
 
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     """Say whether a dataset and its flows run, and how far they go."""
-    from dpflow.ledger.views.words import parts_lines, people_lines, percent_text
+    from dpflow.ledger.views.words import people_lines, percent_text
 
     standing, found = known.standing, known.overview
     state = found.state
@@ -108,7 +108,8 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
         name = f"  {flow.flow or '(no flow)':{width}}  "
         yield [name, (flow.text, style_of(flow.state.word))]
     yield from people_lines(standing.accounts)
-    yield from parts_lines(standing.parts)
+    if standing.parts > 1:
+        yield f"{standing.parts:,} parts; `--part NAME` reads one"
     if known.frozen:
         unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
         told = f"{known.frozen.capitalize()}. Every step is refused; {unfreeze}"

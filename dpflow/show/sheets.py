@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 
 from dpflow.accounting.costs.text import python_form
+from dpflow.accounting.rules.rule import COUNTS
 from dpflow.ledger.records import AccountView, OpenReservation
 from dpflow.ledger.views.words import (
     account_title,
     amount_text,
-    held_step,
+    amounts_text,
     percent_text,
-    reading_text,
-    shown_components,
-    spent_and_budget,
-    telling,
 )
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
+from dpflow.rounding import number_from_text, short_down, short_up
 from dpflow.show.guarantees import shares_in_words
 from dpflow.show.overview import FlowOverview
 from dpflow.show.status import DatasetStatus
 
 _AMOUNTS = ("budget", "spent", "reserved", "forfeited", "left", "used")
+#: Significant digits, fewest first, of two numbers that must differ.
+_DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
@@ -51,12 +53,33 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
     return [*filter(None, texts)], told, len(accounts) - len(shown)
 
 
+def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
+    """Return the accounts that tell most where there are too many to show.
+
+    Args:
+        views: Accounts of one dataset.
+        most: About so many.
+
+    Returns:
+        All that belong to no part of a divided dataset, and of the parts the fullest
+        and the newest ones; in the order of `views`.
+    """
+    parts = [view for view in views if view.gate.partition]
+    if len(views) <= most or not parts:
+        return list(views)
+    half = max(most - (len(views) - len(parts)), 2) // 2
+    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[:half]
+    newest = sorted(parts, key=lambda view: view.gate.partition)[-half:]
+    shown = {view.id for view in (*fullest, *newest)}
+    return [view for view in views if not view.gate.partition or view.id in shown]
+
+
 def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     """Return the open reservations."""
     rows = [
         (
             each.reservation,
-            held_step(each),
+            _held_step(each),
             str(each.body.get("flow") or "-"),
             python_form(each.body["cost"]),
             each.at[:16].replace("T", " "),
@@ -66,6 +89,15 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     ]
     heads = ("reservation", "step", "flow", "cost", "since", "state")
     return Sheet(heads, rows, ("reservation",))
+
+
+def _held_step(item: OpenReservation) -> str:
+    """Name an open step; a run reservation with its run and undrawn amounts."""
+    if not item.undrawn:
+        return str(item.body["step"])
+    rest = next(iter(item.undrawn.values()))
+    run = f"run {item.body['covers']}: {amounts_text(rest)} undrawn"
+    return f"{item.body['step']}, {run}"
 
 
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
@@ -91,8 +123,8 @@ def accounts_sheet(views: Sequence[AccountView]) -> Sheet:
 def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
     heads = account_title(view), view.theorem
     tail = percent_text(view.used_fraction), view.state
-    for name in shown_components(view):
-        spent, budget = spent_and_budget(view, name)
+    for name in _shown_components(view):
+        spent, budget = _spent_and_budget(view, name)
         reserved, forfeited = (
             "" if part[name] == "0" else amount_text(name, part[name])
             for part in (view.reserved, view.forfeited)
@@ -100,6 +132,31 @@ def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
         left = amount_text(name, (view.left or {}).get(name), up=False)
         yield (*heads, name, budget, spent, reserved, forfeited, left, *tail)
         heads = tail = ("", "")
+
+
+def _spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:
+    """Write the spent amount, rounded up, and the budget, rounded down.
+
+    An account within its budget gets as many digits as it takes not to read as more.
+    """
+    spent, budget = view.spent[component], (view.budget or {}).get(component)
+    if budget is None or component in COUNTS:
+        return amount_text(component, spent), amount_text(component, budget)
+    used, limit = number_from_text(spent), number_from_text(budget)
+    for digits in _DIGITS:
+        texts = short_up(used, digits), short_down(limit, digits)
+        if used > limit or number_from_text(texts[0]) <= number_from_text(texts[1]):
+            return texts
+    return spent, budget
+
+
+def _shown_components(view: AccountView) -> list[str]:
+    """Return the components of an account, without a delta of 0 of 0."""
+    names = list(view.spent)
+    if view.budget is not None:
+        sums = (view.budget, view.spent, view.reserved, view.forfeited)
+        names = [n for n in names if any(each.get(n, "0") != "0" for each in sums)]
+    return names or list(view.spent)[:1]
 
 
 def odometers_sheet(views: Iterable[AccountView]) -> Sheet:
@@ -110,3 +167,19 @@ def odometers_sheet(views: Iterable[AccountView]) -> Sheet:
         name = f"{view.name} in {part}" if part else view.name
         rows.append((name, view.theorem, reading_text(view), view.state))
     return Sheet(("flow", "odometer", "lost at most", "state"), rows)
+
+
+def reading_text(view: AccountView) -> str:
+    """Write an odometer's reading with its delta, and where it halts the flow."""
+    if view.reading is None:
+        return "-"
+    if not view.charged:
+        return "epsilon 0"
+    halt = ""
+    if view.halt_at is not None:
+        halt = f", halts at {short_down(number_from_text(view.halt_at))}"
+    # An undefined reading is infinite; every other one is rounded up.
+    defined = math.isfinite(view.reading)
+    reading = short_up(Fraction(view.reading)) if defined else "infinity"
+    delta = short_up(number_from_text(view.delta))
+    return f"epsilon {reading} at delta {delta}{halt}"

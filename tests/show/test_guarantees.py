@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow.ledger.views.words import (
-    amounts_text,
-    reading_text,
-    telling,
-)
+from dpflow.ledger.views.words import amounts_text
+from dpflow.show.sheets import reading_text, telling
 from tests.projects import POLICY
 
 pytestmark = pytest.mark.quick

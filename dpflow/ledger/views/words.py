@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 
 from dpflow.accounting.rules.rule import COUNTS
-from dpflow.ledger.records import (
-    AccountView,
-    OpenReservation,
-)
+from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import split
 from dpflow.rounding import number_from_text, short_down, short_up
 
-#: Significant digits, fewest first, of two numbers that must be told apart.
-_DIGITS = range(4, 60)
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
     "charged in full: nobody knows what the step released."
@@ -34,31 +27,6 @@ def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
         return "-" if text is None else text
     number = number_from_text(text)
     return short_up(number) if up else short_down(number)
-
-
-def spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:
-    """Write what is spent, rounded up, and the budget, rounded down.
-
-    An account within its budget gets as many digits as it takes not to read as more.
-    """
-    spent, budget = view.spent[component], (view.budget or {}).get(component)
-    if budget is None or component in COUNTS:
-        return amount_text(component, spent), amount_text(component, budget)
-    used, limit = number_from_text(spent), number_from_text(budget)
-    for digits in _DIGITS:
-        texts = short_up(used, digits), short_down(limit, digits)
-        if used > limit or number_from_text(texts[0]) <= number_from_text(texts[1]):
-            return texts
-    return spent, budget
-
-
-def held_step(item: OpenReservation) -> str:
-    """Name an open step; a preflight with its run and what no step has drawn."""
-    if not item.undrawn:
-        return str(item.body["step"])
-    rest = next(iter(item.undrawn.values()))
-    run = f"run {item.body['covers']}: {amounts_text(rest)} undrawn"
-    return f"{item.body['step']}, {run}"
 
 
 def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
@@ -86,41 +54,6 @@ def people_lines(views: Sequence[AccountView]) -> list[str]:
         if left is not None and not any(left.amounts):
             return [text]
     return []
-
-
-def parts_lines(parts: int) -> list[str]:
-    """Return a line for a dataset with several parts."""
-    return [f"{parts:,} parts; `--part NAME` reads one"] if parts > 1 else []
-
-
-def shown_components(view: AccountView) -> list[str]:
-    """Return the components that say something: not a delta of 0 of 0."""
-    names = list(view.spent)
-    if view.budget is not None:
-        sums = (view.budget, view.spent, view.reserved, view.forfeited)
-        names = [n for n in names if any(each.get(n, "0") != "0" for each in sums)]
-    return names or list(view.spent)[:1]
-
-
-def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
-    """Return the accounts that tell most where there are too many to show.
-
-    Args:
-        views: Accounts of one dataset.
-        most: About so many.
-
-    Returns:
-        All that belong to no part of a divided dataset, and of the parts the fullest
-        and the newest ones; in the order of `views`.
-    """
-    parts = [view for view in views if view.gate.partition]
-    if len(views) <= most or not parts:
-        return list(views)
-    half = max(most - (len(views) - len(parts)), 2) // 2
-    fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0))[:half]
-    newest = sorted(parts, key=lambda view: view.gate.partition)[-half:]
-    shown = {view.id for view in (*fullest, *newest)}
-    return [view for view in views if not view.gate.partition or view.id in shown]
 
 
 def alert_text(account: str, threshold: str) -> str:
@@ -156,19 +89,3 @@ def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
         "flow": f"share of {name}{inside}",
     }
     return titles.get(kind, f"{kind} of {name}{inside}")
-
-
-def reading_text(view: AccountView) -> str:
-    """Write an odometer's reading with its delta, and where it halts the flow."""
-    if view.reading is None:
-        return "-"
-    if not view.charged:
-        return "epsilon 0"
-    halt = ""
-    if view.halt_at is not None:
-        halt = f", halts at {short_down(number_from_text(view.halt_at))}"
-    # An undefined reading is infinite; every other one is rounded up.
-    defined = math.isfinite(view.reading)
-    reading = short_up(Fraction(view.reading)) if defined else "infinity"
-    delta = short_up(number_from_text(view.delta))
-    return f"epsilon {reading} at delta {delta}{halt}"
