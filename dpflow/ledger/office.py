@@ -9,7 +9,6 @@ from dpflow.exceptions import ReleaseError
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.office import Withdraw
 from dpflow.ledger.decision.policy_changes import Apply, Proposal
-from dpflow.ledger.decision.terms import is_charged
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import load_book
 from dpflow.ledger.views.releases import KeptRelease, named_release
@@ -23,15 +22,15 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
         ReleaseError: If there is none or more than one, or no value to delete.
     """
     with ledger.storage.read() as reading:
-        found = named_release(reading, name)
-    row = found.row
+        release = named_release(reading, name)
+    row = release.row
     if not ledger.ask(Withdraw(key=row.key, digest=row.digest, reason=reason)):
         msg = (
-            f"release {name!r} is {found.state}, so there is no value to delete. "
+            f"release {name!r} is {release.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
         )
         raise ReleaseError(msg)
-    return replace(found, state="withdrawn", size=None)
+    return replace(release, state="withdrawn", size=None)
 
 
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
@@ -53,12 +52,8 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Proposal:
         PolicyNotApplied: If the lifetime or a freeze forbids it.
         ConfigurationError: If another dataset has its source.
     """
-    book = policy.dataset
-    forgotten: tuple[str, ...] = ()
     with ledger.storage.read() as reading:
-        state = load_book(reading, book)
-        if not all(is_charged(state, term) for term in state.terms(book)):
-            forgotten = tuple(ledger.watch.forgotten(reading, book))
+        forgotten = tuple(ledger.watch.forgotten(reading, policy.dataset))
     command = Apply(policy=policy, forgotten=forgotten, **wish)
     applied: Proposal = ledger.ask(command)
     return applied

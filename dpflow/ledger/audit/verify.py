@@ -19,18 +19,14 @@ from dpflow.exceptions import LedgerCorrupt, LedgerUnwitnessed
 from dpflow.ledger.audit.findings import Verification
 from dpflow.ledger.checkpoint import signed_point
 from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.decision.checks import (
-    check,
-    check_grant,
-    is_admitted,
-    term_of_account,
-)
+from dpflow.ledger.decision.checks import check, check_grant, is_admitted
 from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import ACCOUNT, Amounts, Entry, draft_of, entry_of
 from dpflow.ledger.journal import KINDS, follow
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import keys_followed
+from dpflow.ledger.rows import split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
@@ -213,13 +209,13 @@ class _Journal:
         prefix = ACCOUNT if book is None else f"{ACCOUNT}{book}#"
         for key in [key for key in self._state.rows if key.startswith(prefix)]:
             account = key.removeprefix(ACCOUNT)
-            term = term_of_account(self._state, account)
+            term = self._state.term(*split(account)[:2])
             highest = self._sums(account)
             self._highest.pop(account, None)
             if is_admitted(term, account, highest):
                 continue
             # Sums of several times, or charged by hand: each grant is compared.
-            for entry in reading.naming_after([key], term.entry):
+            for entry in reading.naming_after([key], term.entry if term else 0):
                 _, settled, held = entry.postings[account]
                 total = tuple(map(add, settled, held))
                 if entry.kind == "reserve" and not is_admitted(term, account, total):

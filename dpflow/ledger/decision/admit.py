@@ -345,7 +345,8 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
     halted = any(refusal.cause == "halted" for refusal in refusals)
     factor = None
     if first.cause == "full" and not halted and not case.drawn:
-        factor = fitting_factor(case.asked)
+        gates = tuple((gate._replace(row=None), cost) for gate, cost in case.asked)
+        factor = fitting_factor(gates)
     most = state.granted(case.request.step, first.gate.id)
     before = most is not None and first.asked.fits_within(Tally(most))
     exhausted = before and first.cause not in _NEVER

@@ -8,7 +8,7 @@ each term and of each overdraft.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from operator import add, le
 from typing import Any
 
@@ -40,9 +40,8 @@ def check(state: State, entry: Entry) -> None:
     problem: str | None = None
     if entry.kind == "reserve":
         check_grant(state, entry)
-        for name, (_, settled, held) in entry.postings.items():
-            total = tuple(map(add, settled, held))
-            if not is_admitted(term_of_account(state, name), name, total):
+        for name, total in _totals(entry):
+            if not is_admitted(state.term(*split(name)[:2]), name, total):
                 problem = f"a step was granted on account {name!r} above its gate"
     elif entry.kind in ("settle", "void"):
         problem = _return_problem(state, entry)
@@ -52,6 +51,12 @@ def check(state: State, entry: Entry) -> None:
         problem = _overdraft_problem(state, entry)
     if problem is not None:
         raise JournalError(problem)
+
+
+def _totals(entry: Entry) -> Iterator[tuple[str, Amounts]]:
+    """Yield what is settled and held on each account of an entry after it."""
+    for name, (_, settled, held) in entry.postings.items():
+        yield name, tuple(map(add, settled, held))
 
 
 def check_grant(state: State, entry: Entry) -> None:
@@ -79,28 +84,15 @@ def check_grant(state: State, entry: Entry) -> None:
         raise JournalError(what)
 
 
-def term_of_account(state: State, name: str) -> Term:
-    """Return the term that an account belongs to.
-
-    Raises:
-        JournalError: If there is no such term.
-    """
-    term = state.term(*split(name)[:2])
-    if term is None:
-        what = f"account {name!r} is of no term"
-        raise JournalError(what)
-    return term
-
-
-def is_admitted(term: Term, account: str, total: Amounts) -> bool:
+def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
     """Say whether the gate of an account admits a total.
 
     Steps may have been granted up to the thresholds that the term pinned: a later
     version that solves lower ones grants no more, and finds no fault with these.
     """
-    gate = gate_in(term.facts["gates"], *split(account)[2:4])
+    gate = term and gate_in(term.facts["gates"], *split(account)[2:4])
     asked = rule_and_halt(gate)
-    if asked is None or rule_admits(*asked, Tally(total)):
+    if gate is None or asked is None or rule_admits(*asked, Tally(total)):
         return asked is not None
     limits = json.loads(gate["rule"]).get("thresholds")
     pinned = limits is not None and isinstance(asked[0], ThresholdFilter)
@@ -109,13 +101,13 @@ def is_admitted(term: Term, account: str, total: Amounts) -> bool:
 
 def _overdraft_problem(state: State, entry: Entry) -> str | None:
     """Say whether a charge of an operator leaves out a whole term, or an overdraft."""
-    overdrawn = entry.body.get("overdrawn", ())
     if missing := {*roots_of(entry.amounts)} - entry.amounts.keys():
         return f"it charges parts of {min(missing)!r}, and not the whole"
-    for name, (amount, settled, held) in entry.postings.items():
-        term, total = term_of_account(state, name), tuple(map(add, settled, held))
-        above = gate_of(state, name, 1).overdrawn_by(Tally(amount))
-        if above and name not in overdrawn and not is_admitted(term, name, total):
+    for name, total in _totals(entry):
+        term, amount = state.term(*split(name)[:2]), Tally(entry.amounts[name])
+        above = gate_of(state, name).overdrawn_by(amount)
+        said = name in entry.body.get("overdrawn", ())
+        if above and not said and not is_admitted(term, name, total):
             return f"account {name!r} is overdrawn, and the entry does not say so"
     return None
 
@@ -141,9 +133,6 @@ def _return_problem(state: State, entry: Entry) -> str | None:
     return None
 
 
-# Terms
-
-
 def _term_problem(state: State, entry: Entry) -> str | None:
     """Say what is wrong with a term's gates, or with a tightening."""
     facts, book = entry.body["term"], str(entry.body["book"])
@@ -161,14 +150,18 @@ def _term_problem(state: State, entry: Entry) -> str | None:
         before = governs.facts["gates"]
     # A flow that was removed keeps the gate under which it was charged.
     wanted = {**before, **wanted}
-    for place in {**wanted, **gates}:
-        fits = place in gates and place in wanted
-        if not fits or not _is_pinned(gates[place], wanted[place]):
+    if gates.keys() != wanted.keys():
+        return f"term {number} has other gates than it pinned"
+    for place, gate in gates.items():
+        if not _is_pinned(gate, wanted[place]):
             return f"a gate is not the one that term {number} pinned: {place!r}"
-    for place, old in before.items():
+        old = rule_and_halt(before.get(place))
         # The rest may grow when a reserved share ends.
-        tighter = is_tighter(rule_and_halt(old), rule_and_halt(gates[place]))
-        if place != "others" and not tighter:
+        if (
+            place in before
+            and place != "others"
+            and not is_tighter(old, rule_and_halt(gate))
+        ):
             return f"gate {place!r} of term {number} was loosened in place"
     return None
 
@@ -180,11 +173,9 @@ def _is_pinned(
     said, made = rule_and_halt(gate), rule_and_halt(wanted)
     if said is None or made is None or said != made:
         return said is made
-    rule, other = said[0], made[0]
-    if isinstance(rule, ThresholdFilter) and isinstance(other, ThresholdFilter):
-        # Those of `others` are in no parameter.
-        return rule.limit.fits_within(other.limit)
-    return True
+    # Those of `others` are in no parameter.
+    limit, most = (getattr(rule, "limit", None) for rule, _ in (said, made))
+    return limit is None or limit.fits_within(most)
 
 
 def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:

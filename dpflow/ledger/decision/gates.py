@@ -250,11 +250,6 @@ def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     return [gate for gate in gates if gate is not None]
 
 
-def gate_rule(term: Term, kind: str, name: str) -> RuleAndHalt | None:
-    """Return the rule and halt of an account; None if its term asks for no gate."""
-    return rule_and_halt(gate_in(term.facts["gates"], kind, name))
-
-
 def rule_and_halt(pinned: Mapping[str, Any] | None) -> RuleAndHalt | None:
     """Return the rule and halt that a term pins for a gate; None if for no gate."""
     if pinned is None:
@@ -284,10 +279,10 @@ def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
     """Return the gate of an account; None if the ledger has no such term or gate."""
     book, number, kind, name, partition = split(account)
     term = state.term(book, number)
-    asked = None if term is None else gate_rule(term, kind, name)
-    if asked is None:
+    gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
+    if gate is None:
         return None
-    (rule, halt), row = asked, state.account(account)
+    (rule, halt), row = gate, state.account(account)
     used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
     standing = account_state(state, account)
     return Gate(
@@ -300,17 +295,14 @@ def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
 
 def places_of(policy: Policy, request: Request) -> Iterator[str]:
     """Yield what may follow a term's number in the ids of a step's accounts."""
-    of_flow = [f"/{kind}/{request.flow}" for kind in OF_FLOW if request.flow]
     yield ""
-    if policy.partition is None:
-        if any(share.reserved for share in policy.flows.values()):
-            yield "/others"
-        yield from of_flow
-        return
-    for name in request.partitions:
-        part = f"/partition/{name}"
-        yield part
-        yield from (f"{part}{place}" for place in of_flow)
+    shares = any(share.reserved for share in policy.flows.values())
+    parts = [""] if policy.partition is None else request.partitions
+    for prefix in (name and f"/partition/{name}" for name in parts):
+        if prefix or shares:
+            yield prefix or "/others"
+        if request.flow:
+            yield from (f"{prefix}/{kind}/{request.flow}" for kind in OF_FLOW)
 
 
 def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
@@ -326,41 +318,28 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
             one that cannot be, or some where no dataset is divided; or if its datasets
             are divided by different things.
     """
-    policies = request.policies
     _check_partitions(request)
     gates: list[Gate] = []
+    parts, policies = len(request.partitions), request.policies
     for term, policy in zip(terms, policies, strict=False):
-        gates += _of_dataset(state, request, term, policy)
+        pinned = term.facts["pinned"]
+        closed = not covers_flow(pinned, request.flow)
+        skipped = [*(OF_FLOW if closed else ())]
+        skipped += [] if charges_others(pinned, request.flow) else ["others"]
+        # The cap of all parts by time; else the account only says what is open.
+        size = 1 if policy.partition is None else parts * ("whole" in pinned)
+        for place in places_of(policy, request):
+            gate = gate_at(state, f"{term.whole}{place}")
+            if gate is not None and gate.kind not in skipped:
+                whole = gate._replace(size=size, closed=closed)
+                gates.append(gate if place else whole)
     for term in terms[len(policies) :]:
-        members = [p for p in policies if population_of(p) == term.book]
-        by_time = (p.partition is not None and p.partition.by_time for p in members)
+        members = [p.partition for p in policies if population_of(p) == term.book]
         # A person can be in each part by time.
-        size = sum(len(request.partitions) if timed else 1 for timed in by_time)
-        gate = gate_at(state, f"{term.book}#{term.number}", size)
+        size = sum(parts if part and part.by_time else 1 for part in members)
+        gate = gate_at(state, term.whole, size)
         gates += [] if gate is None else [gate]
     return gates
-
-
-def _of_dataset(
-    state: State, step: Request, term: Term, policy: Policy
-) -> Iterator[Gate]:
-    """Yield the gates of a dataset, and of the partitions that a step touches."""
-    pinned = term.facts["pinned"]
-    closed = not covers_flow(pinned, step.flow)
-    for place in places_of(policy, step):
-        gate = gate_at(state, f"{term.book}#{term.number}{place}")
-        if place == "" and gate is not None:
-            if policy.partition is not None:
-                # The cap of all parts by time; else only for its state.
-                size = len(step.partitions) if "whole" in pinned else 0
-                gate = gate._replace(size=size)
-            yield gate._replace(closed=closed)
-        # A flow that the policy does not cover gets no account of its own.
-        elif gate is not None and not (
-            (gate.kind in OF_FLOW and closed)
-            or (gate.kind == "others" and not charges_others(pinned, step.flow))
-        ):
-            yield gate
 
 
 def _check_partitions(request: Request) -> None:
@@ -372,9 +351,8 @@ def _check_partitions(request: Request) -> None:
         msg = (
             f"step {request.step!r} names the parts {request.partitions!r:.80}, and "
             f"its divided datasets are: {said or 'none'}. Name parts where datasets "
-            'are divided, and only there: partitions="{week}". Datasets that are '
-            "divided by different things are read in steps of their own, for a part "
-            "of one has no meaning in the other. The step did not run."
+            'are divided, and only there: partitions="{week}". Read datasets that are '
+            "divided by different things in steps of their own."
         )
         raise ConfigurationError(msg)
     for dataset, partition in divided.items():
@@ -409,26 +387,20 @@ def charges_of(
     return list(sums.values())
 
 
-def fitting_factor(asked: Sequence[tuple[Gate, Cost]]) -> Fraction | None:
+@lru_cache(maxsize=64)
+def fitting_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
     """Return by how much the noise must grow for every gate to admit a request.
 
     It is solved, and remembered while nothing else is used.
 
     Args:
-        asked: The gates, each with a cost as it was asked for; those of one account
-            add up.
+        asked: The gates without their rows, each with a cost as it was requested; those
+            of one account add up.
 
     Returns:
         A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
     """
-    return _solved_factor(
-        tuple((gate._replace(row=None), cost) for gate, cost in asked)
-    )
-
-
-@lru_cache(maxsize=64)
-def _solved_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
-    before_solving(lambda: _solved_factor(asked))
+    before_solving(lambda: fitting_factor(asked))
 
     def fits(factor: Fraction) -> bool:
         try:
@@ -440,7 +412,7 @@ def _solved_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
     high = least_noise(fits, low=1, high=2, most=10**6, close=Fraction(101, 100))
     if high is None:
         return None
-    # Three digits, upwards, unless a cost may not say so much: what is shown must fit.
+    # Three digits, upwards, unless a cost may not say so much: it must fit as shown.
     step = Fraction(10) ** (len(str(int(high))) - 3)
     rounded = -(-high // step) * step
     return rounded if fits(rounded) else high

@@ -38,7 +38,7 @@ def _nothing_solved() -> None:
     for remembered in (
         residue_charge.residue_charge,
         gates._solved_price,
-        gates._solved_factor,
+        gates.fitting_factor,
         model.rule_of,
     ):
         remembered.cache_clear()
