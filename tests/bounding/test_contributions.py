@@ -7,6 +7,7 @@ import random
 import warnings
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -43,22 +44,22 @@ def norms(one, other):
     return sum(abs(a - b) for a, b in pairs), sum((a - b) ** 2 for a, b in pairs)
 
 
+def claimed(bounds, column, *, grouped):
+    """Return the claimed L1 and L2 sensitivity of counts (no column) or sums."""
+    by = ("group",) if grouped else ()
+    ask = bounds.count if column is None else partial(bounds.sum, column)
+    return ask(by=by, norm="l1"), ask(by=by, norm="l2")
+
+
 def excess(bounds, first, second, bound=None):
     """Return what of two neighbours differs by more than the bounds claim."""
     one, other = ((bound or bounds.bound)(frame) for frame in (first, second))
     found = []
     for column, grouped in itertools.product((None, "amount"), (False, True)):
-        by = ("group",) if grouped else ()
         vectors = [vector(each, column, grouped=grouped) for each in (one, other)]
-        l1, l2 = norms(*vectors)
-        claimed = [
-            bounds.count(by=by, norm=norm)
-            if column is None
-            else bounds.sum(column, by=by, norm=norm)
-            for norm in ("l1", "l2")
-        ]
-        if l1 > claimed[0] or l2 > claimed[1] ** 2:
-            found.append((column, grouped, l1, l2, claimed))
+        norm, (l1, l2) = norms(*vectors), claimed(bounds, column, grouped=grouped)
+        if norm[0] > l1 or norm[1] > l2**2:
+            found.append((column, grouped, norm, l1, l2))
     return found
 
 
@@ -162,45 +163,40 @@ def test_the_claim_of_another_relation_is_caught():
     assert len(excess(added, first, second)) == 3
 
 
-@pytest.mark.parametrize(
-    ("relation", "pair", "per_group", "claims", "reached"),
-    [
-        # Two rows of 3 in one group, or one in each of two.
-        ("add-or-remove", ("xx", ""), None, [(2, 4), (2, 4), (6, 36), (6, 36)], 0b1111),
-        ("add-or-remove", ("xy", ""), 1, [(2, 4), (2, 2), (6, 36), (6, 18)], 0b1111),
-        # By group, rows elsewhere differ most; without groups, no rows do.
-        (
-            "replace-one",
-            ("xx", "yy"),
-            None,
-            [(2, 4), (4, 8), (6, 36), (12, 72)],
-            0b0101,
-        ),
-        ("replace-one", ("xx", ""), None, [(2, 4), (4, 8), (6, 36), (12, 72)], 0b1010),
-    ],
-)
-def test_the_claims_are_reached(relation, pair, per_group, claims, reached):
-    """None is larger than it has to be: some neighbours differ by so much."""
-    bounds = limits(relation, clip=(0, 3), per_group=per_group)
+#: Relation, groups of the rows of both neighbours, rows per group, the claims (L1 and
+#: squared L2) of counts and sums without and with groups, and which are reached.
+CLAIMS = [
+    # Two rows of 3 in one group, or one in each of two.
+    ("add-or-remove", ("xx", ""), None, [(2, 4), (2, 4), (6, 36), (6, 36)], 0b1111),
+    ("add-or-remove", ("xy", ""), 1, [(2, 4), (2, 2), (6, 36), (6, 18)], 0b1111),
+    # By group, rows elsewhere differ most; without groups, no rows do.
+    ("replace-one", ("xx", "yy"), None, [(2, 4), (4, 8), (6, 36), (12, 72)], 0b0101),
+    ("replace-one", ("xx", ""), None, [(2, 4), (4, 8), (6, 36), (12, 72)], 0b1010),
+]
+
+
+def test_the_claims_are_reached():
+    """None is larger than it has to be: some neighbours differ by as much."""
     places = [(None, False), (None, True), ("amount", False), ("amount", True)]
-    frames = [table([("cem", g, 3.0, 0) for g in each]) for each in pair]
-    found = 0
-    for (column, grouped), claim in zip(places, claims, strict=True):
-        by = ("group",) if grouped else ()
-        ask = bounds.count if column is None else lambda **k: bounds.sum("amount", **k)
-        assert ask(by=by, norm="l1") == claim[0]
-        assert claim[1] <= ask(by=by, norm="l2") ** 2 < claim[1] + Fraction(1, 10**9)
-        vectors = [vector(bounds.bound(f), column, grouped=grouped) for f in frames]
-        found = 2 * found + (norms(*vectors) == claim)
-    assert found == reached
+    for relation, pair, per_group, claims, reached in CLAIMS:
+        bounds = limits(relation, clip=(0, 3), per_group=per_group)
+        frames = [table([("cem", g, 3.0, 0) for g in each]) for each in pair]
+        found = 0
+        for (column, grouped), claim in zip(places, claims, strict=True):
+            l1, l2 = claimed(bounds, column, grouped=grouped)
+            assert l1 == claim[0]
+            assert claim[1] <= l2**2 < claim[1] + Fraction(1, 10**9)
+            vectors = [vector(bounds.bound(f), column, grouped=grouped) for f in frames]
+            found = 2 * found + (norms(*vectors) == claim)
+        assert found == reached
 
 
 # What becomes of the rows and numbers
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_whatever_is_no_number_counts_as_zero(library):
-    """It raises nothing, for an error would tell; infinities are the bounds."""
+def test_an_entry_that_is_no_number_counts_as_zero(library):
+    """It raises nothing, for an error would show it; infinities are the bounds."""
     values = [float("nan"), float("inf"), -float("inf"), 2.4, 2.6, -1.0, 1e300]
     rows = [(str(n), "x", value, 0) for n, value in enumerate(values)]
     bound = limits("add-or-remove").bound(table(rows, library))
@@ -218,7 +214,7 @@ def test_objects_are_read_one_by_one():
     values = [None, "7", Decimal("2.4"), Fraction(5, 2), True, 10**400, 1 + 2j]
     bounds = limits("add-or-remove", objects="decimal")
     with warnings.catch_warnings():
-        # A warning would tell of the one person who has such a number.
+        # A warning would show that a person has such a number.
         warnings.simplefilter("error")
         for rows in (values, *([value] for value in values)):
             amounts = pd.Series(rows, dtype=object)
@@ -244,7 +240,7 @@ def test_the_grid_turns_dollars_into_cents(library):
     assert frame["paid"].to_list() == [0.1, 0.2, 19.999]
 
 
-def test_a_hashed_choice_is_the_same_whoever_else_is_there():
+def test_a_hashed_choice_does_not_depend_on_other_people():
     """And another one for another key; a float column of names hashes as integers."""
     rows = [(7, "x", float(n % 4), n) for n in range(40)]
     alone = limits("add-or-remove", rows=5, seed="k").bound(table(rows))

@@ -44,9 +44,9 @@ def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkey
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bounds_that_bound_nothing_are_refused():
+    """Before any data is read; off the grid the claim would be of other numbers."""
+    for changes, message in (
         ({"rows": 0}, "max_rows must lie in"),
         ({"rows": True}, "whole number"),
         ({"per_group": -1}, "max_rows_per_group must lie in"),
@@ -54,34 +54,20 @@ def test_bounds_for_another_relation_do_not_bound_a_steps_frame(tmp_path, monkey
         ({"seed": 7}, "seed must be text"),
         ({"order_by": ("amount",)}, "columns of their own"),
         ({"relation": "substitute"}, "add-or-remove or replace-one"),
-    ],
-)
-def test_bounds_that_bound_nothing_are_refused(changes, message):
-    """Before any data is read."""
-    with pytest.raises(ConfigurationError, match=message):
-        limits(changes.pop("relation", "replace-one"), **changes)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ((3, 1), "swap them"),
-        ((0, 2**31 + 1), "at most"),
-        ((0, 1, "0.3"), "multiple of grid"),
-    ],
-)
-def test_bounds_off_the_grid_are_refused(bounds, message):
-    """The claim would be of other numbers."""
-    with pytest.raises(ConfigurationError, match=message):
-        Clip(*bounds)
+        ({"clip": (3, 1)}, "swap them"),
+        ({"clip": (0, 2**31 + 1)}, "at most"),
+        ({"clip": (0, 1, "0.3")}, "multiple of grid"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            limits(**{"relation": "replace-one", **changes})
 
 
 TEXTS = {"person": ["1"], "amount": ["1.5"]}
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
+def test_a_frame_that_cannot_be_bounded_is_refused():
+    """By its schema, which is public; no value is quoted."""
+    for frame, message in (
         ({"person": [1]}, "DataFrame can be bounded, not dict"),
         (pl.DataFrame({"person": [1]}).lazy(), "needs order_by="),
         (pd.DataFrame({"person": [1]}), r"each of these columns once: \['amount'\]"),
@@ -94,22 +80,23 @@ TEXTS = {"person": ["1"], "amount": ["1.5"]}
         (pd.DataFrame(TEXTS).astype("string[pyarrow]"), "type String"),
         (pl.DataFrame({"person": [[1]], "amount": [1]}), "'person' is of type List"),
         (pl.DataFrame({"person": [{"a": 1}], "amount": [1]}), "is of type Struct"),
-    ],
-)
-def test_a_frame_that_cannot_be_bounded_is_refused(frame, message):
-    """By its schema, which is public; no value is quoted."""
-    with pytest.raises(ConfigurationError, match=message):
-        limits("add-or-remove").bound(frame)
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            limits("add-or-remove").bound(frame)
+
+
+def one_row(unit="person", relation="add-or-remove", **options):
+    """Return bounds of one row of each unit."""
+    words = {"unit": (unit,), "max_rows": 1, "relation": relation}
+    return Contributions(**words | options)
 
 
 @pytest.mark.parametrize("errors", ["redact", "keep"])
-def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
+def test_a_typo_inside_a_body_is_shown(tmp_path, monkeypatch, errors):
     """Names of columns that were declared, or are spelled out, are public."""
     make_project(tmp_path, monkeypatch, f"{POLICY}errors: {errors}\n")
     frame = pd.DataFrame({"person": ["ann"], "amount": [1.0]})
-    declared = Contributions(
-        unit=("tailnumber",), max_rows=1, relation="add-or-remove", clip={}
-    )
+    declared = one_row("tailnumber")
 
     def spelled():
         limits = Contributions(
@@ -117,14 +104,13 @@ def test_a_typo_inside_a_body_is_told(tmp_path, monkeypatch, errors):
         )
         return limits.bound(frame)
 
-    def another_relation():
-        limits = Contributions(unit=("person",), max_rows=1, relation="replace-one")
-        return limits.bound(frame)
-
     for body, text in (
         (lambda: declared.bound(frame), "tailnumber"),
         (spelled, "tailnumber"),
-        (another_relation, "the policies of the running step say add-or-remove"),
+        (
+            lambda: one_row(relation="replace-one").bound(frame),
+            "the policies of the running step say add-or-remove",
+        ),
     ):
         step = guarded(dataset="shop", cost=TENTH, name="count")(body)
         with pytest.raises(ContributionsError, match=text) as found:
@@ -140,28 +126,19 @@ def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
     words = pl.Series([secret], dtype=pl.Enum([secret]))
     frame = pl.DataFrame({"person": ["ann"], "kind": words, secret: [1]})
 
-    def bound(**names):
-        given = {"unit": ("person",), "max_rows": 1, "relation": "add-or-remove"}
-        return lambda: Contributions(**given | names).bound(frame)
-
-    for body in (
-        bound(unit=(secret * 3,)),
-        bound(unit=("absent",)),
-        bound(clip={"kind": Clip(0, 1)}),
-        bound(order_by=(secret * 2,)),
-        bound(max_rows=secret),
-        bound(relation=secret),
-        bound(clip={secret: secret}),
+    for names in (
+        {"unit": secret * 3},
+        {"unit": "absent"},
+        {"clip": {"kind": Clip(0, 1)}},
+        {"order_by": (secret * 2,)},
+        {"max_rows": secret},
+        {"relation": secret},
+        {"clip": {secret: secret}},
     ):
-        step = guarded(dataset="shop", cost=TENTH, name="count")(body)
-        error = caught(step)
+        body = lambda names=names: one_row(**names).bound(frame)
+        error = caught(guarded(dataset="shop", cost=TENTH, name="count")(body))
         assert isinstance(error, ContributionsError | DPStepFailed)
         assert secret not in repr(list(chain(error)))
-    declared = Contributions(
-        unit=("person",),
-        max_rows=1,
-        relation="add-or-remove",
-        clip={"kind": Clip(0, 1)},
-    )
+    declared = one_row(clip={"kind": Clip(0, 1)})
     with pytest.raises(ContributionsError, match="'kind' is of type Enum;"):
         guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()

@@ -22,3 +22,13 @@ def make_shop(
     policy = POLICY.replace("basic", theorem).replace("add-or-remove", relation)
     budget = f"{{epsilon: {epsilon}, delta: {delta}}}"
     return make_project(folder, monkeypatch, policy.replace("{epsilon: 1}", budget))
+
+
+def fixture_policy(
+    theorem: str = "basic", relation: str = "add-or-remove", delta: str = "0"
+) -> str:
+    """Return a policy for the ledger of a test."""
+    return (
+        f"dataset: orders\nunit: customer\nrelation: {relation}\n"
+        f"budget: {{epsilon: 1, delta: {delta}}}\nerrors: keep\nfilter: {theorem}\n"
+    )

@@ -6,7 +6,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,31 +33,22 @@ from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled
 
-
-def squared_norm(row, step):
-    """Return the squared norm of a row of grid steps, exactly."""
-    return sum((Fraction(int(k)) * Fraction(step)) ** 2 for k in row)
+wild = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(
-    st.lists(
-        st.lists(
-            st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3
-        ),
-        min_size=1,
-        max_size=5,
-    ),
+    st.lists(st.tuples(wild, wild, wild), min_size=1, max_size=5),
     st.sampled_from(["1", "0.1", "7.3", "1e-9", "1e9"]),
 )
 @settings(max_examples=scaled(30))
 def test_no_row_is_longer_than_the_clip(rows, norm):
     """In exact arithmetic, whatever the row holds; the sum adds such rows exactly."""
     clip = NormClip.to(norm)
-    steps = clip.rows(np.array(rows))
-    longest = Fraction(norm) ** 2
-    assert all(squared_norm(row, clip.step) <= longest for row in steps)
+    steps, step = clip.rows(np.array(rows)), Fraction(clip.step)
+    for row in steps:
+        assert sum((int(k) * step) ** 2 for k in row) <= Fraction(norm) ** 2
     total = clip.apply(np.array(rows)).total()
-    exact = [sum(int(k) for k in column) * Fraction(clip.step) for column in steps.T]
+    exact = [sum(int(k) for k in column) * step for column in steps.T]
     assert [Fraction(value) for value in total.tolist()] == exact
 
 
@@ -84,7 +74,7 @@ def test_people_are_sampled_independently_at_the_rate():
 
 
 def test_only_the_sampled_are_summed(monkeypatch):
-    """Those whose word of the system's randomness is below the rate."""
+    """The system's randomness has a word for each person; low words are drawn."""
     words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
     monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
     cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
@@ -96,25 +86,19 @@ def test_only_the_sampled_are_summed(monkeypatch):
 def test_the_schedule_sees_released_models_only():
     """Its arguments are the step's number and a copy of the model."""
     bound = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp").opening()
-    told = []
+    calls = []
 
     def sigma(number, model):
-        told.append((number, model.copy()))
+        calls.append((number, model.copy()))
         model[:] = 99
         return 10 * number
 
-    final = individual_descent(
-        bound,
-        np.zeros(2),
-        lambda _: np.ones((3, 2)),
-        clip=NormClip.to(1),
-        rate=1.0,
-        sigma=sigma,
-        steps=3,
-    )
-    assert [number for number, _ in told] == [1, 2, 3]
-    assert (told[0][1] == 0).all()
-    assert (told[1][1] != 0).all()
+    rows = np.ones((3, 2))
+    words = {"clip": NormClip.to(1), "rate": 1.0, "sigma": sigma, "steps": 3}
+    final = individual_descent(bound, np.zeros(2), lambda _: rows, **words)
+    assert [number for number, _ in calls] == [1, 2, 3]
+    assert (calls[0][1] == 0).all()
+    assert (calls[1][1] != 0).all()
     assert not (final == 99).any()
 
 
@@ -140,32 +124,27 @@ def descend(cost, **options):
     return fit()
 
 
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Make a project with a budget that fits these loud steps."""
+def test_it_descends_and_stops_where_a_paid_test_says(tmp_path, monkeypatch):
+    """The test runs at stops only; the steps that ran are charged."""
     words = {"epsilon": "10000", "relation": "add-or-remove"}
-    return make_shop(tmp_path, monkeypatch, "zcdp", **words)
-
-
-def test_it_descends_and_stops_where_a_paid_test_says(shop, monkeypatch):
-    """Asked at stops only; what ran is charged."""
-    asked = []
+    make_shop(tmp_path, monkeypatch, "zcdp", **words)
+    tested = []
 
     def good(step, model):
-        asked.append(step.number)
+        tested.append(step.number)
         return step.test(-np.abs(model - TARGET).max(), at_least=-0.05, cost=CHECK)
 
     loud = Gaussian(sensitivity=1, sigma="0.05")
     cost = EarlyStopping(Composed(loud, CHECK), stops=STOPS)
     model = descend(cost, good_enough=good)
     assert np.allclose(model, TARGET, atol=0.06)
-    assert asked == [2, 4]
+    assert tested == [2, 4]
     rule = make_filter("zcdp", epsilon=1, delta="1e-6")
     once = rule.price(cost.step)
     assert account().spent == rule.named(once + once + once + once)
 
 
-def test_everybody_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
+def test_each_person_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
     """The bound is reserved and charged once, in full, however many steps there are."""
     words = {"epsilon": "5", "relation": "add-or-remove"}
     make_shop(tmp_path, monkeypatch, "{theorem: individual, measure: gdp}", **words)
@@ -175,19 +154,14 @@ def test_everybody_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
     assert account().spent == rule.named(rule.price(rule.opening()))
 
 
-# ---- everybody's budget, with a sample
+# ---- budgets of people, with a sample
 
 
-def rdp_bound(steps, sigma, rate):
-    """Return a bound of order 8 that so many sampled steps of norm 1 fill."""
+def test_a_sampled_step_charges_all_people_and_sums_the_drawn(monkeypatch):
+    """People that are never drawn run out of budget like the others."""
     one = IndividualBound(measure="rdp", order=8, bound=1)
-    (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=sigma, rate=rate)
-    return IndividualBound(measure="rdp", order=8, bound=steps * float(cost))
-
-
-def test_a_sampled_step_charges_everybody_and_sums_the_drawn(monkeypatch):
-    """Whoever is never drawn runs out like everybody else."""
-    bound = rdp_bound(2.5, 2, 0.5)
+    (cost,) = sampled_gaussian_costs(one, np.ones(1), sigma=2, rate=0.5)
+    bound = IndividualBound(measure="rdp", order=8, bound=2.5 * float(cost))
     tally, seen = PrivateTally(bound, people=3), []
     low, high = 0, 2**64 - 1
     drawings = [(low, high, low), (low, high, high), (low, low, low)]

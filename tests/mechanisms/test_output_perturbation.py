@@ -1,4 +1,4 @@
-"""Output perturbation with a test: its law in one dimension, exactly; its noise; gone.
+"""Output perturbation with a test: its law in one dimension, exactly, and its noise.
 
 With one parameter the noise is Laplace noise, so the law of (model, released) is a
 density that can be written down from the functions that the mechanism itself uses, and
@@ -82,21 +82,19 @@ def worst(recipe, e1, e2, **wrong):
 RECIPES = [Recipe(3, "0.2", 0.8), Recipe(2, "0.05", 0.5), Recipe(20, 1, 1.0)]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=range(3))
-@pytest.mark.parametrize(("e1", "e2"), [(1.0, 0.5), (0.5, 0.5), (2.0, 0.1)])
-def test_no_cell_loses_more_than_it_costs(recipe, e1, e2):
+def test_no_cell_loses_more_than_it_costs():
     """None costs the test, a model the larger epsilon."""
-    none, model = worst(recipe, e1, e2)
-    assert none <= e2 * (1 + 1e-3)
-    assert model <= max(e1, e2) * (1 + 1e-3)
+    for recipe in RECIPES:
+        for e1, e2 in ((1.0, 0.5), (0.5, 0.5), (2.0, 0.1)):
+            none, model = worst(recipe, e1, e2)
+            assert none <= e2 * (1 + 1e-3)
+            assert model <= max(e1, e2) * (1 + 1e-3)
 
 
 def test_wrong_scales_are_caught():
     """Half the noise; a test scaled for the people tested on alone."""
-    recipe = Recipe(3, "0.2", 0.8)
-    assert worst(recipe, 1.0, 0.5, noise=0.2)[1] > 1.1
-    narrow = Recipe(2, "0.05", 0.5)
-    assert worst(narrow, 50.0, 2.0, test=2 / 40)[0] > 2.1
+    assert worst(RECIPES[0], 1.0, 0.5, noise=0.2)[1] > 1.1
+    assert worst(RECIPES[1], 50.0, 2.0, test=2 / 40)[0] > 2.1
 
 
 def test_the_test_scale_is_the_tighter_one():
@@ -110,18 +108,21 @@ def test_the_test_scale_is_the_tighter_one():
     )
 
 
+def unit_rows(rng, people, columns):
+    """Return rows of at most unit length."""
+    rows = rng.normal(size=(people, columns))
+    return rows / np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
+
+
 def test_one_person_moves_the_minimum_no_farther_than_declared():
     """Real fits of random neighbours; the bound is approached, never passed."""
-    rng = np.random.default_rng(3)
-    recipe = Recipe(12, "0.5", 1.0)
-    moved = 0.0
+    rng, recipe, moved = np.random.default_rng(3), Recipe(12, "0.5", 1.0), 0.0
     for _ in range(60):
-        rows = rng.normal(size=(12, 3))
-        rows /= np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
+        rows = unit_rows(rng, 12, 3)
         classes = np.where(rng.random(12) < 0.5, -1.0, 1.0)
-        other, flipped = rows.copy(), classes.copy()
-        other[0], flipped[0] = -rows[0] / np.linalg.norm(rows[0]), classes[0]
-        step = minimum(rows, classes, recipe) - minimum(other, flipped, recipe)
+        other = rows.copy()
+        other[0] = -rows[0] / np.linalg.norm(rows[0])
+        step = minimum(rows, classes, recipe) - minimum(other, classes, recipe)
         moved = max(moved, float(np.linalg.norm(step)))
     assert 0.1 * float(recipe.sensitivity) < moved <= float(recipe.sensitivity)
 
@@ -130,8 +131,7 @@ def test_the_solver_reaches_its_tolerance():
     """The gradient, computed apart, is as small as the sensitivity assumes."""
     rng = np.random.default_rng(5)
     for people, strength in [(50, "0.001"), (3000, "0.01"), (5, "1")]:
-        rows = rng.normal(size=(people, 8))
-        rows /= np.maximum(1, np.linalg.norm(rows, axis=1))[:, None]
+        rows = unit_rows(rng, people, 8)
         classes = np.where(rows[:, 0] > 0, 1.0, -1.0)
         w = minimum(rows, classes, Recipe(people, strength, 1.0))
         pulls = special.expit(-(rows @ w) * classes) * classes
@@ -173,7 +173,7 @@ RECIPE = {"train": 300, "regularisation": "0.1"}
 COST = recoverable_model(model=5, test=1)
 
 
-def test_a_good_model_is_released_and_a_bad_one_is_none():
+def test_a_good_model_is_released_and_a_bad_one_is_not():
     """By thresholds that no noise reaches."""
     rows, labels = people()
     drawn = draw(COST, rows, labels, **RECIPE, threshold=50.0)
@@ -189,31 +189,28 @@ def test_a_good_model_is_released_and_a_bad_one_is_none():
 def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     """Fitted to the first people; both noises as declared; tested on the others."""
     rows, labels = people()
-    recipe = Recipe(300, "0.1", 50.0)
-    seen = {}
+    recipe, seen = Recipe(300, "0.1", 50.0), {}
 
-    def noise(size, scale):
-        seen["noise"] = (size, scale)
-        return np.ones(size)
+    def record(name, result):
+        def call(*arguments):
+            seen[name] = arguments
+            return result(*arguments)
 
-    def drawn(cost, value):
-        seen["test"] = (cost, value)
-        return 50.5
+        return call
 
-    def fit(fit_rows, classes, used):
-        seen["fit"] = (fit_rows, classes, used)
-        return minimum(fit_rows, classes, used)
-
-    monkeypatch.setattr(mechanism, "k_norm_noise", noise)
-    monkeypatch.setattr(mechanism, "draw", drawn)
-    monkeypatch.setattr(mechanism, "minimum", fit)
     # The noisy error decides, not the true one, which is at most 2.
+    for name, result in (
+        ("k_norm_noise", lambda size, _: np.ones(size)),
+        ("draw", lambda *_: 50.5),
+        ("minimum", minimum),
+    ):
+        monkeypatch.setattr(mechanism, name, record(name, result))
     assert draw(COST, rows, labels, **RECIPE, threshold=50.0).cell == "none"
     classes = np.where(labels, 1.0, -1.0)
-    assert (seen["fit"][0] == rows[:300]).all()
-    assert (seen["fit"][1] == classes[:300]).all()
-    assert seen["noise"] == (3, recipe.sensitivity / 5)
-    cost, error = seen["test"]
+    assert (seen["minimum"][0] == rows[:300]).all()
+    assert (seen["minimum"][1] == classes[:300]).all()
+    assert seen["k_norm_noise"] == (3, recipe.sensitivity / 5)
+    cost, error = seen["draw"]
     assert cost == Laplace(sensitivity=recipe.test_sensitivity(100), epsilon=1)
     noisy = minimum(rows[:300], classes[:300], recipe) + 1
     assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))
@@ -230,33 +227,18 @@ def test_rows_are_scaled_and_bad_numbers_are_zeros():
     assert set(classes) == {-1.0, 1.0}
 
 
-# ---- in a step
-
-
-def train(threshold, cost=COST):
-    """Run a guarded step that fits a model."""
+def test_a_step_without_a_model_returns_the_rest(tmp_path, monkeypatch):
+    """The test alone is charged; a model costs the larger epsilon."""
+    make_shop(tmp_path, monkeypatch, "output-dp", epsilon="10", delta="0")
     rows, labels = people()
 
-    @guarded(dataset="shop", cost=cost)
-    def fit():
-        return output_perturbation(
-            rows, labels, train=300, regularisation="0.1", threshold=threshold
-        )
+    @guarded(dataset="shop", cost=COST)
+    def fit(threshold):
+        return output_perturbation(rows, labels, **RECIPE, threshold=threshold)
 
-    return fit()
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Make a project whose dataset has epsilon 10 by cells, under replace-one."""
-    return make_shop(tmp_path, monkeypatch, "output-dp", epsilon="10", delta="0")
-
-
-def test_no_model_gives_the_rest_back(shop):
-    """The test alone is charged; a model costs the larger epsilon."""
-    assert train(-50.0) is None
+    assert fit(-50.0) is None
     assert account().spent["epsilon"] == "1"
-    assert train(50.0).shape == (3,)
+    assert fit(50.0).shape == (3,)
     assert account().spent["epsilon"] == "6"
 
 

@@ -16,6 +16,7 @@ from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import private_bounds
 from dpflow.mechanisms.bounds import numbers_of, rates
 from dpflow.rounding import to_fraction
+from tests.mechanisms.projects import fixture_policy
 
 CUTS = [1.0, 2.0, 3.0]
 POINTS = (0.0, 1.5, 2.5, 9.0)
@@ -23,9 +24,9 @@ EPSILON = Fraction(1)
 
 
 @cache
-def law(numbers, share, relation, *, max_rows=1, epsilon=EPSILON):
+def law(numbers, share, relation, *, max_rows=1):
     """Return the exact probability of each cut, to 50 digits."""
-    shunned = rates(np.array(numbers), CUTS, share, epsilon, max_rows, relation)
+    shunned = rates(np.array(numbers), CUTS, share, EPSILON, max_rows, relation)
     with mpmath.workdps(50):
         weights = [
             mpmath.exp(-mpmath.mpf(r.numerator) / r.denominator) for r in shunned
@@ -52,16 +53,14 @@ def losses(one, other):
         return [to_fraction(mpmath.log(p / q)) for p, q in zip(one, other, strict=True)]
 
 
-def worst(relation, share, *, max_rows=1, told=None, epsilon=EPSILON):
+def worst(relation, share, *, max_rows=1, declared=None, scale=None):
     """Return the largest loss, and the largest range of one, over all neighbours."""
-    told = max_rows if told is None else told
-    found = [
-        losses(
-            law(a, share, relation, max_rows=told, epsilon=epsilon),
-            law(b, share, relation, max_rows=told, epsilon=epsilon),
-        )
-        for a, b in neighbours(relation, max_rows)
+    words = {"max_rows": declared or max_rows}
+    laws = [
+        [law(numbers, share, scale or relation, **words) for numbers in pair]
+        for pair in neighbours(relation, max_rows)
     ]
+    found = [losses(*pair) for pair in laws]
     return (
         max(max(map(abs, each)) for each in found),
         max(max(each) - min(each) for each in found),
@@ -69,8 +68,7 @@ def worst(relation, share, *, max_rows=1, told=None, epsilon=EPSILON):
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
-@pytest.mark.parametrize("share", ["1/2", "9/10", "1/4"])
-@pytest.mark.parametrize("max_rows", [1, 2])
+@pytest.mark.parametrize(("share", "max_rows"), [("1/2", 1), ("9/10", 1), ("1/4", 2)])
 def test_no_pair_loses_more_than_its_price(relation, share, max_rows):
     """Neither the loss nor its range, which is what the cost declares; it is met."""
     loss, span = worst(relation, Fraction(share), max_rows=max_rows)
@@ -78,19 +76,11 @@ def test_no_pair_loses_more_than_its_price(relation, share, max_rows):
     assert Fraction(1, 2) <= span <= EPSILON + Fraction(1, 10**40)
 
 
-def test_a_person_of_more_numbers_than_said_is_caught():
-    """The same search finds what is wrong: two numbers at the price of one."""
-    assert worst("add-or-remove", Fraction(1, 2), max_rows=2, told=1)[1] > EPSILON
-
-
-def test_a_replaced_person_at_the_price_of_an_added_one_is_caught():
-    """The scale of add-or-remove does not do for pairs of replace-one."""
-    share = Fraction(1, 2)
-    found = [
-        losses(law(a, share, "add-or-remove"), law(b, share, "add-or-remove"))
-        for a, b in neighbours("replace-one", 1)
-    ]
-    assert max(max(each) - min(each) for each in found) > EPSILON
+def test_wrong_scales_are_caught():
+    """Two numbers at the price of one; a replaced person at that of an added one."""
+    half = Fraction(1, 2)
+    assert worst("add-or-remove", half, max_rows=2, declared=1)[1] > EPSILON
+    assert worst("replace-one", half, scale="add-or-remove")[1] > EPSILON
 
 
 def test_what_is_no_number_counts_as_zero():
@@ -100,36 +90,19 @@ def test_what_is_no_number_counts_as_zero():
     assert numbers_of(pd.Series([1, None], dtype="Int64")).tolist() == [1, 0]
 
 
-POLICY = """
-dataset: orders
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1}
-errors: keep
-filter: basic
-"""
-
-
 def test_a_step_releases_its_bounds_once(dpflow_ledger):
     """Its price is the declared one; a second call replays; another cost is refused."""
-    dpflow_ledger.use(POLICY)
+    dpflow_ledger.use(fixture_policy())
+    tenth = ExponentialMechanism(epsilon="0.1")
 
-    @guarded(
-        dataset="orders",
-        cost=Repeated(ExponentialMechanism(epsilon="0.1"), 2),
-        release_key="bounds",
-    )
     def bounds():
         return private_bounds([3, 4, 5], [1, 10, 100], ["0.1", "0.9"])
 
-    first = bounds()
-    assert bounds() == first
+    words = {"dataset": "orders", "release_key": "bounds"}
+    step = guarded(cost=Repeated(tenth, 2), **words)(bounds)
+    first = step()
+    assert step() == first
     assert set(first) <= {1, 10, 100}
     assert dpflow_ledger.spent("orders")["epsilon"] == "0.2"
-
-    @guarded(dataset="orders", cost=ExponentialMechanism(epsilon="0.1"))
-    def cheaper():
-        return private_bounds([3, 4, 5], [1, 10, 100], ["0.1", "0.9"])
-
     with pytest.raises(ReleaseError, match=r"Repeated\(ExponentialMechanism"):
-        cheaper()
+        guarded(dataset="orders", cost=tenth)(bounds)()

@@ -7,7 +7,6 @@ import math
 from datetime import date
 from fractions import Fraction
 
-import mpmath
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -19,6 +18,8 @@ from dpflow.exceptions import ReleaseError
 from dpflow.mechanisms import private_groups
 from dpflow.mechanisms.groups import BITS, chances, people_in, threshold
 from dpflow.rounding import to_fraction
+from tests.accounting.oracle import MP, real, renyi_divergence
+from tests.mechanisms.projects import fixture_policy
 
 EPSILON, DELTA = Fraction(1), Fraction(1, 20)
 TABLE = [Fraction(each, 2**BITS) for each in chances(EPSILON, DELTA)]
@@ -28,26 +29,18 @@ def law(counts, table):
     """Return the exact probability of each set of groups."""
     each = [table[min(count, len(table) - 1)] for count in counts]
     return {
-        told: math.prod(
-            p if here else 1 - p for p, here in zip(each, told, strict=True)
+        named: math.prod(
+            p if here else 1 - p for p, here in zip(each, named, strict=True)
         )
-        for told in itertools.product((False, True), repeat=len(counts))
+        for named in itertools.product((False, True), repeat=len(counts))
     }
 
 
 def delta_of(one, other, epsilon):
-    """Return the exact delta at an epsilon, to 50 digits."""
-    with mpmath.workdps(60):
-        grown = mpmath.exp(mpmath.mpf(epsilon.numerator) / epsilon.denominator)
-        return to_fraction(
-            mpmath.fsum(
-                max(_real(one[told]) - grown * _real(other[told]), 0) for told in one
-            )
-        )
-
-
-def _real(number):
-    return mpmath.mpf(number.numerator) / number.denominator
+    """Return the exact delta at an epsilon, to 120 digits."""
+    grown = MP.exp(real(epsilon))
+    excess = (max(real(one[each]) - grown * real(other[each]), 0) for each in one)
+    return to_fraction(MP.fsum(excess))
 
 
 def worst(changed, *, table, epsilon, groups=3):
@@ -63,20 +56,16 @@ def worst(changed, *, table, epsilon, groups=3):
     return max(found)
 
 
-def test_one_group_of_a_person_loses_exactly_its_delta():
-    """Over all counts of three groups and both directions; and nothing is wasted."""
+def test_groups_of_a_person_lose_exactly_their_deltas():
+    """Over all counts of three groups and both directions; and nothing is wasted.
+
+    Two groups cost two such steps, and are caught at the price of one; so is a
+    threshold without noise, where one person decides.
+    """
     found = worst(1, table=TABLE, epsilon=EPSILON)
     assert abs(found - DELTA) < Fraction(1, 10**28)
-
-
-def test_two_groups_of_a_person_lose_no_more_than_two_such_steps():
-    """Which is what `Repeated` declares; at the price of one they are caught."""
     assert worst(2, table=TABLE, epsilon=2 * EPSILON) <= 2 * DELTA
     assert worst(2, table=TABLE, epsilon=EPSILON) > DELTA
-
-
-def test_a_threshold_without_noise_is_caught():
-    """A group is told from three people on: one person decides."""
     sharp = [Fraction(0)] * 3 + [Fraction(1)]
     assert worst(1, table=sharp, epsilon=EPSILON) == 1
 
@@ -84,35 +73,27 @@ def test_a_threshold_without_noise_is_caught():
 def normal(sigma, least):
     """Return the chance of a group of 0, 1, 2 ... people under discrete noise."""
     reach = 2 * least
-    terms = [mpmath.exp(-mpmath.mpf(k * k) / (2 * sigma**2)) for k in range(reach + 1)]
-    total = 2 * mpmath.fsum(terms) - 1
+    terms = [MP.exp(-MP.mpf(k * k) / (2 * sigma**2)) for k in range(reach + 1)]
+    total = 2 * MP.fsum(terms) - 1
 
     def beyond(at):
         if at <= 0:
             return 1 - beyond(1 - at)
-        return mpmath.fsum(terms[at:]) / total
+        return MP.fsum(terms[at:]) / total
 
     return [beyond(least - people) for people in range(least + 1)]
 
 
-def divergence(order, p, q):
-    """Return the Renyi divergence of two coins."""
-    sides = ((p, q), (1 - p, 1 - q))
-    powers = (a**order * b ** (1 - order) for a, b in sides)
-    return mpmath.log(mpmath.fsum(powers)) / (order - 1)
-
-
 def holds(rho, delta, changed, sigma, least):
-    """Say whether people in so many groups lose no more than rho and delta."""
-    chances = normal(_real(sigma), least)
-    orders = [mpmath.mpf(order) for order in ("1.01", "2", "8", "50")]
+    """Say whether people in several groups lose no more than rho and delta."""
+    chances = normal(real(sigma), least)
     lost = max(
-        changed * divergence(order, *pair) / order
+        changed * renyi_divergence([(p, q), (1 - p, 1 - q)], order) / order
         for both in itertools.pairwise(chances[1:])
-        for pair in (both, both[::-1])
-        for order in orders
+        for p, q in (both, both[::-1])
+        for order in map(MP.mpf, ("1.01", "2", "8", "50"))
     )
-    return lost <= _real(rho) and changed * chances[1] <= _real(delta)
+    return lost <= real(rho) and changed * chances[1] <= real(delta)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +108,13 @@ def holds(rho, delta, changed, sigma, least):
 def test_a_threshold_hides_people_of_many_groups(rho, delta, changed, least):
     """By the exact law of each group, of which one more person is in some."""
     rho, delta = Fraction(rho), Fraction(delta)
-    with mpmath.workdps(50):
-        sigma, found = threshold(rho, delta, changed)
-        assert found == least
-        assert holds(rho, delta, changed, sigma, least)
-        # The controls: a threshold that is a little lower, and less noise.
-        lower = least - 3 - int(sigma / 2)
-        assert not holds(rho, delta, changed, sigma, lower)
-        assert not holds(rho, delta, changed, sigma * Fraction(4, 5), 2 * least)
+    sigma, found = threshold(rho, delta, changed)
+    assert found == least
+    assert holds(rho, delta, changed, sigma, least)
+    # The controls: a threshold that is a little lower, and less noise.
+    lower = least - 3 - int(sigma / 2)
+    assert not holds(rho, delta, changed, sigma, lower)
+    assert not holds(rho, delta, changed, sigma * Fraction(4, 5), 2 * least)
 
 
 def test_a_person_counts_in_no_more_groups_than_said():
@@ -175,22 +155,12 @@ def test_people_and_groups_by_time_are_refused():
     assert len(people_in(dates, dates, 1)) == 2
 
 
-POLICY = """
-dataset: orders
-unit: customer
-relation: {relation}
-budget: {{epsilon: 1, delta: 1e-6}}
-errors: keep
-filter: basic
-"""
-
-
 @pytest.mark.parametrize(
     ("relation", "times"), [("add-or-remove", 2), ("replace-one", 4)]
 )
 def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
     """Two groups of a person cost two such steps, four where people are replaced."""
-    dpflow_ledger.use(POLICY.format(relation=relation))
+    dpflow_ledger.use(fixture_policy("basic", relation, "1e-6"))
     one = ApproxDP(epsilon="0.125", delta="1e-8")
 
     @guarded(dataset="orders", cost=Repeated(one, times), release_key="groups")
@@ -212,10 +182,8 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
 
 def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
     """At the price of the whole table; the log says how many people it takes."""
-    policy = POLICY.format(relation="replace-one").replace(
-        "filter: basic", "filter: {theorem: zcdp, delta_loss: 5e-7}"
-    )
-    dpflow_ledger.use(policy)
+    zcdp = "{theorem: zcdp, delta_loss: 5e-7}"
+    dpflow_ledger.use(fixture_policy(zcdp, "replace-one", "1e-6"))
     cost = ApproxZCDP(rho="0.01", delta="1e-7")
 
     @guarded(dataset="orders", cost=cost, release_key="groups", ignore=("rows",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ from dpflow import guarded
 from dpflow.costs import ProposeTestRelease
 from dpflow.mechanisms import interquartile_range
 from dpflow.mechanisms.propose_test_release import Bins, distance, passing, spread_of
+from tests.accounting.oracle import MP, real
 from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled
@@ -58,7 +58,7 @@ def test_the_distance_is_exact(shift, values):
 )
 @settings(max_examples=scaled(40))
 def test_one_person_moves_the_distance_by_at_most_one(values, place, new):
-    """Within a bin; and whoever moves the range to another one was at distance one."""
+    """Within a bin; a person that moves the range to another bin is at distance one."""
     other = list(values)
     other[place] = new
     one, two = np.sort(np.array(values)), np.sort(np.array(other))
@@ -79,20 +79,18 @@ def test_logarithms_of_one_bin_are_at_most_one_apart():
 
 
 def test_a_wrong_proposal_passes_with_probability_delta_at_most():
-    """At distance one, by the law of the noise in 50 digits: next to all of delta."""
+    """At distance one, by the law of the noise in 120 digits: next to all of delta."""
     for epsilon, delta in ((1, "1e-6"), ("0.3", "0.01"), (7, "1e-35"), (2, "0.5")):
         cost = ProposeTestRelease(epsilon=epsilon, delta=delta)
         least = passing(cost)
 
-        def chance(threshold, cost=cost):
-            room = (mpmath.mpf(threshold) - 1) * mpmath.mpf(str(float(cost.epsilon)))
-            return mpmath.exp(-room) / 2
-
-        with mpmath.workdps(50):
-            # A sum that floats round up to more than the threshold is counted, too.
-            assert chance(math.nextafter(least, 0)) < mpmath.mpf(delta)
-            assert chance(least) > mpmath.mpf(delta) * (1 - mpmath.mpf("1e-12"))
-            assert chance(least - 0.01) > mpmath.mpf(delta)
+        # A sum that floats round up to more than the threshold is counted, too.
+        below, at, low = (
+            MP.exp((1 - real(threshold)) * real(cost.epsilon)) / 2
+            for threshold in (math.nextafter(least, 0), least, least - 0.01)
+        )
+        assert below < real(delta) < low
+        assert at > real(delta) * (1 - MP.mpf("1e-12"))
     # The noise is below zero as often as above: no threshold is below the distance.
     assert passing(ProposeTestRelease(epsilon=1, delta="0.9")) == pytest.approx(1)
 
@@ -122,31 +120,24 @@ def test_at_an_edge_the_second_try_answers():
 # ---- in a step
 
 
-def ask(cost, values, **options):
-    """Run a guarded step."""
-
-    @guarded(dataset="shop", cost=cost)
-    def spread():
-        return interquartile_range(values, **options)
-
-    return spread()
-
-
 def test_two_steps_and_two_tries_cost_what_the_analyses_say(tmp_path, monkeypatch):
     """None then answer: 3 epsilon; the deltas are 2 delta, or 2 delta - delta^2.
 
     An answer of the first of two tries: 2 epsilon.
     """
-    make_shop(tmp_path, monkeypatch, "output-dp")
-    assert ask(SINGLE, RAMP, base=2) is None
-    assert account().spent == {"epsilon": "10", "delta": "1e-9"}
-    assert ask(SINGLE, RAMP, base=2, shift=0.5) > 0
-    assert account().spent == {"epsilon": "30", "delta": "2e-9"}
 
+    def ask(cost, values, **options):
+        body = lambda: interquartile_range(values, base=2, **options)
+        return guarded(dataset="shop", cost=cost, name="spread")(body)()
+
+    make_shop(tmp_path, monkeypatch, "output-dp")
+    assert ask(SINGLE, RAMP) is None
+    assert account().spent == {"epsilon": "10", "delta": "1e-9"}
+    assert ask(SINGLE, RAMP, shift=0.5) > 0
+    assert account().spent == {"epsilon": "30", "delta": "2e-9"}
     (tmp_path / "tries").mkdir()
     make_shop(tmp_path / "tries", monkeypatch, "output-dp")
-    assert ask(DOUBLE, RAMP, base=2) > 0
-    assert account().spent["epsilon"] == "30"
-    assert account().spent["delta"] == "1.999999999e-9"
-    assert ask(DOUBLE, EDGE, base=2) > 0
+    assert ask(DOUBLE, RAMP) > 0
+    assert account().spent == {"epsilon": "30", "delta": "1.999999999e-9"}
+    assert ask(DOUBLE, EDGE) > 0
     assert account().spent["epsilon"] == "50"

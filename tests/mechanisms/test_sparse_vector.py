@@ -143,20 +143,19 @@ def test_no_output_loses_more_than_its_cell_costs(cost):
 OFF = 1e-6
 
 
-def off_by(steps):
-    """Return the excess where floats move neighbours apart by so many more steps."""
-    cost = SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers=4)
-    # Just below a grid point, far above the threshold: there the bound is met.
-    start = 10 - 1e-9
-    moved = start + (SMALL_GRID + steps) / SMALL_GRID
-    return worst_excess(answers, cost, [((start,) * 2, (moved,) * 2)])
-
-
-def test_sums_of_floats_may_be_off_by_what_is_said():
-    """As many steps on a small grid as that is on the real one, rounded down; no more.
+def test_sums_of_floats_may_be_off_by_the_documented_part():
+    """That many steps on a small grid, rounded down; no more.
 
     Such neighbours are two steps more than the sensitivity apart.
     """
+    cost = SparseVector(positives=2, epsilon_threshold="0.4", epsilon_answers=4)
+    # Just below a grid point, far above the threshold: there the bound is met.
+    start = 10 - 1e-9
+
+    def off_by(steps):
+        moved = start + (SMALL_GRID + steps) / SMALL_GRID
+        return worst_excess(answers, cost, [((start,) * 2, (moved,) * 2)])
+
     assert 1 < OFF * GRID < 2
     assert off_by(OFF * GRID) <= 1e-9
     assert off_by(2.1) > 0.05
@@ -165,32 +164,30 @@ def test_sums_of_floats_may_be_off_by_what_is_said():
 # ---- the variants that are not private, or not at this price
 
 
-def variant(
-    *, redraw=False, noiseless=False, unbounded=False, unscaled=False, numeric=False
-):
+def variant(mistake):
     """Return the technique with one mistake of the literature."""
 
     def run(cost, queries, thresholds, *, noise, grid):
         widened = Fraction(grid + ADDED) / cost.sensitivity
         shift = noise(cost.threshold_scale * widened)
         scale = cost.answer_scale * widened
-        if unscaled:
+        if mistake == "unscaled":
             scale /= cost.positives
         given, positives = [], 0
         for query in queries:
             steps = math.floor(Fraction(query) * grid / cost.sensitivity)
-            if redraw and given:
+            if mistake == "redraw" and given:
                 shift = noise.many(cost.threshold_scale * widened)
-            if noiseless:
+            if mistake == "noiseless":
                 answer = steps >= shift
-            elif numeric:
+            elif mistake == "numeric":
                 noisy = steps + noise.many(scale)
                 answer = noisy if noisy >= shift else False
             else:
                 answer = steps + noise(scale) >= shift
             given.append(answer)
             positives += answer is not False
-            if positives == cost.positives and not unbounded:
+            if positives == cost.positives and mistake != "unbounded":
                 break
         return Drawn(tuple(given), positives)
 
@@ -203,24 +200,26 @@ SINGLE = SparseVector(positives=1, epsilon_threshold=1, epsilon_answers=4)
 TRIPLE = SparseVector(positives=3, epsilon_threshold=1, epsilon_answers=6)
 APART = ((0.0,) * 6, (1.0, -1.0) * 3)
 FEWER = ((0.0,) * 4, (1.0, -1.0) * 2)
+#: Threshold noise drawn again, no noise on the queries, no end after the positives,
+#: noise not scaled by the positives, the noisy value released.
 BROKEN = {
-    "threshold noise drawn again": ({"redraw": True}, SHARP, (0.0, 0.0), (1.0, 1.0)),
-    "no noise on the queries": ({"noiseless": True}, HALF, (0.0, 1.0), (1.0, 0.0)),
-    "no end after the positives": ({"unbounded": True}, SINGLE, *APART),
-    "noise not scaled by the positives": ({"unscaled": True}, TRIPLE, *FEWER),
-    "the noisy value is released": ({"numeric": True}, HALF, (0.0,), (1.0,)),
+    "redraw": (SHARP, (0.0, 0.0), (1.0, 1.0)),
+    "noiseless": (HALF, (0.0, 1.0), (1.0, 0.0)),
+    "unbounded": (SINGLE, *APART),
+    "unscaled": (TRIPLE, *FEWER),
+    "numeric": (HALF, (0.0,), (1.0,)),
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_variant_is_caught(name):
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_broken_variant_is_caught(mistake):
     """Each loses more than its cell costs on these neighbours; the right one does not.
 
     Outputs that one of them cannot have are a loss without bound, and real ones.
     """
-    mistake, cost, one, other = BROKEN[name]
-    assert worst_excess(variant(**mistake), cost, [(one, other)]) > 0.03
-    assert worst_excess(answers, cost, [(one, other)]) <= 1e-9
+    cost, *pair = BROKEN[mistake]
+    assert worst_excess(variant(mistake), cost, [pair]) > 0.03
+    assert worst_excess(answers, cost, [pair]) <= 1e-9
 
 
 # ---- the drawn one

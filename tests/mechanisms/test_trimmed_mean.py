@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -24,9 +23,6 @@ from tests.sizes import scaled
 COST = ProposeTestRelease(epsilon=1, delta="1e-6")
 WINDOWS = [Window(2, 2), Window(1, 3)]
 
-People = tuple[int, ...]
-Distance = Callable[[np.ndarray, Window, int], int]
-
 
 def ordered(values):
     """Return sorted values."""
@@ -42,15 +38,13 @@ def neighbours(values, targets):
 def brute_force(values, window, width):
     """Return the distance by walking over all replacements by values that matter."""
     targets = sorted({*values, -(2**45), 2**45})
-    seen = layer = {tuple(sorted(values))}
+    layer = {tuple(sorted(values))}
     for count in range(1, len(values) + 1):
-        reached = {each for one in layer for each in neighbours(one, targets)}
-        for one in layer:
-            total = window.total(ordered(one))
-            for other in neighbours(one, targets):
-                if abs(window.total(ordered(other)) - total) > width:
-                    return count
-        layer, seen = reached - seen, seen | reached
+        pairs = [(one, other) for one in layer for other in neighbours(one, targets)]
+        for one, other in pairs:
+            if abs(window.total(ordered(other)) - window.total(ordered(one))) > width:
+                return count
+        layer = {other for _, other in pairs}
     raise AssertionError
 
 
@@ -128,25 +122,21 @@ def test_no_pair_loses_more_than_its_cells_and_delta():
     assert float(LOUD.delta) / 4 < needed <= float(LOUD.delta)
 
 
-def test_looking_at_the_own_jump_only_is_caught():
-    """Whether one replacement jumps, without asking how far off that is."""
+def test_wrong_distances_and_noise_are_caught():
+    """The own jump only; the distance of a bound of 7 with the noise of one of 3."""
 
     def own(data, window, width):
         return 1 if distance(data, window, width) == 1 else 100
 
-    assert worst(LOUD, 3, own) > float(LOUD.delta)
-
-
-def test_noise_of_half_the_bound_is_caught():
-    """The distance of a bound of 7 with the noise of one of 3."""
-
     def wider(data, window, width):
         return distance(data, window, 3 * width)
 
-    low = ProposeTestRelease(epsilon="0.7", delta="1e-9")
+    assert worst(LOUD, 3, own) > float(LOUD.delta)
+    low, mild = (
+        ProposeTestRelease(epsilon="0.7", delta=delta) for delta in ("1e-9", "0.1")
+    )
     assert worst(low, 3, distance) <= float(low.delta)
     assert worst(low, 3, lambda *_: 100) > 0.01
-    mild = ProposeTestRelease(epsilon="0.7", delta="0.1")
     assert worst(mild, 3, distance) <= float(mild.delta) < worst(mild, 3, wider)
 
 
@@ -167,26 +157,15 @@ def test_the_sum_is_the_one_of_the_window():
         assert drawn.output == pytest.approx(true, abs=0.1)
 
 
-# ---- in a step
-
-
-@guarded(dataset="shop", cost=COST)
-def middle(bound):
-    """Release a median."""
-    return median(NORMAL, bound=bound)
-
-
-@guarded(dataset="shop", cost=COST)
-def inner(bound):
-    """Release a trimmed mean."""
-    return trimmed_mean(NORMAL, bound=bound, trim="0.2")
-
-
 def test_steps_pay_for_their_cells(tmp_path, monkeypatch):
     """None gives half of the epsilon back, and delta never."""
     make_shop(tmp_path, monkeypatch, "output-dp", delta="1e-4")
-    assert middle("1e-6") is None
+    step = guarded(dataset="shop", cost=COST, name="middle")
+    assert step(lambda: median(NORMAL, bound="1e-6"))() is None
     assert account().spent == {"epsilon": "1", "delta": "0.000001"}
-    assert middle("0.05") == pytest.approx(50, abs=2)
-    assert inner("0.05") == pytest.approx(50, abs=2)
+    for body in (
+        lambda: median(NORMAL, bound="0.05"),
+        lambda: trimmed_mean(NORMAL, bound="0.05", trim="0.2"),
+    ):
+        assert step(body)() == pytest.approx(50, abs=2)
     assert account().spent == {"epsilon": "5", "delta": "0.000003"}

@@ -8,8 +8,9 @@ from fractions import Fraction
 import pytest
 
 from dpflow.noise.exact import choose, exponential_coin, pick
+from tests.walks import law_of
 
-#: Paths of a smaller probability are left out.
+#: Paths of a smaller probability are cut.
 LEAST = 1e-15
 
 
@@ -19,36 +20,21 @@ class Lost(Exception):
 
 def law(run):
     """Return the probability of each result of a run that tosses and picks."""
-    found: dict = {}
-    paths = [()]
-    while paths:
-        path = paths.pop()
-        seen: list = []
+
+    def follow(walk):
+        def take(chances):
+            index = walk.take(chances)
+            if walk.chance < LEAST:
+                raise Lost
+            return index
+
+        toss = lambda chance: take([float(chance), 1 - float(chance)]) == 0
         try:
-            result = run(
-                lambda chance, p=path, s=seen: _next(
-                    p, s, [(True, chance), (False, 1 - chance)]
-                ),
-                lambda count, p=path, s=seen: _next(
-                    p, s, [(k, Fraction(1, count)) for k in range(count)]
-                ),
-            )
+            return run(toss, lambda count: take([1 / count] * count))
         except Lost:
-            result = "lost"
-        chance = math.prod(float(options[taken][1]) for taken, options in seen)
-        found[result] = found.get(result, 0.0) + chance
-        for at in range(len(path), len(seen)):
-            start = tuple(taken for taken, _ in seen[:at])
-            paths += [(*start, k) for k in range(1, len(seen[at][1]))]
-    return found
+            return "lost"
 
-
-def _next(path, seen, options):
-    taken = path[len(seen)] if len(seen) < len(path) else 0
-    seen.append((taken, options))
-    if math.prod(float(each[k][1]) for k, each in seen) < LEAST:
-        raise Lost
-    return options[taken][0]
+    return law_of(follow)
 
 
 @pytest.mark.parametrize("rate", ["0", "1/3", "1", "5/4", "3"])
@@ -63,9 +49,8 @@ def test_a_choice_has_exponential_weights():
     rates = [Fraction(7, 2), Fraction(5, 2), Fraction(4)]
     # The first try: what it keeps has the weights, whatever is tried again.
     kept = law(lambda toss, pick: _once(rates, toss, pick))
-    kept.pop(None), kept.pop("lost", None)
-    whole = sum(kept.values())
     weights = [math.exp(-rate) for rate in rates]
+    whole = sum(kept[index] for index in range(len(rates)))
     for index, weight in enumerate(weights):
         expected = weight / sum(weights)
         assert kept[index] / whole == pytest.approx(expected, abs=1e-10)

@@ -187,7 +187,7 @@ def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
         paid.reserve(THREE, lambda _: np.zeros(3))
         charges = [each._charge for each in (paid, nothing)]
         ledger.settle(charges[1])
-        for charge in ("nobody", charges[1]):
+        for charge in ("unknown", charges[1]):
             with pytest.raises(LedgerError, match="it is about charge"):
                 ledger.ask(Pay(account="shop#1", charge=charge, before=charges[0]))
         with pytest.raises(LedgerError, match="no charge paid"):
@@ -226,7 +226,7 @@ def test_one_process_holds_the_store(place, monkeypatch):
 
 
 def test_a_write_that_fails_gives_no_mask(place, monkeypatch):
-    """Where the file cannot be written nobody is charged; where the row cannot, all."""
+    """No person is charged if the file cannot be written; all are if the row cannot."""
     place.step(0.0, 0.0, 0.0)
     blocked = place.people.with_name(f"{place.people.name}.new")
     # A folder in the way fails for every user, root included.
@@ -268,7 +268,7 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place):
 
 
 def test_the_file_is_for_its_owner_only(place):
-    """The people's file and its lock are readable by nobody else."""
+    """The people's file and its lock are readable by no other user."""
     place.step(0.5, 0.5, 0.5)
     assert stat.S_IMODE(place.folder.stat().st_mode) == 0o700
     for path in place.folder.iterdir():
