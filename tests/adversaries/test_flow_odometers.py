@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -38,30 +37,11 @@ def answers(bit: int, epsilon: Fraction) -> dict[int, float]:
     return {bit: true, 1 - bit: 1 - true}
 
 
-def chosen(answer: int) -> int:
-    """Return the step of A that B's answer chooses: 0 and 1 differ in name only."""
-    return answer
-
-
-def ignored(_: int) -> int:
-    """Choose without a look at B: the control."""
-    return 0
-
-
-def law(bit: int, choice: Callable[[int], int]) -> dict[View, float]:
-    """Return the law of all that both flows release."""
+def law(bit: int, *, looks: bool = True) -> dict[View, float]:
+    """Return the law of both flows' releases; the control does not look at B."""
     first, own = answers(bit, OF_B), answers(bit, OF_A)
-    return {
-        (b, choice(b), a): first[b] * own[a] for b, a in itertools.product(BITS, BITS)
-    }
-
-
-def seen_of_a(whole: dict[View, float]) -> dict[tuple[int, int], float]:
-    """Return the law of what A alone releases: its step and the answer."""
-    found: dict[tuple[int, int], float] = {}
-    for (_, step, answer), chance in whole.items():
-        found[step, answer] = found.get((step, answer), 0.0) + chance
-    return found
+    pairs = itertools.product(BITS, BITS)
+    return {(b, b if looks else 0, a): first[b] * own[a] for b, a in pairs}
 
 
 def above(one: dict, other: dict, bound: float) -> float:
@@ -73,31 +53,27 @@ def above(one: dict, other: dict, bound: float) -> float:
     )
 
 
-def reading(theorem: str, options: dict) -> float:
-    """Return A's reading after its one step."""
+def seen_of_a(*, looks: bool) -> list[dict[tuple[int, int], float]]:
+    """Return the laws of the releases of A alone: its step and the answer."""
+    laws: list[dict[tuple[int, int], float]] = [{}, {}]
+    for bit, found in enumerate(laws):
+        for (_, step, answer), chance in law(bit, looks=looks).items():
+            found[step, answer] = found.get((step, answer), 0.0) + chance
+    return laws
+
+
+@pytest.mark.parametrize(("theorem", "options"), ODOMETERS)
+def test_a_reading_bounds_a_flows_steps_given_all_other_releases(theorem, options):
+    """A's releases alone lose more, nearly always: the loss of B, that A looks at."""
     rule = make_odometer(theorem, delta=DELTA, **options)
-    return rule.read(rule.price(PureDP(epsilon=OF_A)))
-
-
-@pytest.mark.parametrize(("theorem", "options"), ODOMETERS)
-def test_a_flows_releases_alone_may_lose_more_than_its_reading(theorem, options):
-    """Nearly always, though the reading may fail with probability delta only."""
-    bound = reading(theorem, options)
+    bound = rule.read(rule.price(PureDP(epsilon=OF_A)))
     assert bound < OF_B / 2
-    views = [seen_of_a(law(bit, chosen)) for bit in BITS]
-    assert above(*views, bound) > 0.99
-    # The loss is B's, and it is not there where A does not look at B.
-    blind = [seen_of_a(law(bit, ignored)) for bit in BITS]
-    assert above(*blind, bound) == 0
-
-
-@pytest.mark.parametrize(("theorem", "options"), ODOMETERS)
-def test_a_reading_bounds_the_flows_steps_given_all_that_was_released(theorem, options):
-    """Each answer of A given B's: that loss is what A was charged for."""
-    bound = reading(theorem, options)
+    assert above(*seen_of_a(looks=True), bound) > 0.99
+    assert above(*seen_of_a(looks=False), bound) == 0
+    # Each answer of A given B's: that loss is what A was charged for.
     for bit, answer in itertools.product(BITS, BITS):
         given = [
-            {view: p for view, p in law(b, chosen).items() if view[0] == answer}
+            {view: p for view, p in law(b).items() if view[0] == answer}
             for b in (bit, 1 - bit)
         ]
         given = [{v: p / sum(g.values()) for v, p in g.items()} for g in given]
@@ -106,7 +82,7 @@ def test_a_reading_bounds_the_flows_steps_given_all_that_was_released(theorem, o
 
 def test_the_datasets_budget_covers_both_flows() -> None:
     """What both release together loses what both were charged, and no more."""
-    views = [law(bit, chosen) for bit in BITS]
+    views = [law(bit) for bit in BITS]
     assert above(*views, float(OF_A + OF_B)) == 0
     assert above(*views, float(OF_B)) > 0.4
     enough = make_filter("basic", epsilon=OF_A + OF_B)

@@ -5,8 +5,8 @@ who take part), where s is the logistic function. One person moves the log-odds 
 most theta_i whatever the others do, so the step costs them at most
 order * theta_i**2 / 8 (bounded range). The adversary chooses offset
 and thetas from the bits so far. The law of the whole transcript is enumerated with and
-without each person, and the divergence compared with the bound: no sampling. Whoever is
-absent has theta 0.
+without each person, and the divergence compared with the bound: no sampling. An absent
+person has theta 0.
 
 Error: all terms are non-negative, so nothing cancels; a path is a product of at most 12
 factors, each within a few 2**-53 of the truth, and the order multiplies that by 8.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ Adversary = Callable[[Path], tuple[float, np.ndarray]]
 
 def logistic(x: float) -> float:
     """Return the probability of a 1 at these log-odds."""
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+    return (1 + math.tanh(x / 2)) / 2
 
 
 def bit_divergence(p: float, q: float, order: float) -> float:
@@ -49,7 +50,7 @@ def bit_divergence(p: float, q: float, order: float) -> float:
 
 
 def theta_for(cost: float, order: float = ORDER) -> float:
-    """Return the change of log-odds that costs so much."""
+    """Return the change of log-odds of a cost."""
     return math.sqrt(8 * cost / order) * (1 - 1e-12)
 
 
@@ -84,7 +85,7 @@ class Loose(Shipped):
         self.charged = np.zeros(people)
 
     def take_part(self, offset: float, thetas: np.ndarray) -> np.ndarray:
-        """Charge whoever the step fits."""
+        """Charge each person whose budget covers the step."""
         costs = self.costs(offset, thetas)
         active = self.spent + costs <= self.bound
         self.charged = np.where(active, costs, 0.0)
@@ -193,7 +194,7 @@ def lone(theta: float) -> Adversary:
     return lambda _: (-theta / 2, np.array([theta]))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(9))
 def test_no_adversary_exceeds_the_bound(seed):
     """Three people, five adaptive steps: both directions stay within the bound."""
     bound = (0.05, 0.5, 2.0)[seed % 3]
@@ -202,15 +203,13 @@ def test_no_adversary_exceeds_the_bound(seed):
     assert 0.1 * bound < found <= bound * ROUNDING
 
 
-def test_the_bound_is_spent_to_the_last(record_property):
+def test_the_bound_is_spent_to_the_last():
     """Seven equal steps that fill the bound lose nearly all of it; more no more."""
-    bound = 0.05
+    bound, make = 0.05, lambda: Shipped(0.05, 1)
     adversary = lone(theta_for(bound / 7))
-    make = lambda: Shipped(bound, 1)
-    exact, more = worst(make, adversary, 1, 7), worst(make, adversary, 1, 8)
+    exact, more = (worst(make, adversary, 1, rounds) for rounds in (7, 8))
     assert 0.98 * bound < exact <= bound * ROUNDING
     assert more == pytest.approx(exact, rel=1e-9)
-    record_property("divergence / bound", exact / bound)
 
 
 def test_charging_by_other_peoples_records_is_caught():
@@ -234,11 +233,12 @@ def test_charging_by_other_peoples_records_is_caught():
         offset = second / 2 - second * others
         return offset, np.array([0.0] + [second] * others)
 
-    people = others + 1
-    wrong = worst(
-        lambda: DependsOnOthers(bound, people, order), choose, people, 2, order=order
+    wrong, right = (
+        worst(
+            partial(kind, bound, others + 1, order), choose, others + 1, 2, order=order
+        )
+        for kind in (DependsOnOthers, Shipped)
     )
-    right = worst(lambda: Shipped(bound, people, order), choose, people, 2, order=order)
     assert right <= bound * ROUNDING
     assert wrong > 2 * bound
 

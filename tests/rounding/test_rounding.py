@@ -83,11 +83,6 @@ GOOD_NUMBERS = [
 ]
 
 
-def shown(value: object) -> str:
-    """Name a value in the name of a test: the same in every process."""
-    return repr(value).partition(" at 0x")[0][:40]
-
-
 positive_fractions = fractions_of_all_sizes.filter(lambda value: value > 0)
 shares_of_all_sizes = st.builds(
     lambda numerator, power: Fraction(numerator, 10 ** (15 + power)),
@@ -114,43 +109,20 @@ def on_flint(expression: Callable[..., arb], *values: Fraction) -> tuple:
 # -- exact -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=shown)
-def test_what_is_no_finite_number_is_refused(value):
-    """Anything but a finite number is refused by name, with the value in the text."""
-    with pytest.raises(InvalidCost, match="thing must be a finite number") as caught:
-        exact(value, name="thing")
-    assert caught.value.name == "thing"
-    assert caught.value.value == repr(value)
-    assert caught.value.value in str(caught.value)
-    assert caught.value.__cause__ is None
+def test_numbers_are_read_exactly_or_refused():
+    """A float means its shortest decimal; the error has the name and the value."""
+    for value, expected in GOOD_NUMBERS:
+        assert expected == exact(value, name="thing")
+    for value in NO_NUMBERS:
+        with pytest.raises(InvalidCost, match="thing must be a finite number") as it:
+            exact(value, name="thing")
+        assert (it.value.name, it.value.value) == ("thing", repr(value))
+        assert it.value.value in str(it.value)
+        assert it.value.__cause__ is None
 
 
-@pytest.mark.parametrize(("value", "expected"), GOOD_NUMBERS, ids=shown)
-def test_a_number_is_read_exactly(value, expected):
-    """A float means its shortest decimal; everything else means itself."""
-    assert expected == exact(value, name="thing")
-
-
-@pytest.mark.parametrize("value", [0, 0.0, "-1", -5e-324, "1e-13", 10001, "1e400"])
-def test_an_epsilon_outside_its_limits_is_refused_with_the_limits(value):
-    """Zero, negative, subnormal and absurd epsilons carry the limits they broke."""
-    with pytest.raises(
-        InvalidCost, match=r"epsilon must lie in \[1e-12, 10000\]"
-    ) as it:
-        exact_epsilon(value)
-    assert (it.value.low, it.value.high) == (EPSILON_LOW, EPSILON_HIGH)
-
-
-@pytest.mark.parametrize("value", [-1, "-1e-30", 1, 1.0, 2, "1e-36", 5e-324, "1e-400"])
-def test_a_delta_outside_its_limits_is_refused(value):
-    """A delta is zero or between 1e-35 and one, one excluded."""
-    with pytest.raises(InvalidCost, match="delta must") as caught:
-        exact_delta(value)
-    assert caught.value.name == "delta"
-
-
-def test_the_ends_of_the_ranges_are_allowed():
-    """Limits include their ends; a delta of zero only where it is allowed."""
+def test_limits_of_epsilon_and_delta():
+    """Their ends are allowed; a delta of zero only where it is said."""
     assert exact_epsilon("1e-12") == EPSILON_LOW
     assert exact_epsilon(10_000) == EPSILON_HIGH
     assert exact_delta("1e-35") == DELTA_LOW
@@ -158,6 +130,14 @@ def test_the_ends_of_the_ranges_are_allowed():
     assert exact_delta("0.999999") < 1
     with pytest.raises(InvalidCost, match=r"must be in \[1e-35, 1\)"):
         exact_delta(0, zero=False)
+    for value in (0, 0.0, "-1", -5e-324, "1e-13", 10001, "1e400"):
+        with pytest.raises(InvalidCost, match=r"must lie in \[1e-12, 10000\]") as it:
+            exact_epsilon(value)
+        assert (it.value.low, it.value.high) == (EPSILON_LOW, EPSILON_HIGH)
+    for value in (-1, "-1e-30", 1, 1.0, 2, "1e-36", 5e-324, "1e-400"):
+        with pytest.raises(InvalidCost, match="delta must") as it:
+            exact_delta(value)
+        assert it.value.name == "delta"
 
 
 def test_a_number_of_thousands_of_digits_is_refused_or_read():
@@ -207,7 +187,7 @@ def test_any_text_is_read_as_python_reads_it_or_refused(text):
 @example(Fraction(1, 10**400))
 @example(-Fraction(1, 10**400))
 @example(Fraction(1, 10))
-def test_floats_enclose_the_value_as_closely_as_they_can_float_that_is_not_below(value):
+def test_floats_enclose_the_value_as_closely_as_they_can(value):
     """The float up is not below, its predecessor is; the float down is its mirror."""
     up = float_up(value)
     assert up == math.inf or Fraction(up) >= value
@@ -261,16 +241,16 @@ def test_bounds_enclose_the_rigorous_value(name, share):
     assert above - below <= abs(high) * Fraction(3, 10**30)
 
 
-def test_a_value_hidden_by_cancellation_is_still_found():
-    """A difference that loses a hundred digits is settled at a higher precision."""
+def test_cancellation_is_overcome_or_refused():
+    """A hundred lost digits are found again; mere rounding noise gets no bound."""
     tiny = Fraction(1, 10**60)
     value = evaluate(lambda mp: mp.expm1(to_real(mp, tiny)) - to_real(mp, tiny))
     low, high = on_flint(lambda x: x.expm1() - x, tiny)
     assert abs(value - low) <= abs(high) / 10**40
-
-
-def test_a_value_that_two_precisions_both_round_to_zero_is_not_called_zero():
-    """log(1 + 1e-200) is positive, so no upper bound of it may be zero."""
+    with pytest.raises(ArithmeticError, match="cancellation") as refused:
+        bound_above(lambda mp: mp.exp(mp.log(3) / 7) ** 7 - 3)
+    assert isinstance(refused.value, InvalidCost)  # what public functions may raise
+    # log(1 + 1e-200) is positive: no upper bound of it may be zero.
     try:
         above = bound_above(lambda mp: mp.log(1 + to_real(mp, Fraction(1, 10**200))))
     except ArithmeticError:
@@ -278,14 +258,7 @@ def test_a_value_that_two_precisions_both_round_to_zero_is_not_called_zero():
     assert above > Fraction(1, 10**200) - Fraction(1, 10**400)
 
 
-def test_pure_rounding_noise_is_refused():
-    """An expression whose value is only rounding error never gets a bound."""
-    with pytest.raises(ArithmeticError, match="cancellation") as refused:
-        bound_above(lambda mp: mp.exp(mp.log(3) / 7) ** 7 - 3)
-    assert isinstance(refused.value, InvalidCost)  # what public functions may raise
-
-
-def test_what_is_no_finite_real_gets_no_bound():
+def test_an_expression_without_a_finite_real_gets_no_bound():
     """Infinite, undefined and complex values raise and never become a bound."""
     for expression in (
         lambda mp: mp.inf,
@@ -309,28 +282,25 @@ def test_an_mpmath_number_turns_into_its_exact_fraction(mantissa, exponent):
 
 
 def test_bounds_are_the_same_under_sixteen_threads():
-    """Threads that evaluate at once, at every precision, get what one thread gets."""
-    values = [Fraction(n * n + 1, 7 * n + 3) for n in range(1, 60)]
+    """Concurrent threads, at every precision, get the bounds of one thread."""
     # The last needs more digits than the others: precisions change all the time.
     works = [
         lambda mp, x: mp.exp(-x) / mp.sqrt(2 * mp.pi),
         lambda mp, x: mp.log(x) * mp.erfc(mp.sqrt(x)),
         lambda mp, x: mp.log1p(x / mp.mpf(10) ** 20) - x / mp.mpf(10) ** 20,
     ]
+    values = [Fraction(n * n + 1, 7 * n + 3) for n in range(1, 30)]
     jobs = [(work, value) for value in values for work in works]
 
     def run(job: tuple[Callable[..., Any], Fraction]) -> Fraction:
         return bound_above(lambda mp: job[0](mp, to_real(mp, job[1])))
 
-    alone = [run(job) for job in jobs]
-    together = threading.Barrier(16)
+    alone, together = [run(job) for job in jobs], threading.Barrier(16)
 
     def run_all(start: int) -> list[Fraction]:
         together.wait(timeout=30)
-        turned = jobs[start:] + jobs[:start]
-        answers = [run(job) for job in turned]
+        answers = [run(job) for job in jobs[start:] + jobs[:start]]
         return answers[len(jobs) - start :] + answers[: len(jobs) - start]
 
     with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(run_all, range(16)))
-    assert [alone] * 16 == results
+        assert [*pool.map(run_all, range(16))] == [alone] * 16

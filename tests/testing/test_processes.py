@@ -35,33 +35,28 @@ def test_child_processes_stay_inside_the_fence(dpflow_ledger):  # noqa: F811
     assert (charge.step, charge.noise) == ("child", "opendp")
 
 
-def run_pytest(folder):
-    """Run pytest as a user would, with the plugin."""
-    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, str(folder)],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 ORDER = """
 import os
 
 def test_sets_a_variable(monkeypatch, dpflow_ledger):
     monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:///other.db")
 
-def test_finds_nothing_of_it():
+def test_has_no_trace_of_it():
     assert not [n for n in os.environ if n.startswith("DPFLOW_") and n != "DPFLOW_X"]
 """
 
 
-def test_nothing_of_a_test_is_left_in_the_environment(tmp_path):
+def test_a_test_leaves_no_trace_in_the_environment(tmp_path):
     """Also where the test patched what the fixture had set."""
     (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
-    done = run_pytest(tmp_path)
+    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, str(tmp_path)],
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "2 passed" in done.stdout, done.stdout + done.stderr
