@@ -115,9 +115,9 @@ def flow_settings(run: str, *, subflow: bool) -> Iterator[None]:
         _flow.reset(token)
 
 
-def keep_settings(found: Settings) -> None:
+def keep_settings(setup: Settings) -> None:
     """Keep the settings of the first step for the whole process."""
-    _of_process[:] = _of_process or [found]
+    _of_process[:] = _of_process or [setup]
 
 
 def forget_settings() -> None:

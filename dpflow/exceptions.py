@@ -230,13 +230,13 @@ def public_kind(kind: type) -> Any:
         if not vars(type)["__flags__"].__get__(base) & _MADE_BY_PYTHON:
             return base
         try:
-            found: Any = sys.modules[vars(type)["__module__"].__get__(base)]
+            result: Any = sys.modules[vars(type)["__module__"].__get__(base)]
             for part in vars(type)["__qualname__"].__get__(base).split("."):
-                found = vars(found)[part]
+                result = vars(result)[part]
         except BaseException:  # noqa: BLE001, S112 (whatever a metaclass does)
             continue
-        if found is base:
-            return found
+        if result is base:
+            return result
     return object
 
 

@@ -232,8 +232,8 @@ class Contributions:
         try:
             return bounded(frame, self)
         except ContributionsError as error:
-            told = error.message if self._declared or self._is_spelled_out() else None
-        msg = told or (
+            said = error.message if self._declared or self._is_spelled_out() else None
+        msg = said or (
             "the frame lacks a column that is to be bounded, or it has another type. "
             "Its name is withheld: it was computed inside the body. Make Contributions "
             "before the step, and the error names it"

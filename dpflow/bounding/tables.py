@@ -225,8 +225,8 @@ def _mixed(
         mixed = hashes + places * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
-    return found
+        result: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return result
 
 
 # Frames

@@ -51,7 +51,7 @@ def forecast(
         msg = "--from needs --every INTERVAL"
         raise typer.BadParameter(msg)
     _read(every, Every.parse, "--every")
-    found = foresee(
+    result = foresee(
         dataset,
         costs=cost or (),
         like=like,
@@ -63,7 +63,7 @@ def forecast(
         theorems=theorems,
         tell=warn,
     )
-    return found, _parts(found)
+    return result, _parts(result)
 
 
 def _read(text: str | None, read: Callable[[str], Any], option: str) -> Any:
@@ -79,27 +79,27 @@ def _read(text: str | None, read: Callable[[str], Any], option: str) -> Any:
     raise typer.BadParameter(msg, param_hint=option)
 
 
-def _parts(found: Forecast) -> Iterator[Part]:
+def _parts(record: Forecast) -> Iterator[Part]:
     from dpflow.rounding import short_up
 
-    outlook = found.outlook
+    outlook = record.outlook
     flow = "" if outlook.flow is None else f", flow {outlook.flow}"
-    yield [(found.dataset, "bold cyan"), f"{flow}  {found.starts_from}"]
+    yield [(record.dataset, "bold cyan"), f"{flow}  {record.starts_from}"]
     yield f"A run is {outlook.per_run}:"
-    yield from _steps(found.workload)
-    yield from ("", (_headline(found), "bold"))
-    yield from found.plans
-    if found.enough is not None:
-        factor = short_up(found.enough.factor)
-        yield from ("", f"{found.enough.runs} runs fit with {factor} times its noise:")
-        yield from _steps(found.enough.workload)
-    yield from ("", "With other noise:", "", found.sheet())
-    if found.fits:
-        whole = "whole budget of one partition" if found.divided else "whole budget"
+    yield from _steps(record.workload)
+    yield from ("", (_headline(record), "bold"))
+    yield from record.plans
+    if record.enough is not None:
+        factor = short_up(record.enough.factor)
+        yield from ("", f"{record.enough.runs} runs fit with {factor} times its noise:")
+        yield from _steps(record.enough.workload)
+    yield from ("", "With other noise:", "", record.sheet())
+    if record.fits:
+        whole = "whole budget of one partition" if record.divided else "whole budget"
         yield from ("", f"Under each theorem, with the {whole}:", "")
-        rows = [_fit_cells(found, fit) for fit in found.fits if not fit.problem]
+        rows = [_fit_cells(record, fit) for fit in record.fits if not fit.problem]
         yield Sheet(("theorem", "runs", "remark"), rows, ("theorem", "runs"))
-        if unpriced := sorted(fit.theorem for fit in found.fits if fit.problem):
+        if unpriced := sorted(fit.theorem for fit in record.fits if fit.problem):
             yield f"Without a price for it: {', '.join(unpriced)}. --json says why."
 
 
@@ -114,7 +114,7 @@ def _steps(workload: Workload) -> Iterator[str]:
         yield f"  {often}{cost!r}{ended}"
 
 
-def _fit_cells(found: Forecast, fit: Fit) -> tuple[str, str, str]:
+def _fit_cells(record: Forecast, fit: Fit) -> tuple[str, str, str]:
     """Say how many runs a theorem admits."""
     from dpflow.accounting import LISTING
 
@@ -124,13 +124,13 @@ def _fit_cells(found: Forecast, fit: Fit) -> tuple[str, str, str]:
         remark = "its best whole order; fix it before the first charge"
     elif fit.theorem in LISTING:
         remark = "only if steps and their number are fixed in advance"
-    elif fit.theorem == found.theorem:
+    elif fit.theorem == record.theorem:
         remark = "the policy's"
     return name, "no end" if fit.rounds is None else str(fit.rounds), remark
 
 
-def _headline(found: Forecast) -> str:
-    outlook = found.outlook
+def _headline(record: Forecast) -> str:
+    outlook = record.outlook
     left = outlook.runs_left
     if left is None:
         return "There is no end to the runs that fit: nothing here limits them."

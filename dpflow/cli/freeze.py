@@ -40,8 +40,8 @@ def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
     from dpflow.ledger.decision.office import Freeze
     from dpflow.ledger.decision.refusal import frozen_text
 
-    with project_ledger(writes=True) as (found, ledger):
-        check_known(found, ledger, dataset)
+    with project_ledger(writes=True) as (result, ledger):
+        check_known(result, ledger, dataset)
         changed = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
         with ledger.storage.read() as reading:
             standing = reading.load(lambda _: [f"book/{dataset}"]).book(dataset).frozen
@@ -70,12 +70,12 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
         where = "`prefect deployment ls` lists them"
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {where}"
         raise typer.BadParameter(msg)
-    with project_ledger(writes=True) as (found, ledger):
-        told = _asked_again(ledger, readable_policies(found), flow)
-        if told is not None and not force:
-            raise _paused(deployment, told)
+    with project_ledger(writes=True) as (result, ledger):
+        said = _asked_again(ledger, readable_policies(result), flow)
+        if said is not None and not force:
+            raise _paused(deployment, said)
         resume_deployment(deployment)
-    would = None if told is None else told.message
+    would = None if said is None else said.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
     lines = [f"Resumed {deployment}."]
     if would is not None:
@@ -83,13 +83,13 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
     return data, lines
 
 
-def _paused(deployment: str, told: DpflowError) -> DpflowError:
-    dataset = told.details.get("dataset", "DATASET")
+def _paused(deployment: str, said: DpflowError) -> DpflowError:
+    dataset = said.details.get("dataset", "DATASET")
     msg = (
-        f"{deployment} stays paused: {told.message} Open a new term with `dpflow "
+        f"{deployment} stays paused: {said.message} Open a new term with `dpflow "
         f"policy apply {dataset} --new-term --reason TEXT`, or say --force."
     )
-    return type(told)(msg, **told.details)
+    return type(said)(msg, **said.details)
 
 
 def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError | None:
@@ -98,13 +98,13 @@ def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError 
     from dpflow.ledger.records import Request
     from dpflow.ledger.views import refusals
 
-    found = [item for item in refusals(ledger) if item.body.get("flow") == flow]
-    if not found:
+    result = [item for item in refusals(ledger) if item.body.get("flow") == flow]
+    if not result:
         return None
     # A step that was refused with its run would fit alone: the run has to.
-    run = found[0].body.get("refused_with")
-    whole = [item for item in found if run and item.body.get("covers") == run]
-    refusal = (whole or found)[0]
+    run = result[0].body.get("refused_with")
+    whole = [item for item in result if run and item.body.get("covers") == run]
+    refusal = (whole or result)[0]
     body = refusal.body
     names = body.get("datasets") or [refusal.dataset]
     request = Request(
@@ -116,5 +116,5 @@ def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError 
         flow=body["flow"],
         partitions=tuple(body.get("partitions", ())),
     )
-    told = ledger.would_answer(request)
-    return told if isinstance(told, DpflowError) else None
+    said = ledger.would_answer(request)
+    return said if isinstance(said, DpflowError) else None

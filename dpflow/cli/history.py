@@ -35,32 +35,32 @@ def history(
     if decided and all_accounts:
         msg = "each decision has one line; omit --all-accounts or --decisions"
         raise typer.BadParameter(msg)
-    found = read_history(
+    result = read_history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
     )
-    return found, _history_parts(found, dataset)
+    return result, _history_parts(result, dataset)
 
 
-def _history_parts(found: History, dataset: str | None) -> Iterator[Part]:
-    if not found.entries:
-        yield _empty(found, dataset)
+def _history_parts(record: History, dataset: str | None) -> Iterator[Part]:
+    if not record.entries:
+        yield _empty(record, dataset)
         return
-    yield found.sheet()
-    for number, text in enumerate(found.messages, start=1):
+    yield record.sheet()
+    for number, text in enumerate(record.messages, start=1):
         yield from ("", f"({number}) {text}")
-    if found.more:
-        shown = len(found.entries)
+    if record.more:
+        shown = len(record.entries)
         yield ""
         yield f"These are the newest {shown}; --limit {4 * shown} shows more."
 
 
-def _empty(found: History, dataset: str | None) -> str:
-    if found.decisions:
+def _empty(record: History, dataset: str | None) -> str:
+    if record.decisions:
         return "No decision is journaled yet; the first charge opens a term."
     of = f" of dataset {dataset!r}" if dataset else ""
     then = (
         "Run a flow whose steps are under @dp_task; each charge appears here."
-        if found.any_policy
+        if record.any_policy
         else "Write a policy first: `dpflow status` shows how."
     )
     return f"The journal{of} is empty. {then}"
@@ -86,36 +86,36 @@ def why(
     if not set(names) <= set(GROUPS):
         msg = f"it takes {', '.join(GROUPS)}, with commas between, got {by!r}"
         raise typer.BadParameter(msg, param_hint="--by")
-    found = read_why(dataset, by=names, term=term, tell=warn)
-    which = "its newest term" if term is None else f"term {found.term}"
-    shown = replace(found, refused=found.refused[:limit], limit=limit)
-    return shown, _why_parts(shown, which, refused=len(found.refused))
+    result = read_why(dataset, by=names, term=term, tell=warn)
+    which = "its newest term" if term is None else f"term {result.term}"
+    shown = replace(result, refused=result.refused[:limit], limit=limit)
+    return shown, _why_parts(shown, which, refused=len(result.refused))
 
 
-def _why_parts(found: Why, which: str, *, refused: int) -> Iterator[Part]:
+def _why_parts(record: Why, which: str, *, refused: int) -> Iterator[Part]:
     from dpflow.show.why import minute
 
-    if found.spending:
-        yield found.sheet()
-        yield from _rest(found, len(found.spending), "largest")
+    if record.spending:
+        yield record.sheet()
+        yield from _rest(record, len(record.spending), "largest")
     else:
-        yield f"Nothing was charged to {found.dataset} in {which}."
-    if found.unusual:
+        yield f"Nothing was charged to {record.dataset} in {which}."
+    if record.unusual:
         yield from ("", "Unusual steps; each of them is charged:", "")
-        yield found.unusual_sheet()
-        yield from _rest(found, len(found.unusual), "newest")
+        yield record.unusual_sheet()
+        yield from _rest(record, len(record.unusual), "newest")
     else:
         yield from ("", "No step drew its own noise, failed or was forfeited.")
     yield from ("", "Refused, newest first:" if refused else "No step was refused.")
-    for each in found.refused:
+    for each in record.refused:
         since = f", {each.times} times since {minute(each.first)}"
         often = "" if each.times == 1 else since
         yield f"  {minute(each.newest.at)}{often}  {each.newest.body['message']}"
-    yield from _rest(found, refused, "newest")
+    yield from _rest(record, refused, "newest")
 
 
-def _rest(found: Why, count: int, which: str) -> Iterator[Part]:
-    limit = found.limit or count
+def _rest(record: Why, count: int, which: str) -> Iterator[Part]:
+    limit = record.limit or count
     if count > limit:
         yield ""
         yield f"These are the {which} {limit} of {count}; --limit shows more."

@@ -45,13 +45,13 @@ def burn_down(
     from dpflow.forecast import budget_line, outlooks
     from dpflow.show.figures.burndown import BurnDown, draw_burn_down, nothing_charged
 
-    with project_ledger() as (found, ledger):
-        alerts = getattr(readable_policies(found).get(dataset), "alerts", ())
+    with project_ledger() as (result, ledger):
+        alerts = getattr(readable_policies(result).get(dataset), "alerts", ())
         line = None if no_forecast else budget_line(outlooks(ledger, dataset))
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:
             # A misspelt dataset has its own error.
-            check_known(found, ledger, dataset)
+            check_known(result, ledger, dataset)
             raise nothing_charged(dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
     return _written(figure, out)

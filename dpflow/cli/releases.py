@@ -38,9 +38,9 @@ def list_releases(dataset: str | None = None) -> Answer:
     from dpflow.ledger.views.releases import releases
 
     with project_ledger() as (_, ledger):
-        found = releases(ledger, dataset)
-    data = {**ledger_facts(ledger), "releases": [_data(item) for item in found]}
-    return data, _parts(found)
+        result = releases(ledger, dataset)
+    data = {**ledger_facts(ledger), "releases": [_data(item) for item in result]}
+    return data, _parts(result)
 
 
 @app.command()
@@ -56,13 +56,13 @@ def show(name: str) -> Answer:
     from dpflow.noise.accuracy import Estimate
 
     with project_ledger() as (_, ledger):
-        found, text = release_value(ledger, name)
+        result, text = release_value(ledger, name)
     value = decode(text)
     lines = [str(value)]
     if isinstance(value, Estimate):
         low, high = value.interval
         lines += [f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %"]
-    return {**_data(found), "value": json.loads(text)}, lines
+    return {**_data(result), "value": json.loads(text)}, lines
 
 
 @app.command()
@@ -76,28 +76,28 @@ def withdraw(name: str, *, reason: str) -> Answer:
     from dpflow.ledger.office import withdraw_release
 
     with project_ledger(writes=True) as (_, ledger):
-        found = withdraw_release(ledger, name, reason=reason)
+        result = withdraw_release(ledger, name, reason=reason)
     done = (
-        f"Withdrew the value of {shown_key(found.key) or found.id}. Its digest "
-        f"{found.digest} and its charge stay in the ledger."
+        f"Withdrew the value of {shown_key(result.key) or result.id}. Its digest "
+        f"{result.digest} and its charge stay in the ledger."
     )
-    return _data(found), [done]
+    return _data(result), [done]
 
 
-def _data(found: KeptRelease) -> dict[str, Any]:
-    return {**data_of(found), "known": _error(found)}
+def _data(kept_release: KeptRelease) -> dict[str, Any]:
+    return {**data_of(kept_release), "known": _error(kept_release)}
 
 
-def _error(found: KeptRelease) -> tuple[float, float] | None:
+def _error(kept_release: KeptRelease) -> tuple[float, float] | None:
     """Return half the width of an interval around the release, and its confidence."""
     from dpflow.accounting.costs.base import cost_from_description
     from dpflow.exceptions import InvalidCost
     from dpflow.forecast.noise import half_width
     from dpflow.rounding import float_up
 
-    if found.known is not None:
-        return found.known
-    cost, reported = found.facts["cost"], found.facts["reported"]
+    if kept_release.known is not None:
+        return kept_release.known
+    cost, reported = kept_release.facts["cost"], kept_release.facts["reported"]
     try:
         half = half_width(cost_from_description(cost), reported)
     except InvalidCost:
@@ -106,27 +106,27 @@ def _error(found: KeptRelease) -> tuple[float, float] | None:
     return None if half is None else (float_up(half), _CONFIDENCE)
 
 
-def _parts(found: list[KeptRelease]) -> Iterator[Part]:
+def _parts(items: list[KeptRelease]) -> Iterator[Part]:
     from dpflow.accounting.costs.text import python_form
     from dpflow.ledger.views.spending import OWN_NOISE
 
-    if not found:
+    if not items:
         yield (
             "There is no release yet. A step under @dp_task keeps its output when it "
             'runs in a flow, or under a release_key= such as "revenue/{week}".'
         )
         return
     columns = {
-        "when (UTC)": [each.at[:16].replace("T", " ") for each in found],
-        "release": [shown_key(each.key) or each.id for each in found],
-        "dataset": [each.dataset for each in found],
+        "when (UTC)": [each.at[:16].replace("T", " ") for each in items],
+        "release": [shown_key(each.key) or each.id for each in items],
+        "dataset": [each.dataset for each in items],
         "step, flow": [
-            ", ".join(filter(None, (e.step, e.facts["flow"]))) for e in found
+            ", ".join(filter(None, (e.step, e.facts["flow"]))) for e in items
         ],
-        "+-": [_interval(each) for each in found],
-        "cost": [python_form(each.facts["cost"]) for each in found],
-        "who": [each.facts["who"] or "-" for each in found],
-        "state": [each.state for each in found],
+        "+-": [_interval(each) for each in items],
+        "cost": [python_form(each.facts["cost"]) for each in items],
+        "who": [each.facts["who"] or "-" for each in items],
+        "state": [each.state for each in items],
     }
     if len({*columns["dataset"]}) == 1:
         del columns["dataset"]
@@ -135,19 +135,19 @@ def _parts(found: list[KeptRelease]) -> Iterator[Part]:
     yield Sheet.of(columns, "when (UTC)", "+-")
     yield ""
     yield "+-: 95 % of the releases are so near to the true number, by their noise."
-    if any(each.facts["noise"] in OWN_NOISE and _error(each) for each in found):
+    if any(each.facts["noise"] in OWN_NOISE and _error(each) for each in items):
         yield "*: drawn by the step itself; that it is the declared noise is its word."
 
 
-def _interval(found: KeptRelease) -> str:
+def _interval(kept_release: KeptRelease) -> str:
     from fractions import Fraction
 
     from dpflow.ledger.views.spending import OWN_NOISE
     from dpflow.rounding import short_up
 
-    known = _error(found)
+    known = _error(kept_release)
     if known is None:
         return "-"
     at = "" if known[1] == _CONFIDENCE else f" at {100 * known[1]:.4g} %"
-    own = "*" * (found.facts["noise"] in OWN_NOISE)
+    own = "*" * (kept_release.facts["noise"] in OWN_NOISE)
     return f"{short_up(Fraction(known[0]), 3)}{at}{own}"

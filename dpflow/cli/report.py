@@ -80,14 +80,14 @@ def serve(*, port: int = 8484, as_json: bool = False) -> None:
     from dpflow.show.live import make_app
     from dpflow.show.page.facts import read_report
 
-    found = settings()
+    setup = settings()
 
     def check() -> str:
-        ledger = project_ledger(found, read_only=True)
+        ledger = project_ledger(setup, read_only=True)
         ledger.close()
         return ledger.id
 
-    app = make_app(lambda name, stamp: read_report(found, name, stamp=stamp), check)
+    app = make_app(lambda name, stamp: read_report(setup, name, stamp=stamp), check)
     listening = _listen(port)
     url = f"http://{_HOST}:{listening.getsockname()[1]}/"
     said = f"The report is at {url} (Ctrl-C ends it)."

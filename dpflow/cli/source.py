@@ -33,9 +33,9 @@ def project_ledger(
     from dpflow.config import settings
     from dpflow.guard.inspection import inspected
 
-    found = settings()
-    with inspected(found, writes=writes, tell=None if quiet else warn) as ledger:
-        yield found, ledger
+    setup = settings()
+    with inspected(setup, writes=writes, tell=None if quiet else warn) as ledger:
+        yield setup, ledger
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
@@ -43,17 +43,17 @@ def ledger_facts(ledger: Ledger) -> dict[str, str]:
     return {"ledger": ledger.id, "place": ledger.place}
 
 
-def readable_policies(found: Settings, *, tell: bool = False) -> PolicySet:
+def readable_policies(setup: Settings, *, tell: bool = False) -> PolicySet:
     """Return the policies, or none where one is bad; that may be warned of."""
     from dpflow.policy.files import policies_and_problem
 
-    policies, problem = policies_and_problem(found.policies)
+    policies, problem = policies_and_problem(setup.policies)
     if tell and problem is not None:
         warn(problem)
     return policies
 
 
-def check_known(found: Settings, ledger: Ledger, dataset: str) -> None:
+def check_known(setup: Settings, ledger: Ledger, dataset: str) -> None:
     """Refuse a name that neither the ledger nor a policy knows.
 
     Raises:
@@ -61,4 +61,4 @@ def check_known(found: Settings, ledger: Ledger, dataset: str) -> None:
     """
     from dpflow.ledger.views.standing import check_dataset
 
-    check_dataset(ledger, readable_policies(found), dataset)
+    check_dataset(ledger, readable_policies(setup), dataset)

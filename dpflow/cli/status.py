@@ -51,18 +51,18 @@ def status(
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"
         raise typer.BadParameter(msg, param_hint="--format")
-    with project_ledger() as (found, ledger):
-        record = status_of(found, ledger, dataset, part)
+    with project_ledger() as (result, ledger):
+        record = status_of(result, ledger, dataset, part)
     if upcoming is not None:
-        coming = _coming(found, record, upcoming)
+        coming = _coming(result, record, upcoming)
         data = {"ledger": record.ledger, "datasets": coming}
-        return data, _coming_parts(coming) or _no_policies(found)
+        return data, _coming_parts(coming) or _no_policies(result)
     if written is not None:
         return record, prometheus(record).splitlines()
-    return record, _parts(found, record, details=details)
+    return record, _parts(result, record, details=details)
 
 
-def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
+def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     place = short_path(record.place)
     yield [("Ledger ", "bold"), place, f"  id {record.ledger}"]
     known = record.datasets
@@ -76,7 +76,7 @@ def _parts(found: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     yield from (f"  {each.sentence}" for each in record.flows)
     yield ""
     if not known:
-        yield from _no_policies(found)
+        yield from _no_policies(setup)
     elif not any(term.charged for each in known for term in each.terms):
         pins = " The first step pins a policy that is not pinned yet."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
@@ -91,20 +91,20 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     """Say whether a dataset and its flows run, and how far they go."""
     from dpflow.ledger.views.words import people_lines, percent_text
 
-    standing, found = known.standing, known.overview
-    state = found.state
+    standing, result = known.standing, known.overview
+    state = result.state
     since = f" since {state.since[:16].replace('T', ' ')}" if state.since else ""
     term = "not pinned yet" if standing.term is None else f"term {standing.term}"
     spent = "".join(
         f", {percent_text(each.fraction)} of the budget is used{each.place}"
-        for each in found.spent
+        for each in result.spent
         if each.fraction is not None
     )
     yield ""
     title = (standing.dataset, "bold cyan")
     yield [title, "  ", (state.text, style_of(state.word)), f"{since}{spent}  ({term})"]
-    width = max((len(each.flow or "(no flow)") for each in found.flows), default=0)
-    for flow in found.flows:
+    width = max((len(each.flow or "(no flow)") for each in result.flows), default=0)
+    for flow in result.flows:
         name = f"  {flow.flow or '(no flow)':{width}}  "
         yield [name, (flow.text, style_of(flow.state.word))]
     yield from people_lines(standing.accounts)
@@ -112,8 +112,8 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
         yield f"{standing.parts:,} parts; `--part NAME` reads one"
     if known.frozen:
         unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
-        told = f"{known.frozen.capitalize()}. Every step is refused; {unfreeze}"
-        yield told, "bold cyan"
+        said = f"{known.frozen.capitalize()}. Every step is refused; {unfreeze}"
+        yield said, "bold cyan"
 
 
 def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
@@ -132,13 +132,13 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
         yield f"Only runs among the newest {RECENT:,} entries of the journal count."
 
 
-def _coming(found: Settings, record: Status, count: int) -> dict[str, ComingRuns]:
+def _coming(setup: Settings, record: Status, count: int) -> dict[str, ComingRuns]:
     """Return the next runs of each dataset."""
     from dpflow.forecast.outlook import coming_runs
 
     return {
         each.standing.dataset: coming_runs(
-            each.outlooks, each.standing.pinned["flows"], count, root=found.root
+            each.outlooks, each.standing.pinned["flows"], count, root=setup.root
         )
         for each in record.datasets
     }
@@ -160,8 +160,8 @@ def _coming_parts(coming: dict[str, ComingRuns]) -> list[Part]:
     return lines
 
 
-def _no_policies(found: Settings) -> list[Part]:
-    folder = short_path(found.policies)
+def _no_policies(setup: Settings) -> list[Part]:
+    folder = short_path(setup.policies)
     return [
         f"No policies yet, so nothing may run. Write one, such as {folder}/sales.yaml:",
         "",

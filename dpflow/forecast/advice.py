@@ -107,14 +107,14 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     rule = policy.dataset_filter()
     if not workload or rule.lists_steps or rule.per_person:
         return None
-    found = fits(
+    result = fits(
         workload, epsilon=rule.epsilon, delta=rule.delta, own=rule.parameters()
     )
-    by_name = {fit.theorem: fit for fit in found if fit.order is None}
+    by_name = {fit.theorem: fit for fit in result if fit.order is None}
     own = by_name[rule.theorem]
-    if found[0].problem:
+    if result[0].problem:
         return None
-    return Suggestion(found[0] if _further(found[0], own) else own, own)
+    return Suggestion(result[0] if _further(result[0], own) else own, own)
 
 
 def declared_workload(policy: Policy) -> Workload:

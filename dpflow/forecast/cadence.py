@@ -53,15 +53,15 @@ class Every:
         Raises:
             ConfigurationError: If it is no such thing.
         """
-        found = re.fullmatch(r"(?:(\d{1,6})\s*)?([a-z]+?)s?", text.strip().lower())
-        count = int(found[1] or 1) if found else 0
-        if found is None or found[2] not in _UNITS or not count:
+        match = re.fullmatch(r"(?:(\d{1,6})\s*)?([a-z]+?)s?", text.strip().lower())
+        count = int(match[1] or 1) if match else 0
+        if match is None or match[2] not in _UNITS or not count:
             msg = (
                 f"{text[:40]!r} is no interval. Write one of {', '.join(_UNITS)}, "
                 "or a number of them such as `2 weeks`."
             )
             raise ConfigurationError(msg)
-        months, seconds = _UNITS[found[2]]
+        months, seconds = _UNITS[match[2]]
         return cls(months=count * months, seconds=count * seconds)
 
     @property
@@ -134,13 +134,13 @@ def schedule_of(runs: Sequence[tuple[datetime, Sequence[str]]]) -> Schedule | No
 
 def _rising(days: Sequence[date]) -> list[date]:
     """Return the newest days that were run in their order; an equal one is the same."""
-    found: list[date] = []
+    result: list[date] = []
     for day in reversed(days):
-        if found and day > found[-1]:
+        if result and day > result[-1]:
             break
-        if not found or day < found[-1]:
-            found.append(day)
-    return found[::-1]
+        if not result or day < result[-1]:
+            result.append(day)
+    return result[::-1]
 
 
 def _gap(one: date, other: date, *, monthly: bool) -> int:
@@ -156,7 +156,7 @@ def _all_months(runs: Sequence[tuple[datetime, Sequence[str]]]) -> bool:
 
 def _dates(keys: Iterable[str]) -> list[date]:
     """Return the days that keys name, the latest first."""
-    found = []
+    result = []
     for key in keys:
         for pattern, read in (
             (_WEEK, lambda y, w: date.fromisocalendar(y, w, 1)),
@@ -165,9 +165,9 @@ def _dates(keys: Iterable[str]) -> list[date]:
         ):
             with suppress(ValueError):
                 if match := pattern.search(key):
-                    found.append(read(*map(int, match.groups())))
+                    result.append(read(*map(int, match.groups())))
                     break
-    return sorted(found, reverse=True)
+    return sorted(result, reverse=True)
 
 
 def _counted(number: float, unit: str) -> str:

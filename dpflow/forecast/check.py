@@ -131,14 +131,14 @@ class PolicyCheck:
             return "not pinned in the ledger yet; the first step does it"
         if not self.differences:
             return f"same as the ledger's copy (term {standing.term})"
-        told = "; ".join(self.differences)
+        said = "; ".join(self.differences)
         if standing.replaceable:
             return (
-                f"differs from the ledger: {told}. Nothing was charged yet, so the "
+                f"differs from the ledger: {said}. Nothing was charged yet, so the "
                 "next step applies the file."
             )
         return (
-            f"differs from the ledger: {told}. The ledger's copy governs; steps are "
+            f"differs from the ledger: {said}. The ledger's copy governs; steps are "
             "refused until the edit is undone or applied: `dpflow policy diff` says "
             "what applying it would do."
         )
@@ -229,16 +229,16 @@ def _read(place: Path) -> list[PolicyCheck]:
         message = "there are no policy files here, so nothing was checked."
         hint = "Write one for each dataset; `dpflow status` shows how."
         raise policy_error(short_path(place), None, message, hint)
-    found = [
-        PolicyCheck(path=path, error=told)
-        if isinstance(told, PolicyError)
-        else PolicyCheck(path=path, policy=told)
-        for path, told in read_policies(Path(short_path(path)) for path in paths)
+    result = [
+        PolicyCheck(path=path, error=said)
+        if isinstance(said, PolicyError)
+        else PolicyCheck(path=path, policy=said)
+        for path, said in read_policies(Path(short_path(path)) for path in paths)
     ]
-    if place.is_dir() and not any(each.error for each in found):
+    if place.is_dir() and not any(each.error for each in result):
         # What flows will do; it has the last word.
         load_policies(place)
-    return found
+    return result
 
 
 # The ledger
@@ -295,13 +295,13 @@ def _judged(
         origin = "--cost"
     elif not workload and each.workload:
         workload, origin = each.workload, "the journal: one run of each flow"
-    found = advice(
+    result = advice(
         policy, people=people, workload=workload, terms=each.terms, strict=strict
     )
     return replace(
         each,
         workload=workload,
         origin=origin if workload else "",
-        warnings=tuple(found),
+        warnings=tuple(result),
         suggestion=suggestion(policy, workload),
     )

@@ -49,7 +49,7 @@ def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
     try:
         with (root / "prefect.yaml").open("rb") as stream:
             deployments = yaml.safe_load(stream.read(_MOST_BYTES))["deployments"]
-        found = [
+        result = [
             schedule
             for deployment in deployments
             if _flow_name(deployment.get("entrypoint")) == flow
@@ -62,7 +62,7 @@ def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
         ]
     except (OSError, yaml.YAMLError, RecursionError, *_UNREADABLE):
         return None
-    return schedule_from(found[0], since) if len(found) == 1 else None
+    return schedule_from(result[0], since) if len(result) == 1 else None
 
 
 def _flow_name(entrypoint: object) -> str:
@@ -109,14 +109,14 @@ def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
         if "*" not in (day, weekday):
             return []
         runs = CronSim(cron, start - timedelta(seconds=1))
-    found: list[date] = []
+    result: list[date] = []
     for run in runs:
         if run > start + _DAYS_AHEAD:
             break
-        if run.date() in found[-1:]:
+        if run.date() in result[-1:]:
             return []
-        found.append(run.date())
-    return found
+        result.append(run.date())
+    return result
 
 
 def _from_anchor(schedule: Mapping[str, Any], since: date) -> list[date]:

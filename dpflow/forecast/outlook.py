@@ -156,17 +156,17 @@ def outlooks(
     ]
 
 
-def flow_outlooks(found: Iterable[Outlook]) -> list[Outlook]:
+def flow_outlooks(result: Iterable[Outlook]) -> list[Outlook]:
     """Return what limits each flow that several datasets have an outlook for.
 
     Args:
-        found: The outlooks of all datasets.
+        result: The outlooks of all datasets.
 
     Returns:
         For each such flow its outlook on the dataset that refuses it first.
     """
     flows: dict[str, list[Outlook]] = {}
-    for each in found:
+    for each in result:
         if each.flow is not None:
             flows.setdefault(each.flow, []).append(each)
     return [min(own, key=_urgency) for _, own in sorted(flows.items()) if len(own) > 1]
@@ -282,11 +282,11 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
         after = datetime.fromisoformat(newest.at).date() + timedelta(days=1)
         with suppress(ConfigurationError):
             root, since = settings().root, max(today, after)
-            found = deployed_schedule(root, newest.flow, since=since)
-            if found is not None:
-                return found
-    told = [(datetime.fromisoformat(run.at), run.keys) for run in runs]
-    return schedule_of(told)
+            result = deployed_schedule(root, newest.flow, since=since)
+            if result is not None:
+                return result
+    said = [(datetime.fromisoformat(run.at), run.keys) for run in runs]
+    return schedule_of(said)
 
 
 def loads_of_run(
@@ -405,19 +405,19 @@ def budget_line(outlooks: Iterable[Outlook]) -> BudgetLine | None:
     Returns:
         None if no flow has points, or if they are on different accounts or calendars.
     """
-    told = [each for each in outlooks if each.ahead]
-    if len({(each.account, each.source == "release keys") for each in told}) != 1:
+    said = [each for each in outlooks if each.ahead]
+    if len({(each.account, each.source == "release keys") for each in said}) != 1:
         return None
-    start = told[0].used
+    start = said[0].used
     points: list[tuple[date, float, int]] = []
     used, grown = start, 0
-    for day, share, steps in sorted(move for each in told for move in _moves(each)):
+    for day, share, steps in sorted(move for each in said for move in _moves(each)):
         used, grown = used + share, grown + _ENTRIES * steps
         points.append((day, min(used, 1.0), grown))
         if used >= 1:
             break
-    clock = told[0].source != "release keys"
-    return BudgetLine(account=told[0].account, points=tuple(points), clock=clock)
+    clock = said[0].source != "release keys"
+    return BudgetLine(account=said[0].account, points=tuple(points), clock=clock)
 
 
 def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:

@@ -72,8 +72,8 @@ class ProjectSource:
             LedgerMissing: If the project has no ledger.
         """
         if self.ledger is None:
-            told = "" if self.missing is None else self.missing.message
-            raise LedgerMissing(told) from self.missing
+            said = "" if self.missing is None else self.missing.message
+            raise LedgerMissing(said) from self.missing
         return self.ledger
 
     def chosen(
@@ -160,12 +160,12 @@ def project_source(tell: Tell = as_warning) -> Iterator[ProjectSource]:
         LedgerError: If there is a ledger and it cannot be used.
         ConfigurationError: If the settings or the pin cannot be read.
     """
-    found = settings()
-    policies, problem = policies_and_problem(found.policies)
+    setup = settings()
+    policies, problem = policies_and_problem(setup.policies)
     with ExitStack() as stack:
         ledger, missing = None, None
         try:
-            ledger = stack.enter_context(inspected(found, tell=tell))
+            ledger = stack.enter_context(inspected(setup, tell=tell))
         except LedgerMissing as error:
             missing = error
         yield ProjectSource(

@@ -78,7 +78,7 @@ def fits(
     def fit(name: str, options: Mapping[str, Any]) -> Fit:
         try:
             if name in LISTING:
-                furthest = max(each.rounds or 0 for each in found)
+                furthest = max(each.rounds or 0 for each in result)
                 rounds = _listed(name, workload, budget, furthest)
                 return Fit(theorem=name, rounds=rounds)
             rule = make_filter(name, **{**options, **budget})
@@ -89,16 +89,16 @@ def fits(
             return Fit(theorem=name, problem=error.message)
 
     adaptive = [name for name in FILTERS if name not in LISTING]
-    found = [fit(name, options if name == theorem else {}) for name in adaptive]
+    result = [fit(name, options if name == theorem else {}) for name in adaptive]
     if any(_is_sampled(step.cost) for step in workload):
         tried = [
             replace(fit("rdp", {"order": order}), order=order) for order in _ORDERS
         ]
         best = min(tried, key=_furthest)
-        found += [best] if best.rounds != 0 else []
+        result += [best] if best.rounds != 0 else []
     if sequence:
-        found += [fit(name, {}) for name in LISTING]
-    return sorted(found, key=_furthest)
+        result += [fit(name, {}) for name in LISTING]
+    return sorted(result, key=_furthest)
 
 
 def _is_sampled(cost: Cost) -> bool:

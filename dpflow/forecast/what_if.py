@@ -143,25 +143,25 @@ def forecast(
     with project_source(tell) as source:
         ran = None if like is None else _that_ran(source, like, dataset)
         name = source.chosen(dataset, among=ran)
-        found = source.governed(name, fresh=from_full_budget and like is None)
-        text = _starts_from(source, found, fresh=from_full_budget)
+        result = source.governed(name, fresh=from_full_budget and like is None)
+        text = _starts_from(source, result, fresh=from_full_budget)
         example = None
-        if like is not None and found.runs is not None:
-            example = example_run(source.needed(), found.runs, like)
-    flow = _checked_flow(flow or like, like, found.pinned)
+        if like is not None and result.runs is not None:
+            example = example_run(source.needed(), result.runs, like)
+    flow = _checked_flow(flow or like, like, result.pinned)
     if example is not None:
         workload = workload_of(example.steps)
     elif costs:
         workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
-    elif not (workload := planned_workload(found.pinned, flow)):
+    elif not (workload := planned_workload(result.pinned, flow)):
         msg = (
             f"the policy of {name!r} plans no run of "
             f"{'steps outside of any flow' if flow is None else f'the flow {flow!r}'}. "
             "Name a planned flow with --flow, or describe a run with --cost or --like."
         )
         raise ConfigurationError(msg)
-    run = _Run(found, flow, workload, from_full_budget)
-    pinned, schedule = found.pinned, _schedule(found, flow, every, start)
+    run = _Run(result, flow, workload, from_full_budget)
+    pinned, schedule = result.pinned, _schedule(result, flow, every, start)
     outlook = outlook_of(
         run.loads(),
         dataset=name,
@@ -228,14 +228,14 @@ class _Run:
 # Where it starts from
 
 
-def _starts_from(source: ProjectSource, found: Governed, *, fresh: bool) -> str:
+def _starts_from(source: ProjectSource, governed: Governed, *, fresh: bool) -> str:
     if source.ledger is None:
         return "There is no ledger yet: a full budget."
     if fresh:
         return "A full budget."
-    if found.runs is None:
+    if governed.runs is None:
         return "Nothing was charged."
-    return f"From what the ledger has charged in term {found.runs.term.number}."
+    return f"From what the ledger has charged in term {governed.runs.term.number}."
 
 
 def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str]:
@@ -245,16 +245,16 @@ def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str
     for name in source.datasets if dataset is None else [dataset]:
         runs = getattr(dataset_runs(ledger, name), "runs", ())
         flows[name] = {run.flow for run in runs if run.flow}
-    found = [name for name, own in flows.items() if flow in own]
+    result = [name for name, own in flows.items() if flow in own]
     known = set().union(*flows.values())
-    if not found:
+    if not result:
         hint = f"{did_you_mean(flow, known)} Or" if known else "Run it once, or"
         msg = (
             f"no run of the flow {flow!r} was charged in a newest term, so it "
             f"has no forecast. {hint} describe it with --cost."
         )
         raise ConfigurationError(msg)
-    return found
+    return result
 
 
 def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:
@@ -283,23 +283,23 @@ def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | N
 
 
 def _schedule(
-    found: Governed, flow: str | None, every: str | None, start: date | None
+    governed: Governed, flow: str | None, every: str | None, start: date | None
 ) -> Schedule | None:
     today = datetime.now(UTC).date()
-    runs = [] if found.runs is None else found.runs.of_flow(flow)
-    told = flow_schedule(runs, today)
+    runs = [] if governed.runs is None else governed.runs.of_flow(flow)
+    said = flow_schedule(runs, today)
     if every is not None:
-        first = start or (told.first if told else today)
+        first = start or (said.first if said else today)
         return Schedule(Every.parse(every), first, "given")
     if start is None:
-        return told
-    if told is None:
+        return said
+    if said is None:
         msg = (
             f"flow {flow} has no schedule, so --from needs --every "
             "INTERVAL, such as `week`"
         )
         raise ConfigurationError(msg)
-    return replace(told, first=start)
+    return replace(said, first=start)
 
 
 def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:

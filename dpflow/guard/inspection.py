@@ -23,12 +23,12 @@ def as_warning(text: str) -> None:
 
 @contextmanager
 def inspected(
-    found: Settings, *, writes: bool = False, tell: Tell | None = as_warning
+    setup: Settings, *, writes: bool = False, tell: Tell | None = as_warning
 ) -> Iterator[Ledger]:
     """Open the ledger of a project to show it.
 
     Args:
-        found: Where it is.
+        setup: Where it is.
         writes: Whether it is written all the same, as an officer's commands do.
         tell: Called if the ledger forgot charges, so that what it says is too small;
             None if the caller asks for that itself.
@@ -37,7 +37,7 @@ def inspected(
         LedgerError: If it is missing, out of reach or not the pinned one.
         LedgerCorrupt: If it is damaged, and something in it cannot be read.
     """
-    with closing(project_ledger(found, read_only=not writes)) as ledger:
+    with closing(project_ledger(setup, read_only=not writes)) as ledger:
         if tell is not None and (problem := ledger.watch.problem(ledger.storage)):
             tell(problem)
         try:

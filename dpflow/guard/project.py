@@ -74,19 +74,19 @@ def project_of_step(name: str, body: Callable[..., Any] | None) -> Project:
         ConfigurationError: If the step ran in another project before.
         DpflowError: As `current_project`.
     """
-    found = settings()
-    first = found if body is None else _of_steps.get(body, found)
+    setup = settings()
+    first = setup if body is None else _of_steps.get(body, setup)
     require(
-        (first.ledger_url, first.policies) == (found.ledger_url, found.policies),
+        (first.ledger_url, first.policies) == (setup.ledger_url, setup.policies),
         f"step {name!r} belongs to the project in {first.root}, where it ran first, "
-        f"and this run belongs to the project in {found.root}. The charge would be in "
+        f"and this run belongs to the project in {setup.root}. The charge would be in "
         "the wrong ledger, and the step did not run. Run the two projects in two "
         "processes.",
     )
     project = current_project()
-    keep_settings(found)
+    keep_settings(setup)
     if body is not None:
-        _of_steps[body] = found
+        _of_steps[body] = setup
     return project
 
 
@@ -107,26 +107,26 @@ def current_project() -> Project:
         PolicyError: If a policy file cannot be used.
         ConfigurationError: If the settings cannot be read.
     """
-    found = settings()
-    project = _projects.get(found)
-    if project is not None and project.files == _stamps(found.policies):
+    setup = settings()
+    project = _projects.get(setup)
+    if project is not None and project.files == _stamps(setup.policies):
         return project
     try:
-        return _lock.run(lambda: _read_project(found), _THREAD_SECONDS)
+        return _lock.run(lambda: _read_project(setup), _THREAD_SECONDS)
     except TimeoutError as error:
         msg = f"the ledger is not open yet: {error.strerror}. Try again."
         raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
 
 
-def _read_project(found: Settings) -> Project:
+def _read_project(setup: Settings) -> Project:
     # Before the files: whatever changes from here on is seen at the next look.
-    project, files = _projects.get(found), _stamps(found.policies)
+    project, files = _projects.get(setup), _stamps(setup.policies)
     if project is None or project.files != files:
-        policies = load_policies(found.policies)
-        ledger = project_ledger(found) if project is None else project.ledger
+        policies = load_policies(setup.policies)
+        ledger = project_ledger(setup) if project is None else project.ledger
         unsettled = Unsettled(ledger) if project is None else project.unsettled
-        project = Project(found, ledger, unsettled, policies, files)
-        _projects[found] = project
+        project = Project(setup, ledger, unsettled, policies, files)
+        _projects[setup] = project
     return project
 
 
@@ -139,11 +139,11 @@ def _stamps(policies: Path) -> Mapping[str, Stamp]:
     return {path: file_stamp(path) for path in paths}
 
 
-def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
+def project_ledger(setup: Settings, *, read_only: bool = False) -> Ledger:
     """Open the ledger of a project, checked and with who acts.
 
     Args:
-        found: Where it is.
+        setup: Where it is.
         read_only: Only show it: the database refuses every write.
 
     Raises:
@@ -152,63 +152,63 @@ def project_ledger(found: Settings, *, read_only: bool = False) -> Ledger:
     """
     try:
         return open_ledger(
-            found.ledger_url,
-            policies=found.policies,
-            witness=found.witness,
-            environment=found.environment,
-            conditions=project_conditions(found),
+            setup.ledger_url,
+            policies=setup.policies,
+            witness=setup.witness,
+            environment=setup.environment,
+            conditions=project_conditions(setup),
             read_only=read_only,
         )
     except LedgerMissing as error:
-        if not (found.policies / LOCK_NAME).exists():
+        if not (setup.policies / LOCK_NAME).exists():
             raise
         place = error.details["ledger"]
         msg = (
-            f"{short_path(found.policies / LOCK_NAME)} pins a ledger that is not at "
+            f"{short_path(setup.policies / LOCK_NAME)} pins a ledger that is not at "
             f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL "
             "to the place of the pinned ledger, or restore it."
         )
         raise LedgerMissing(msg, ledger=place) from None
 
 
-def project_conditions(found: Settings) -> Conditions:
+def project_conditions(setup: Settings) -> Conditions:
     """Return who acts in a project, with which code, for the journal."""
     return Conditions(
-        facts=provenance(found.root),
+        facts=provenance(setup.root),
         # On a shared ledger an operator applies the policies.
-        applies_policies=not is_postgres(found.ledger_url),
+        applies_policies=not is_postgres(setup.ledger_url),
     )
 
 
-def make_project_ledger(found: Settings) -> Ledger:
+def make_project_ledger(setup: Settings) -> Ledger:
     """Make the ledger of a project, pin its id, and close it.
 
     Args:
-        found: Where it is to be.
+        setup: Where it is to be.
 
     Raises:
         LedgerError: If one is there already, or its place cannot be written.
     """
-    options = {"environment": found.environment, "witness": found.witness}
-    with closing(create_ledger(found.ledger_url, **options)) as ledger:
-        pin_ledger(ledger, found.policies)
+    options = {"environment": setup.environment, "witness": setup.witness}
+    with closing(create_ledger(setup.ledger_url, **options)) as ledger:
+        pin_ledger(ledger, setup.policies)
     return ledger
 
 
-def people_folder(found: Settings) -> Path:
+def people_folder(setup: Settings) -> Path:
     """Return the folder of the stores: private data, by default in the ledger's folder.
 
     Raises:
         ConfigurationError: If the ledger is no file and no setting names a folder.
     """
-    if found.people is not None:
-        return found.people
+    if setup.people is not None:
+        return setup.people
     require(
-        not is_postgres(found.ledger_url),
+        not is_postgres(setup.ledger_url),
         "the store of people has no folder. Set `people` in [tool.dpflow] of "
         "pyproject.toml, or DPFLOW_PEOPLE, to a private folder of all workers.",
     )
-    return Path(found.ledger_url.removeprefix("sqlite:///")).parent / "people"
+    return Path(setup.ledger_url.removeprefix("sqlite:///")).parent / "people"
 
 
 def forget_projects() -> None:

@@ -104,7 +104,7 @@ def is_public(
 
 def _line_of(error: BaseException) -> str:
     """Return the last line of the user's code that an error comes from, if any."""
-    found, trace = "", _own(error, "__traceback__")
+    result, trace = "", _own(error, "__traceback__")
     while trace is not None:
         code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
         # Text that was compiled in the body may name any file.
@@ -115,9 +115,9 @@ def _line_of(error: BaseException) -> str:
             and not module.__name__.startswith("dpflow.")
             and not file.startswith(_INSTALLED)
         ):
-            found = f" at {short_path(file)}:{trace.tb_lineno}"
+            result = f" at {short_path(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return result
 
 
 def _ending(error: BaseException) -> BaseException:

@@ -126,7 +126,7 @@ def identify(
     Raises:
         AmbiguousArgument: If no text tells one of them.
     """
-    found = {}
+    result = {}
     for name in names:
         value = _value(name, values)
         forms = {
@@ -136,8 +136,8 @@ def identify(
         }
         dated = forms and all("%" in form for form in forms)
         texts = [_text(name, value, form) for form in sorted(forms if dated else {""})]
-        found[name] = "\0".join(texts)
-    return found
+        result[name] = "\0".join(texts)
+    return result
 
 
 def _value(field: str, values: Mapping[str, Any]) -> Any:

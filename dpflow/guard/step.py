@@ -211,8 +211,8 @@ class Step:
         names += [field for field in template_fields(key) if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
         title = f"release_key {key!r}"
-        found = self._answered(title, lambda: identify(read, key, values))
-        return {**dict.fromkeys(names), **found}
+        result = self._answered(title, lambda: identify(read, key, values))
+        return {**dict.fromkeys(names), **result}
 
     def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template with the arguments."""

@@ -128,13 +128,13 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     if hasattr(column, "to_numpy"):
         column = column.to_numpy()
     kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
-    found: Floats
+    result: Floats
     if kind and kind in "iufb":
-        found = column.astype(np.float64).reshape(-1)
+        result = column.astype(np.float64).reshape(-1)
     elif isinstance(column, (list, tuple)) or kind == "O":
-        found = np.fromiter((real_or_nan(each) for each in column), np.float64)
+        result = np.fromiter((real_or_nan(each) for each in column), np.float64)
     else:
         name = public_name(type(values))
         msg = f"give a list or a column of numbers, not {name} of another type"
         raise PublicError(msg)
-    return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return np.nan_to_num(result, nan=0.0, posinf=np.inf, neginf=-np.inf)

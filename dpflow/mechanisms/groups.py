@@ -111,7 +111,7 @@ def private_groups(
         else:
             rows = (likely[min(count, len(likely) - 1)] for count in numbers)
             named = [toss(Fraction(chance, _ONE)) for chance in rows]
-    names = (name for (_, name), told in zip(counts, named, strict=True) if told)
+    names = (name for (_, name), said in zip(counts, named, strict=True) if said)
     # In an order that depends on nothing but the names.
     return sorted(
         names, key=lambda n: (type(n).__name__, repr(n) if type(n) is tuple else n)
@@ -144,21 +144,21 @@ def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
     grown = _floor(bound_below(lambda mp: mp.exp(to_real(mp, epsilon))))
     shrunk = -_floor(-bound_above(lambda mp: mp.exp(-to_real(mp, epsilon))))
     added = _floor(delta)
-    found = [0]
-    while found[-1] < _ONE:
-        if len(found) > LONGEST:
+    result = [0]
+    while result[-1] < _ONE:
+        if len(result) > LONGEST:
             msg = (
                 f"with epsilon={float(epsilon):g} and delta={float(delta):g} for each "
                 f"group, {LONGEST} people in a group would not be enough to tell of "
                 "it. Declare a larger epsilon, or let people count in fewer groups."
             )
             raise PublicError(msg)
-        now = found[-1]
+        now = result[-1]
         rest = max(_ONE - now - added, 0)
         by_presence = (grown * now >> BITS) + added
         by_absence = _ONE + (-shrunk * rest >> BITS)
-        found.append(max(min(by_presence, by_absence), now))
-    return tuple(found)
+        result.append(max(min(by_presence, by_absence), now))
+    return tuple(result)
 
 
 def people_in(

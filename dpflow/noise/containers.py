@@ -152,11 +152,11 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
 def _filled(values: Sequence[Any], numbers: Iterable[float]) -> Any:
     """Return a list, or plain tuples, of the same form with these numbers."""
     rest = iter(numbers)
-    found = [
+    result = [
         _filled(each, rest) if isinstance(each, tuple) else next(rest)
         for each in values
     ]
-    return tuple(found) if isinstance(values, tuple) else found
+    return tuple(result) if isinstance(values, tuple) else result
 
 
 def _take_dict(values: dict[Any, Any]) -> Parts:
@@ -169,11 +169,11 @@ def _take_together(
     parts: Sequence[Parts],
 ) -> tuple[list[Any], Callable[..., list[Any]]]:
     """Join the numbers of several containers, which one vector of noise covers."""
-    numbers = [number for found, _ in parts for number in found]
+    numbers = [number for result, _ in parts for number in result]
 
     def rebuild(noisy: list[float]) -> list[Any]:
         rest = iter(noisy)
-        return [put([next(rest) for _ in found]) for found, put in parts]
+        return [put([next(rest) for _ in result]) for result, put in parts]
 
     return numbers, rebuild
 
@@ -297,8 +297,8 @@ def _take_arrow(array: Any) -> Parts:
     numbers, rebuild = _take_array(array.to_numpy(), array)
 
     def rebuild_arrow(noisy: list[float]) -> Any:
-        found = pa.array(rebuild(noisy), type=pa.int64() if whole else kind)
-        return pa.chunked_array([found]) if hasattr(array, "chunks") else found
+        result = pa.array(rebuild(noisy), type=pa.int64() if whole else kind)
+        return pa.chunked_array([result]) if hasattr(array, "chunks") else result
 
     return numbers, rebuild_arrow
 

@@ -65,18 +65,18 @@ class Slots(Withheld):
         Returns:
             The slots, and int64[people]: places, -1 for none.
         """
-        known, fresh, found = self._places, dict[bytes, int](), list[int]()
+        known, fresh, result = self._places, dict[bytes, int](), list[int]()
         for person in people:
             digest = person_digest(self.key, person)
             if digest is None:
-                found.append(-1)
+                result.append(-1)
                 continue
             place = known.get(digest)
             if place is None:
                 place = fresh.setdefault(digest, len(known) + len(fresh))
-            found.append(place)
+            result.append(place)
         grown = Slots(self.key, self.to_store() + b"".join(fresh)) if fresh else self
-        return grown, np.array(found, np.int64)
+        return grown, np.array(result, np.int64)
 
     def to_store(self) -> bytes:
         """Return the digests, for a store only."""

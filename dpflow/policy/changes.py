@@ -61,29 +61,29 @@ def judge(
         charged_flows: Flows that have charged something in the term; None if that
             is unknown, which counts as all.
     """
-    found: list[Change] = []
+    result: list[Change] = []
     for field in sorted(ledger.keys() | file.keys()):
         old, new = ledger.get(field), file.get(field)
         if old == new:
             continue
         if field == "lifetime" and old is None and file.get("partition"):
             why = "what all partitions were charged so far would be forgotten"
-            found.append(_change((field,), old, new, "other", why))
+            result.append(_change((field,), old, new, "other", why))
         elif field == "budget" and file.get("partition"):
             why = "each part keeps the budget that it was opened with"
-            found.append(_change((field,), old, new, "other", why))
+            result.append(_change((field,), old, new, "other", why))
         elif field in ("budget", "lifetime"):
-            found += _numbers(old, new, field)
+            result += _numbers(old, new, field)
         elif field == "flows":
-            found += _flows(ledger, file, charged_flows)
+            result += _flows(ledger, file, charged_flows)
         elif field == "other_flows":
             verdict: Verdict = "tighter" if new == "refuse" else "looser"
-            found.append(_change((field,), old, new, verdict))
+            result.append(_change((field,), old, new, verdict))
         elif field == "source" and old is None:
-            found.append(_change((field,), old, new, "neutral"))
+            result.append(_change((field,), old, new, "neutral"))
         else:
-            found += [_change(*each, "other") for each in differing(old, new, field)]
-    return tuple(found)
+            result += [_change(*each, "other") for each in differing(old, new, field)]
+    return tuple(result)
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:

@@ -140,14 +140,14 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
         most=RATIO_HIGH / 10**4,
         close=_CLOSE,
     )
-    found = {} if least is None else noise(least)
-    if least is None or not admits(found, runs) or admits(found, runs + 1):
+    result = {} if least is None else noise(least)
+    if least is None or not admits(result, runs) or admits(result, runs + 1):
         msg = (
             f"no noise lets {runs} runs fit the budget and the next one not. Plan "
             "another number of runs, or change the budget."
         )
         raise InvalidCost(msg, name="plan", value=runs)
-    return tuple((name, number_text(found[name])) for name in sorted(found))
+    return tuple((name, number_text(result[name])) for name in sorted(result))
 
 
 def _admission(plan: Mapping[str, Any]) -> _Admits:
@@ -217,5 +217,5 @@ def plan_lines(pinned: Mapping[str, Any]) -> list[str]:
 
 
 def _noise_words(noise: Mapping[str, str]) -> str:
-    found = [f"{short_up(number_from_text(m))} ({step})" for step, m in noise.items()]
-    return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    result = [f"{short_up(number_from_text(m))} ({step})" for step, m in noise.items()]
+    return " and ".join(filter(None, [", ".join(result[:-1]), result[-1]]))

@@ -100,6 +100,6 @@ def _check_allowed(pinned: _Pinned, flow: str) -> None:
 
 
 def _filter(numbers: _Pinned) -> ThresholdFilter:
-    found = make_filter(**numbers)
-    assert isinstance(found, ThresholdFilter)
-    return found
+    result = make_filter(**numbers)
+    assert isinstance(result, ThresholdFilter)
+    return result

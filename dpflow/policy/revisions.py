@@ -99,11 +99,11 @@ def _policies(
     files: Mapping[str, bytes], title: str, problems: list[str]
 ) -> dict[str, Policy]:
     texts = {Path(k): v for k, v in sorted(files.items()) if k != _LOCK}
-    found = list(read_policies(texts, lambda p: parse_document(texts[p], str(p))))
+    result = list(read_policies(texts, lambda p: parse_document(texts[p], str(p))))
     problems += [
-        f"{title}: {e.message}" for _, e in found if isinstance(e, PolicyError)
+        f"{title}: {e.message}" for _, e in result if isinstance(e, PolicyError)
     ]
-    return {p.dataset: p for _, p in found if isinstance(p, Policy)}
+    return {p.dataset: p for _, p in result if isinstance(p, Policy)}
 
 
 def _edits(
@@ -164,11 +164,11 @@ def _commit(folder: Path, base: str) -> str:
         msg = f"{folder} is in no git repository. Commit it, or leave --base out."
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
-    found = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
-    if found is None:
+    result = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    if result is None:
         msg = f"git knows no commit {base[:80]!r}. Fetch it (CI: `fetch-depth: 0`)."
         raise ConfigurationError(msg)
-    commit = found.decode().strip()
+    commit = result.decode().strip()
     common = git(folder, "merge-base", commit, "HEAD")
     return commit if common is None else common.decode().strip()
 

@@ -57,9 +57,9 @@ def problem_at(message: str, hint: str, *place: str | int) -> InitErrorDetails:
 
 def raise_all(title: str, problems: Iterable[InitErrorDetails]) -> None:
     """Raise all problems together, if there are any."""
-    found = list(problems)
-    if found:
-        raise ValidationError.from_exception_data(title, found)
+    result = list(problems)
+    if result:
+        raise ValidationError.from_exception_data(title, result)
 
 
 def shown(value: object) -> str:

@@ -95,9 +95,9 @@ def patience() -> Iterator[None]:
 
     Prefect would end a project's first flow before it began.
     """
-    found = get_current_settings()
-    said = "startup_timeout_seconds" in found.server.ephemeral.model_fields_set
-    if said or found.api.url is not None:
+    result = get_current_settings()
+    said = "startup_timeout_seconds" in result.server.ephemeral.model_fields_set
+    if said or result.api.url is not None:
         yield
         return
     with temporary_settings(

@@ -80,7 +80,7 @@ def steps_in_code(flow: Flow[..., Any]) -> list[DPTask[..., Any]]:
 
     What is looked up while it runs (in a list, by `getattr`) is not seen.
     """
-    found: list[DPTask[..., Any]] = []
+    result: list[DPTask[..., Any]] = []
     seen: set[int] = set()
     waiting: list[Any] = [flow]
     while waiting and len(seen) < _MOST_FUNCTIONS:
@@ -89,12 +89,12 @@ def steps_in_code(flow: Flow[..., Any]) -> list[DPTask[..., Any]]:
             continue
         seen.add(id(each))
         if isinstance(each, DPTask):
-            found.append(each)
+            result.append(each)
         elif isinstance(each, Flow):
             waiting.append(inspect.unwrap(each.fn))
         elif inspect.isfunction(each):
             waiting += _named_by(inspect.unwrap(each))
-    return found
+    return result
 
 
 def _named_by(function: Callable[..., Any]) -> Iterator[Any]:

@@ -193,8 +193,8 @@ class _Execution:
         # The ledger knows refusals that never reached this process. Prefect's states
         # may be lost or late (PrefectHQ/prefect#19261, #18310, #22247), and anyone can
         # edit them (PrefectHQ/prefect#18303).
-        found = refusal_of_run(current_project().ledger, self.id, after=self.earlier)
-        return found or self.raised
+        result = refusal_of_run(current_project().ledger, self.id, after=self.earlier)
+        return result or self.raised
 
 
 def _is_run(function: Callable[..., Any]) -> bool:
@@ -238,21 +238,21 @@ def _halted(run: _Execution, error: Exception) -> bool:
 def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
     wait_for_steps(run.id)
-    found = run.refusal()
+    result = run.refusal()
     project = current_project()
-    publish_budget(project, found)
-    if found is None:
+    publish_budget(project, result)
+    if result is None:
         return value
-    _call_back(on_exhausted, found)
-    policy = project.policies.get(found.dataset)
-    if isinstance(found, BudgetExhausted) and policy is not None:
+    _call_back(on_exhausted, result)
+    policy = project.policies.get(result.dataset)
+    if isinstance(result, BudgetExhausted) and policy is not None:
         if policy.on_exhausted.schedule == "pause":
             _pause_schedule()
-        halted = run.stopped or found.details.get("refused_with") is not None
+        halted = run.stopped or result.details.get("refused_with") is not None
         if policy.on_exhausted.flow == "skip" and not halted:
             # The refused step is told in its own state, in events and the artifact.
             return value
-    return refused_state(found)
+    return refused_state(result)
 
 
 def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None:

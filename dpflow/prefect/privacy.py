@@ -144,8 +144,8 @@ def _check_storage_key(step: Step, template: str | None) -> None:
     for field in template_fields(template or ""):
         if "parameters" not in field or field.startswith("flow_run."):
             continue
-        found = _PARAMETER.match(field)
-        if found is None or found[1] in step.private:
+        result = _PARAMETER.match(field)
+        if result is None or result[1] in step.private:
             _refuse(
                 step,
                 f"result_storage_key {template!r} speaks of {field!r}, and Prefect "
@@ -203,12 +203,12 @@ def checked_call(
 
 def _parameters(signature: inspect.Signature) -> str:
     """Name the parameters, without defaults: one of a private parameter is private."""
-    found = signature.parameters.values()
+    result = signature.parameters.values()
     return ", ".join(
         str(each.replace(annotation=each.empty))
         if each.default is each.empty
         else f"{each.name}=..."
-        for each in found
+        for each in result
     )
 
 

@@ -70,11 +70,11 @@ class _Gauges:
         from dpflow.show.status import status  # noqa: PLC0415
 
         try:
-            found = status(tell=logger.warning)
+            result = status(tell=logger.warning)
         except Exception as error:  # noqa: BLE001 (a scrape shows what there is)
             logger.warning("no gauges: %s: %s", type(error).__name__, error)
             return
-        for name, text, values in gauges(found):
+        for name, text, values in gauges(result):
             names = list(values[0][0]) if values else []
             metric = GaugeMetricFamily(name, text, labels=names)
             for labels, value in values:

@@ -19,21 +19,21 @@ _GAUGES = {
 }
 
 
-def prometheus(found: Status) -> str:
+def prometheus(record: Status) -> str:
     """Write the gauges of a status in Prometheus's text format; no data is in it."""
     lines: list[str] = []
-    for name, text, values in gauges(found):
+    for name, text, values in gauges(record):
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
         lines += [f"{name}{_text(labels)} {value:g}" for labels, value in values]
     return "\n".join(lines) + "\n"
 
 
-def gauges(found: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]]]]:
+def gauges(record: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]]]]:
     """Yield each gauge: its name, its meaning, and its values by labels."""
     left, runs, forfeited, refused, stopped = values = [
         list[tuple[Labels, float]]() for _ in _GAUGES
     ]
-    for status in found.datasets:
+    for status in record.datasets:
         dataset = {"dataset": status.standing.dataset}
         stopped.append((dataset, float(status.overview.state.stopped)))
         refused.append((dataset, status.refused))

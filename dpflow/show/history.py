@@ -136,12 +136,12 @@ def history(
     Examples:
         >>> history("orders", limit=5).entries[0].kind
     """
-    found = settings()
-    with inspected(found, tell=tell) as ledger:
+    setup = settings()
+    with inspected(setup, tell=tell) as ledger:
         # One more than the limit says whether there are more.
         kinds = {"all_accounts": all_accounts, "decisions": decisions}
         items = views.history(ledger, dataset, limit=limit + 1, **kinds)
-        policies, _ = policies_and_problem(found.policies)
+        policies, _ = policies_and_problem(setup.policies)
         if not items and dataset is not None:
             check_dataset(ledger, policies, dataset)
         return History(

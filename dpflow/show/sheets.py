@@ -49,8 +49,8 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
         "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
         "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
     }
-    told = {title: sheet for title, sheet in sheets.items() if sheet.rows}
-    return [*filter(None, texts)], told, len(accounts) - len(shown)
+    result = {title: sheet for title, sheet in sheets.items() if sheet.rows}
+    return [*filter(None, texts)], result, len(accounts) - len(shown)
 
 
 def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:

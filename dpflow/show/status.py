@@ -75,13 +75,13 @@ def status(
     Examples:
         >>> status("orders").datasets[0].standing.accounts
     """
-    found = settings()
-    with inspected(found, tell=tell) as ledger:
-        return status_of(found, ledger, dataset, part)
+    setup = settings()
+    with inspected(setup, tell=tell) as ledger:
+        return status_of(setup, ledger, dataset, part)
 
 
 def status_of(
-    found: Settings,
+    setup: Settings,
     ledger: Ledger,
     dataset: str | None = None,
     part: str | None = None,
@@ -89,7 +89,7 @@ def status_of(
     """Return the same of an open ledger."""
     msg = f"several datasets may have a part {part!r}. Name the dataset, too."
     require(part is None or dataset is not None, msg)
-    policies, problem = policies_and_problem(found.policies)
+    policies, problem = policies_and_problem(setup.policies)
     shown = standings(ledger, policies, dataset, part)
     ahead = outlooks(ledger, dataset)
     refused = Counter((each.dataset, each.term) for each in views.refusals(ledger))

@@ -53,8 +53,8 @@ class Why(TableRecord):
         rows = [_cells(each) for each in self.spending]
         # Most datasets have one account.
         first = int(len({each.account for each in self.spending}) == 1)
-        found = [row[first:] for row in rows[: self.limit]]
-        return Sheet(heads[first:], found, heads[-4:])
+        result = [row[first:] for row in rows[: self.limit]]
+        return Sheet(heads[first:], result, heads[-4:])
 
     def unusual_sheet(self) -> Sheet:
         """Return its table of unusual steps."""
@@ -112,9 +112,9 @@ def why(
     """
     msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
     require({*by} <= {*GROUPS}, msg)
-    found = settings()
-    with inspected(found, tell=tell) as ledger:
-        check_dataset(ledger, policies_and_problem(found.policies)[0], dataset)
+    setup = settings()
+    with inspected(setup, tell=tell) as ledger:
+        check_dataset(ledger, policies_and_problem(setup.policies)[0], dataset)
         number = _term_asked(ledger, dataset, term)
         return Why(
             ledger=ledger.id,
@@ -140,11 +140,11 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
 
 def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
     """Return what the gates of a term refused, those alike together, newest first."""
-    found: dict[tuple[str, str], Refused] = {}
+    result: dict[tuple[str, str], Refused] = {}
     for each in views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS):
         if each.term != term:
             continue
         alike = (each.account, str(each.body.get("message")))
-        former = found.get(alike, Refused(each, each.at, 0))
-        found[alike] = Refused(former.newest, each.at, former.times + 1)
-    return list(found.values())
+        former = result.get(alike, Refused(each, each.at, 0))
+        result[alike] = Refused(former.newest, each.at, former.times + 1)
+    return list(result.values())

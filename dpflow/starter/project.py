@@ -98,38 +98,38 @@ def make_project(options: ProjectOptions) -> CreatedProject:
         LedgerError: If the pinned ledger is missing, or a ledger is not pinned.
         ConfigurationError: If the flow has no usable name. Then nothing was written.
     """
-    found = settings()
-    policies = policies_in(found.policies)
+    setup = settings()
+    policies = policies_in(setup.policies)
     options = _with_defaults(options, policies)
-    ledger = existing_ledger(found)
+    ledger = existing_ledger(setup)
     file_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", options.dataset).strip(".-")
-    place = found.policies / f"{file_name or 'policy'}.yaml"
+    place = setup.policies / f"{file_name or 'policy'}.yaml"
     text = policy_text(options)
     policy = parse_policy(text, file=f"nothing was made: {short_path(place)}")
     there = policies.sources.get(policy.dataset)
     cost = _first_cost(policy, options.flow)
-    flow_file = found.root / "flows" / f"{identifier(options.flow)}.py"
-    lock = found.policies / LOCK_NAME
+    flow_file = setup.root / "flows" / f"{identifier(options.flow)}.py"
+    lock = setup.policies / LOCK_NAME
     files = {
         there or place: text,
-        found.policies / "policy.schema.json": schema_text(),
+        setup.policies / "policy.schema.json": schema_text(),
         flow_file: flow_text(options, cost, short_path(place)),
-        found.root / ".gitignore": filled("gitignore"),
-        found.root / "pyproject.toml": filled("pyproject.toml"),
+        setup.root / ".gitignore": filled("gitignore"),
+        setup.root / "pyproject.toml": filled("pyproject.toml"),
     }
     kept = [path for path in files if path.exists()]
     made = [path for path in files if path not in kept]
     for path in made:
         _write(path, files[path])
     if ledger is None:
-        ledger = make_project_ledger(found)
-        made += [] if is_postgres(found.ledger_url) else [Path(ledger.place)]
+        ledger = make_project_ledger(setup)
+        made += [] if is_postgres(setup.ledger_url) else [Path(ledger.place)]
         made.append(lock)
     else:
         kept.append(lock)
-    governing = load_policies(found.policies).policy_for(policy.dataset)
+    governing = load_policies(setup.policies).policy_for(policy.dataset)
     return CreatedProject(
-        root=found.root,
+        root=setup.root,
         made=tuple(made),
         kept=tuple(path for path in kept if path.name != "pyproject.toml"),
         ledger=ledger.id,
@@ -139,10 +139,10 @@ def make_project(options: ProjectOptions) -> CreatedProject:
             "dpflow policy check",
             f"python {short_path(flow_file)}",
             "dpflow status",
-            f"Commit {short_path(found.policies)}/ with its {LOCK_NAME}, and flows/.",
+            f"Commit {short_path(setup.policies)}/ with its {LOCK_NAME}, and flows/.",
         ),
         warnings=tuple(
-            _warnings(found.root, kept, flow_file if there is None else None)
+            _warnings(setup.root, kept, flow_file if there is None else None)
         ),
     )
 
@@ -172,13 +172,13 @@ def _with_defaults(options: ProjectOptions, policies: PolicySet) -> ProjectOptio
     )
 
 
-def existing_ledger(found: Settings) -> Ledger | None:
+def existing_ledger(setup: Settings) -> Ledger | None:
     """Return the project's ledger, closed; None if the project has none yet."""
     try:
-        with closing(project_ledger(found)) as ledger:
+        with closing(project_ledger(setup)) as ledger:
             return ledger
     except LedgerMissing:
-        if (found.policies / LOCK_NAME).exists():
+        if (setup.policies / LOCK_NAME).exists():
             raise
     return None
 

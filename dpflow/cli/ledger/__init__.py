@@ -39,26 +39,26 @@ def init() -> Answer:
     from dpflow.guard.project import make_project_ledger
     from dpflow.ledger import LOCK_NAME
 
-    found = settings()
-    lock = found.policies / LOCK_NAME
-    _refuse_existing(found, lock)
-    ledger = make_project_ledger(found)
+    setup = settings()
+    lock = setup.policies / LOCK_NAME
+    _refuse_existing(setup, lock)
+    ledger = make_project_ledger(setup)
     data = {**ledger_facts(ledger), "witness": _witness_place(ledger), "pin": str(lock)}
-    return data, _made_parts(ledger, found, lock)
+    return data, _made_parts(ledger, setup, lock)
 
 
-def _made_parts(ledger: Ledger, found: Settings, lock: Path) -> list[str]:
+def _made_parts(ledger: Ledger, setup: Settings, lock: Path) -> list[str]:
     """Say where a new ledger is, and what to do next."""
     from dpflow.ledger import is_postgres
 
     keep = (
         "Back its database up: losing it is losing track of what was spent. "
         "`dpflow ledger roles --sql` makes roles for workers and readers."
-        if is_postgres(found.ledger_url)
+        if is_postgres(setup.ledger_url)
         else f"Keep {short_path(Path(ledger.place).parent)}/ out of version "
         "control and on a disk that lasts. Losing it is losing track of what was spent."
     )
-    folder, check = short_path(found.policies), "`dpflow policy check`"
+    folder, check = short_path(setup.policies), "`dpflow policy check`"
     return [
         f"Made the ledger {short_path(ledger.place)} with id {ledger.id}.",
         f"Pinned its id in {short_path(lock)}.",
@@ -76,12 +76,12 @@ def _witness_place(ledger: Ledger) -> str:
     return "waived" if witness is None else witness.place
 
 
-def _refuse_existing(found: Settings, lock: Path) -> None:
+def _refuse_existing(setup: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.exceptions import LedgerMissing
     from dpflow.ledger.opening import open_ledger, storage_at
 
-    url, runs, witness = found.ledger_url, found.environment, found.witness
+    url, runs, witness = setup.ledger_url, setup.environment, setup.witness
     place = storage_at(url).place
     try:
         there = open_ledger(url, environment=runs, witness=witness)
@@ -114,13 +114,13 @@ def info() -> Answer:
     from dpflow.ledger import LOCK_NAME, views
     from dpflow.ledger.storage.base import VERSION
 
-    with project_ledger() as (found, ledger):
+    with project_ledger() as (result, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}
         alive = [each.alive for each in views.open_reservations(ledger)]
     counts = {"count": len(alive), "running": sum(alive)}
     data = {
         **ledger_facts(ledger),
-        "pin": str(found.policies / LOCK_NAME),
+        "pin": str(result.policies / LOCK_NAME),
         "schema": VERSION,
         "witness": _witness_place(ledger),
         "failover_detected": ledger.watch.witness is not None,

@@ -136,11 +136,11 @@ def reconcile(*, reason: str | None = None) -> Answer:
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
 
-    with project_ledger(quiet=True, writes=reason is not None) as (found, ledger):
+    with project_ledger(quiet=True, writes=reason is not None) as (result, ledger):
         if reason is None:
             comparison = compare(ledger)
         else:
-            policies = readable_policies(found, tell=True)
+            policies = readable_policies(result, tell=True)
             comparison = repair(ledger, policies, reason=reason)
     repaired = reason is not None and not comparison.agrees
     facts = {"repaired": repaired, "agrees": comparison.agrees}

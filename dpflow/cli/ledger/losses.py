@@ -81,13 +81,13 @@ def _first(all_: Sequence[object], texts: Sequence[str]) -> Iterator[str]:
 
 def _counted(lost: Sequence[LostRelease]) -> str:
     known = sum(bool(each.id) for each in lost)
-    told = []
+    said = []
     if known:
-        told.append(f"{known} {'release is' if known == 1 else 'releases are'} lost")
+        said.append(f"{known} {'release is' if known == 1 else 'releases are'} lost")
     if unknown := len(lost) - known:
         of = "charge" if unknown == 1 else "charges"
-        told.append(f"what was kept under {unknown} {of} is lost, if anything was")
-    text = ", and ".join(told) or "releases may be lost that nothing tells of"
+        said.append(f"what was kept under {unknown} {of} is lost, if anything was")
+    text = ", and ".join(said) or "releases may be lost that nothing tells of"
     return text[0].upper() + text[1:]
 
 

@@ -76,17 +76,17 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     from dpflow.ledger.opening import pinned_id, sqlite_path
     from dpflow.ledger.witness.places import witness_at
 
-    found = settings()
-    place = sqlite_path(found.ledger_url)
+    setup = settings()
+    place = sqlite_path(setup.ledger_url)
     restored = put_back(
         path,
         place,
-        ledger_id=pinned_id(found.policies, str(place)),
-        witness=witness_at(found.witness, found.ledger_url),
-        policies=readable_policies(found, tell=True),
+        ledger_id=pinned_id(setup.policies, str(place)),
+        witness=witness_at(setup.witness, setup.ledger_url),
+        policies=readable_policies(setup, tell=True),
         reason=reason,
         accept_loss=accept_loss,
-        conditions=project_conditions(found),
+        conditions=project_conditions(setup),
     )
     data = {"restored": place, **data_of(restored)}
     return data, _restored_parts(restored, path, place)
@@ -149,9 +149,9 @@ def reservations(*, close: str | None = None, reason: str | None = None) -> Answ
             facts = {"reservation": close, "state": "forfeited"}
             done = f"Closed reservation {close}; it is charged in full."
             return ledger_facts(ledger) | facts, [done]
-        found = views.open_reservations(ledger)
-    data = {**ledger_facts(ledger), "reservations": found}
-    return data, _reservation_parts(found)
+        result = views.open_reservations(ledger)
+    data = {**ledger_facts(ledger), "reservations": result}
+    return data, _reservation_parts(result)
 
 
 def charge(
@@ -182,11 +182,11 @@ def charge(
         raise typer.BadParameter(msg)
     read, proof = cost_from_text(cost), None if evidence is None else _sha256(evidence)
     words: dict[str, Any] = {"cost": read, "reason": reason, "evidence": proof}
-    with project_ledger(quiet=True, writes=True) as (found, ledger):
+    with project_ledger(quiet=True, writes=True) as (result, ledger):
         if charge is not None:
             charges = ledger.ask(Amend(charge=charge, dataset=dataset, **words))
         else:
-            places = _places(found, dataset, flow, tuple(partition or ()))
+            places = _places(result, dataset, flow, tuple(partition or ()))
             charges = ledger.ask(Prior(**places, **words))
     facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
     return {**facts, "cost": read, "charges": charges}, _charged_parts(charges)
@@ -202,12 +202,12 @@ def _charged_parts(charges: list[Posted]) -> Iterator[str]:
 
 
 def _places(
-    found: Settings, dataset: str, flow: str | None, partitions: tuple[str, ...]
+    setup: Settings, dataset: str, flow: str | None, partitions: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the policy that prior spending is charged to, and where."""
     from dpflow.policy import load_policies
 
-    policies = load_policies(found.policies)
+    policies = load_policies(setup.policies)
     policy = policies.policy_for(dataset)
     if policy.partition is not None and not partitions:
         msg = (
@@ -252,15 +252,15 @@ def _sha256(path: Path) -> str:
         raise ConfigurationError(msg) from error
 
 
-def _reservation_parts(found: list[OpenReservation]) -> Iterator[Part]:
+def _reservation_parts(items: list[OpenReservation]) -> Iterator[Part]:
     from dpflow.ledger.views.words import FORFEITED
     from dpflow.show.sheets import reservations_sheet
 
-    if not found:
+    if not items:
         yield "No reservation is open: every charge was settled, voided or closed."
         return
-    yield reservations_sheet(found)
-    if not all(each.alive for each in found):
+    yield reservations_sheet(items)
+    if not all(each.alive for each in items):
         yield from ("", FORFEITED)
         yield (
             "Find out what the step did. If it released nothing more than it reserved, "
@@ -270,7 +270,7 @@ def _reservation_parts(found: list[OpenReservation]) -> Iterator[Part]:
             "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
             "--charge ID --cost COST --reason TEXT`."
         )
-    if any(each.undrawn and not each.alive for each in found):
+    if any(each.undrawn and not each.alive for each in items):
         yield ""
         yield (
             "A run reservation holds budget for steps that have not run. Retry that "

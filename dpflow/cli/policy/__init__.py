@@ -48,8 +48,8 @@ def check(
     """
     from dpflow.forecast.check import check_policies as judge
 
-    found = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
-    return lambda: _data(found), _parts(found), found.fine
+    result = judge(path, costs=cost or (), people=people, strict=strict, tell=warn)
+    return lambda: _data(result), _parts(result), result.fine
 
 
 @app.command()
@@ -64,23 +64,23 @@ def schema(*, as_json: bool = True) -> None:
     say_json(policy_schema())
 
 
-def _parts(found: Check) -> Iterator[Part]:
-    for each in found.files:
+def _parts(record: Check) -> Iterator[Part]:
+    for each in record.files:
         if each.policy is None:
             name = (short_path(each.path), "bold")
             yield [name, "  ", ("refused", "bold red")]
             yield ""
         else:
             yield from _policy_parts(each, each.policy)
-    if found.valid:
+    if record.valid:
         yield (
             "The last columns say how many steps fit each gate alone: Gaussian steps "
             "with noise multiplier 20, and steps that are 0.1-DP. An odometer admits "
             "up to its halt; idle is what it reads before any step."
         )
-    if not found.compared:
+    if not record.compared:
         yield "There is no ledger yet to compare with; `dpflow ledger init` makes one."
-    for error in found.errors:
+    for error in record.errors:
         fail(error.message)
 
 
@@ -121,8 +121,8 @@ def _gates_sheet(gates: list[GateCheck]) -> Sheet:
     rows = []
     for gate in gates:
         account = gate.account
-        told = {n: v for n, v in account.parameters.items() if n != "theorem"}
-        constants = ", ".join(_constant(name, value) for name, value in told.items())
+        result = {n: v for n, v in account.parameters.items() if n != "theorem"}
+        constants = ", ".join(_constant(name, value) for name, value in result.items())
         texts = (account_title(account), account.theorem, constants)
         counts = [_count(*gate.counts[name]) for name in costs]
         rows.append((*texts, _threshold(account), *counts))
@@ -173,14 +173,14 @@ def _guarantee(policy: Policy, each: PolicyCheck) -> str:
     return term_guarantee(policy.declared(), each.terms if each.same else ())
 
 
-def _data(found: Check) -> dict[str, object]:
+def _data(record: Check) -> dict[str, object]:
     policies = [
         {
             **data_of(each),
             "guarantee": _guarantee(each.policy, each),
             "gates": each.gates,
         }
-        for each in found.files
+        for each in record.files
         if each.policy
     ]
-    return {"fine": found.fine, "policies": policies, "errors": found.errors}
+    return {"fine": record.fine, "policies": policies, "errors": record.errors}

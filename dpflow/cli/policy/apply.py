@@ -74,18 +74,18 @@ def diff(
     if dataset is not None or (markdown and as_json):
         msg = "--base compares all datasets; give --markdown or --json, not both"
         raise typer.BadParameter(msg)
-    found = compare_with_commit(settings().policies, base)
-    parts = markdown_parts(found) if markdown else diff_parts(found)
-    weaker = fail_on is not None and bool(found.weaker or found.problems)
-    return data_of(found) | {"weaker": found.weaker}, parts, not weaker
+    result = compare_with_commit(settings().policies, base)
+    parts = markdown_parts(result) if markdown else diff_parts(result)
+    weaker = fail_on is not None and bool(result.weaker or result.problems)
+    return data_of(result) | {"weaker": result.weaker}, parts, not weaker
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
     from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
-    with project_ledger() as (found, ledger):
-        policies = load_policies(found.policies)
+    with project_ledger() as (result, ledger):
+        policies = load_policies(result.policies)
         proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
     lines = (line for each in proposals for line in _proposal_parts(each))
     same = all(each.action == "nothing" for each in proposals)
@@ -117,8 +117,8 @@ def apply(
     wish = {"new_term": new_term, "raise_lifetime": raise_lifetime}
     applied: list[tuple[Policy, Proposal]] = []
     errors: list[DpflowError] = []
-    with project_ledger(writes=True) as (found, ledger):
-        policies = load_policies(found.policies)
+    with project_ledger(writes=True) as (result, ledger):
+        policies = load_policies(result.policies)
         for policy in _wanted(policies, dataset):
             try:
                 done = apply_policy(ledger, policy, reason=reason or "", **wish)

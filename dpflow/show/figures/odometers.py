@@ -29,12 +29,12 @@ def readings(
         halt_at_epsilon: Reading that the odometers' constants are tuned for.
         steps: Number of steps.
     """
-    found = {}
+    result = {}
     for name in sorted(ODOMETERS):
         odometer = make_odometer(name, delta=delta, halt_at_epsilon=halt_at_epsilon)
         price = odometer.price(PureDP(epsilon=epsilon))
-        found[name] = [odometer.read(price.times(n)) for n in range(1, steps + 1)]
-    return found
+        result[name] = [odometer.read(price.times(n)) for n in range(1, steps + 1)]
+    return result
 
 
 def compare_odometers(

@@ -68,7 +68,7 @@ class Report:
 
 
 def read_report(
-    found: Settings,
+    setup: Settings,
     dataset: str | None = None,
     *,
     stamp: Callable[[Ledger], Stamp] | None = None,
@@ -76,7 +76,7 @@ def read_report(
     """Read what a page shows; the ledger is opened for reading only.
 
     Args:
-        found: Where the project's ledger and policies are.
+        setup: Where the project's ledger and policies are.
         dataset: Only this dataset. Default: all.
         stamp: Verifies the ledger; None leaves that out.
 
@@ -87,13 +87,13 @@ def read_report(
     problems: list[str] = []
     # A verification compares the witness, too.
     tell = problems.append if stamp is None else None
-    with inspected(found, tell=tell) as ledger:
+    with inspected(setup, tell=tell) as ledger:
         made = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         place, said = ledger.place, tuple(problems)
         empty = Report(ledger.id, place, at=at, warnings=said, stamp=made)
         try:
-            return _collect(found, ledger, dataset, empty)
+            return _collect(setup, ledger, dataset, empty)
         except LedgerCorrupt as error:
             if made is None or made.found.fine:
                 raise
@@ -101,10 +101,10 @@ def read_report(
 
 
 def _collect(
-    found: Settings, ledger: Ledger, dataset: str | None, empty: Report
+    setup: Settings, ledger: Ledger, dataset: str | None, empty: Report
 ) -> Report:
-    status = status_of(found, ledger, dataset)
-    policies, _ = policies_and_problem(found.policies)
+    status = status_of(setup, ledger, dataset)
+    policies, _ = policies_and_problem(setup.policies)
     kept = releases(ledger, dataset)
     held = [
         each
@@ -126,11 +126,11 @@ def _collect(
 def _section(ledger: Ledger, status: DatasetStatus, policies: PolicySet) -> Section:
     name, line = status.standing.dataset, budget_line(status.outlooks)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
-    found = refused(ledger, name, status.standing.term or 0)
+    result = refused(ledger, name, status.standing.term or 0)
     return Section(
         status=status,
         thresholds=shares,
         alerts=tuple(views.alerts(ledger, name)),
-        refusals=tuple(found[:_MOST_REFUSALS]),
+        refusals=tuple(result[:_MOST_REFUSALS]),
         burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
     )
