@@ -17,7 +17,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
-from dpflow.ledger.storage.tables import SqliteTables
+from dpflow.ledger.storage.tables import Transaction
 from tests.hunts.machinery.machine import MOST, QUANTUM, LedgerMachine
 from tests.hunts.machinery.memory import IDENTITY, SECRET, MemoryStorage
 from tests.hunts.machinery.support import figure, first_seed, memory_folder
@@ -181,8 +181,8 @@ def voids_of_others(patch: pytest.MonkeyPatch) -> None:
 
 def half_a_store(patch: pytest.MonkeyPatch) -> None:
     """Write the entries, and leave out the values that were to be kept."""
-    append = SqliteTables.append
-    patch.setattr(SqliteTables, "append", lambda self, e, _: append(self, e, {}))
+    append = Transaction.append
+    patch.setattr(Transaction, "append", lambda self, e, _: append(self, e, {}))
 
 
 #: A broken promise, and a history that shows it.

@@ -11,7 +11,7 @@ import pytest
 
 from dpflow.ledger import journal
 from dpflow.ledger.entry import JournalError, entry_of
-from dpflow.ledger.storage.tables import SqliteTables
+from dpflow.ledger.storage.tables import Transaction
 from tests.ledger.journals import folded, stored
 from tests.ledger.laws import played
 from tests.ledger.recordings import InMemory, InPostgres, InSqlite, lawful
@@ -52,7 +52,7 @@ class Forgetful(InMemory):
     """A storage whose `append` leaves out the tags of releases."""
 
     @contextmanager
-    def _writing(self) -> Iterator[SqliteTables]:
+    def _writing(self) -> Iterator[Transaction]:
         with super()._writing() as within:
             yield within
             within.connection.execute("DROP TRIGGER IF EXISTS tag_is_kept")

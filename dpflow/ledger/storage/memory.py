@@ -17,7 +17,7 @@ from dpflow.ledger.damage import damaged
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import SqliteTables, make_tables
+from dpflow.ledger.storage.tables import Transaction, make_tables
 from dpflow.locks import TurnQueue
 
 #: What the URL of such a ledger begins with; a name follows.
@@ -81,18 +81,18 @@ class Memory(Storage):
         """Return a new owner of charges."""
         return Liveness()
 
-    def read(self) -> AbstractContextManager[SqliteTables]:
+    def read(self) -> AbstractContextManager[Transaction]:
         """Run a block that reads one consistent state."""
         return self._writing()
 
     @contextmanager
-    def _writing(self) -> Iterator[SqliteTables]:
+    def _writing(self) -> Iterator[Transaction]:
         connection = self.connection
         with self._alone():
             connection.rollback()  # an interrupt kept the turn before from its end
             try:
                 connection.execute("BEGIN")
-                yield SqliteTables(connection, self.place, self.opened)
+                yield Transaction(connection, self.place, self.opened, self._newest)
                 connection.execute("COMMIT")
             finally:
                 connection.rollback()

@@ -9,24 +9,20 @@ across a fork, and never again after an error of the server's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError, DpflowError
-from dpflow.ledger.damage import UNREADABLE
-from dpflow.ledger.entry import Columns, JournalError, entry_of
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import VERSION, Identity, unusable
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import ENDLESS, Needs, Questions, Transaction
+from dpflow.ledger.storage.tables import Questions, Transaction
 
-#: More keys than these are forgotten.
-_MOST = 10_000
 #: How a transaction begins, and its first question. What comes behind the one that
 #: waits for the turn sees all that was committed before.
 _READING = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "identity")
@@ -50,8 +46,6 @@ class PostgresStorage(Storage):
         self.server = Server(url)
         super().__init__(self.server.place, read_only=read_only)
         self._url = url
-        #: What this process saw and wrote, which says what to load in the first trip.
-        self.newest = State(whole=True)
 
     @classmethod
     def create(cls, url: str, identity: Identity, secret: bytes) -> PostgresStorage:
@@ -79,10 +73,10 @@ class PostgresStorage(Storage):
         """The login, which the database compares with the writer of each entry."""
         return self.server.login
 
-    def _writing(self) -> AbstractContextManager[PostgresTables]:
-        return self._transaction(_WRITING)
+    def _writing(self) -> AbstractContextManager[Transaction]:
+        return self._transaction(_WRITING, self._newest)
 
-    def read(self) -> AbstractContextManager[PostgresTables]:
+    def read(self) -> AbstractContextManager[Transaction]:
         """Run a block that reads one consistent state; the right to read will do."""
         return self._transaction(_READING)
 
@@ -100,18 +94,18 @@ class PostgresStorage(Storage):
             self.server.drop()
 
     @contextmanager
-    def _transaction(self, begin: tuple[str, str]) -> Iterator[PostgresTables]:
+    def _transaction(
+        self, begin: tuple[str, str], newest: State | None = None
+    ) -> Iterator[Transaction]:
         with self._alone():
             connection = self.server.open()
             try:
                 with connection.pipeline() as pipeline:
                     connection.execute(begin[0])
-                    tables = PostgresTables(self, connection, pipeline, begin[1])
-                    yield tables
-                    end = "COMMIT" if tables.has_written else "ROLLBACK"
-                    ended = connection.execute(end)
-                if ended.statusmessage != end:
-                    text = f"the server answered {ended.statusmessage} to a {end}"
+                    yield _Tables(self, connection, pipeline, begin[1], newest)
+                    ended = connection.execute("COMMIT")
+                if ended.statusmessage != "COMMIT":
+                    text = f"the server answered {ended.statusmessage} to a COMMIT"
                     raise unusable(text, self.place)
             except BaseException as error:
                 if isinstance(error, psycopg.Error) or not isinstance(error, Exception):
@@ -121,19 +115,12 @@ class PostgresStorage(Storage):
                     connection.execute("ROLLBACK")
                 raise
 
-    def _translated(self, error: Any, waited: float) -> DpflowError:  # noqa: ARG002
+    def _translated(self, error: Any, waited: float) -> Exception:  # noqa: ARG002
         return self.server.translated(error)
 
 
-class PostgresTables(Transaction):
-    """A ledger within one transaction of a connection.
-
-    Args:
-        storage: Of the ledger that was opened.
-        connection: In a transaction and a pipeline.
-        pipeline: Waits for the answers to all that was sent.
-        first: The first question.
-    """
+class _Tables(Transaction):
+    """A ledger within one transaction of a connection, in a pipeline."""
 
     def __init__(
         self,
@@ -141,44 +128,19 @@ class PostgresTables(Transaction):
         connection: Connection,
         pipeline: psycopg.Pipeline,
         first: str,
+        newest: State | None,
     ) -> None:
         sql = sql_of(shows_values=connection.facts["shows_values"])
-        super().__init__(storage.place, storage.opened, connection.execute, sql)
-        self._storage, self._pipeline, self._first = storage, pipeline, first
-        self.has_written = False
-
-    def load(
-        self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
-    ) -> State:
-        """Return what some keys are; what they led to before is loaded with them."""
-        storage, guess = self._storage, list[str]()
-        if self._first == "identity" or before != ENDLESS:
-            return super().load(needs, numbers=numbers, before=before)
-        with suppress(JournalError, *UNREADABLE):
-            guess += needs(storage.newest)
-        state = super().load(lambda state: [*needs(state), *guess], numbers=numbers)
-        if len(storage.newest.rows) > _MOST:
-            storage.newest = State(whole=True)
-        for name in ("rows", "numbers", "entries", "made", "ends"):
-            getattr(storage.newest, name).update(getattr(state, name))
-        return state
-
-    def append(
-        self, entries: Sequence[Columns], kept: Mapping[str, str | None]
-    ) -> None:
-        """Append entries; keep values by release key, or drop those that are None."""
-        previous, self.has_written = self.head()[1], True
-        for columns in entries:
-            self._storage.newest.add(entry_of((*columns, previous)))
-            previous = columns.hash
-        super().append(entries, kept)
+        super().__init__(connection, storage.place, storage.opened, newest, sql)
+        self._server, self._pipeline, self._first = storage.server, pipeline, first
 
     def _run(self, questions: Questions) -> list[list[Any]]:
-        cursors = [self._execute(self._sql[name], values) for name, values in questions]
+        execute = self.connection.execute
+        cursors = [execute(self._sql[name], values) for name, values in questions]
         self._pipeline.sync()
         return [cursor.fetchall() for cursor in cursors]
 
     def _identified(self, rows: list[Any]) -> Identity:
         identity = super()._identified([row[:4] for row in rows])
-        self._storage.server.check_durable(rows[0][4:])
+        self._server.check_durable(rows[0][4:])
         return identity

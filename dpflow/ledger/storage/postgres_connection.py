@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import select
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
@@ -22,7 +22,6 @@ from psycopg.rows import TupleRow, dict_row
 
 from dpflow.exceptions import (
     ConfigurationError,
-    DpflowError,
     LedgerMissing,
     LedgerUnavailable,
 )
@@ -70,11 +69,11 @@ _NO_CONNECTION: Final = {
 @cache
 def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
     """Return the statements; a role without the right to read values gets none."""
-    found = dict(statements("postgres"))
-    facts = f"{found['identity'].split(' FROM')[0]},{found['durable'][6:]} FROM dpflow."
-    found["identity"], found["turn"] = f"{facts}ledger", f"{facts}take_turn()"
-    word, other = (r"\S+ AS output", "NULL AS output") if not shows_values else ("", "")
-    return {name: re.sub(word, other, sql).encode() for name, sql in found.items()}
+    sql = dict(statements("postgres"))
+    sql["turn"] = sql["identity"].replace("dpflow.ledger", "dpflow.take_turn()")
+    if not shows_values:
+        sql = {n: re.sub(r"\S+ AS output", "NULL AS output", t) for n, t in sql.items()}
+    return {name: text.encode() for name, text in sql.items()}
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -144,28 +143,31 @@ class Server:
         self._pid = os.getpid()
         _servers.add(self)
 
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """Give the connection to a block; after an error it is never used again."""
+        try:
+            yield self.open()
+        except BaseException as error:
+            self.drop()
+            if isinstance(error, psycopg.Error):
+                raise self.translated(error) from None
+            raise
+
     def open(self) -> Connection:
         """Return the connection; a new one if it was not left idle, or has ended."""
-        self.leave_to_parent()
-        if self._connection is None or _is_stale(self._connection):
+        connection = self._connection
+        if connection is None or self._pid != os.getpid() or _is_stale(connection):
             self.drop()
-            self._connection = self.connect()
-        return self._connection
+            connection = self._connection = self.connect()
+        return connection
 
     def drop(self) -> None:
-        """Close the connection, if there is one."""
-        self.leave_to_parent()
+        """Close the connection, if there is one; in a forked child, give it up."""
         connection, self._connection = self._connection, None
+        own, self._pid = self._pid == os.getpid(), os.getpid()
         if connection is not None:
-            connection.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child, give up the parent's connection."""
-        if self._pid != os.getpid():
-            connection, self._connection = self._connection, None
-            self._pid = os.getpid()
-            if connection is not None:
-                _abandon(connection)
+            connection.close() if own else _abandon(connection)
 
     def connect(self) -> Connection:
         """Open a connection and check that the server keeps what it acknowledges.
@@ -233,7 +235,7 @@ class Server:
         msg = f"the server of the {self.keeps} {self.place} {what}"
         raise LedgerUnavailable(msg, ledger=self.place)
 
-    def translated(self, error: psycopg.Error) -> DpflowError:
+    def translated(self, error: psycopg.Error) -> Exception:
         """Turn a driver's error into the ledger's, without any secret."""
         code, text, place = error.sqlstate or "", self.clean(error), self.place
         unknown = re.search(r'database ".*" does not exist', str(error))
@@ -282,7 +284,7 @@ _servers: WeakSet[Server] = WeakSet()
 
 def _leave_all_to_parent() -> None:
     for server in list(_servers):
-        server.leave_to_parent()
+        server.drop()
 
 
 os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -10,7 +10,8 @@ At its next reservation it takes the same name's lock again.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 
@@ -40,38 +41,38 @@ class SessionOwners(Liveness):
 
     def _mine(self) -> str:
         name = super()._mine()
-        self._ask()
-        return name
+        with self._session():
+            return name
 
     def _is_held(self, owner: str) -> bool:
-        ask = lambda: self._ask("owner_alive", _key(owner))  # noqa: E731
-        return self._lock.run(ask, THREAD_SECONDS) != []
+        def ask() -> bool:
+            with self._session() as connection:
+                answer = connection.execute(sql_of()["owner_alive"], _key(owner))
+                return answer.fetchone() is not None
+
+        return self._lock.run(ask, THREAD_SECONDS)
 
     def _give_up(self) -> None:
         super()._give_up()
         self._server.drop()
 
-    def _ask(self, question: str | None = None, key: int = 0) -> list[Any]:
-        """Ask in a session that has the lock of this process's name, if it has one."""
-        try:
-            connection = self._server.open()
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """Give a session that has the lock of this process's name, if it has one."""
+        with self._server.session() as connection:
             if connection is not self._holder and self._name in names_here:
                 # Shared, so that a session that the server has not given up is no
                 # obstacle.
-                connection.execute(sql_of()["take_owner"], {"key": _key(self._name)})
+                try:
+                    connection.execute(sql_of()["take_owner"], _key(self._name))
+                except psycopg.errors.LockNotAvailable:
+                    holder = "session, under the name of this process,"
+                    place, waited = self._server.place, self._server.lock_seconds
+                    raise busy(place, holder, waited, _ADVICE) from None
                 self._holder = connection
-            if question is None:
-                return []
-            return connection.execute(sql_of()[question], {"key": key}).fetchall()
-        except psycopg.Error as error:
-            self._server.drop()
-            if isinstance(error, psycopg.errors.LockNotAvailable):
-                holder = "session, under the name of this process,"
-                place, waited = self._server.place, self._server.lock_seconds
-                raise busy(place, holder, waited, _ADVICE) from None
-            raise self._server.translated(error) from None
+            yield connection
 
 
-def _key(owner: str) -> int:
+def _key(owner: str) -> dict[str, int]:
     """Return the number of an owner's lock."""
-    return int.from_bytes(bytes.fromhex(owner)[:8], signed=True)
+    return {"key": int.from_bytes(bytes.fromhex(owner)[:8], signed=True)}

@@ -35,7 +35,7 @@ from dpflow.ledger.storage.sqlite_files import (
     translated,
 )
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import SqliteTables, make_tables
+from dpflow.ledger.storage.tables import Transaction, make_tables
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 #: How long to wait for the lock of a connection that has to be closed now.
@@ -121,12 +121,12 @@ class SqliteStorage(Storage):
     # Transactions
 
     @contextmanager
-    def _writing(self) -> Iterator[SqliteTables]:
+    def _writing(self) -> Iterator[Transaction]:
         until = time.monotonic() + self.lock_seconds
         with self._alone() as turn:
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            yield SqliteTables(connection, self.place, self.opened)
+            yield Transaction(connection, self.place, self.opened, self._newest)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
             self._check_same_files()
@@ -134,7 +134,7 @@ class SqliteStorage(Storage):
             self._shorten_log(connection)
 
     @contextmanager
-    def read(self) -> Iterator[SqliteTables]:
+    def read(self) -> Iterator[Transaction]:
         """Run a block that reads one consistent state; the right to read will do.
 
         It takes no lock that a writer waits for.
@@ -145,7 +145,7 @@ class SqliteStorage(Storage):
         with self._alone(), opened as connection:
             try:
                 connection.execute("BEGIN")
-                yield SqliteTables(connection, self.place, self.opened)
+                yield Transaction(connection, self.place, self.opened)
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.tables import Reading, Transaction
@@ -32,6 +33,8 @@ class Storage(ABC):
         self.place = place
         self._read_only = read_only
         self.opened: Identity | None = None
+        #: What this process saw and wrote.
+        self._newest = State(whole=True)
         self._pid = os.getpid()
         self._line = TurnQueue()
 
@@ -91,7 +94,7 @@ class Storage(ABC):
         """Run a block in one transaction that writes."""
 
     @abstractmethod
-    def _translated(self, error: Exception, waited: float) -> DpflowError:
+    def _translated(self, error: Exception, waited: float) -> Exception:
         """Return the error of dpflow for one of `_errors`.
 
         Args:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import chain, groupby, islice
 from typing import Any
@@ -23,20 +23,23 @@ Needs = Callable[[State], Iterable[str]]
 #: Names of statements, with their parameters.
 Questions = Sequence[tuple[str, Mapping[str, Any]]]
 _PAGE = 500
+#: More keys or entries than these are not remembered.
+_MOST = 2000
 #: A page is at most about so many characters long.
 _PAGE_TEXT = 8 * 2**20
 #: Above every number of an entry.
 ENDLESS = 2**62
 
 
-class Reading(ABC):
+class Reading:
     """One consistent state of a ledger, while its block runs.
 
     Args:
+        connection: Of the database, in a transaction, and durable.
         place: The ledger, for messages.
         opened: Identity of the ledger that was opened, if any.
-        execute: Runs a statement of the database and returns its cursor.
-        sql: Its statements by name.
+        newest: What this process saw and wrote, which says what to load first.
+        sql: The statements of the database by name.
     """
 
     #: The question that begins every transaction.
@@ -44,14 +47,15 @@ class Reading(ABC):
 
     def __init__(
         self,
+        connection: Any,
         place: str,
         opened: Identity | None,
-        execute: Callable[..., Any],
-        sql: Mapping[str, Any],
+        newest: State | None = None,
+        sql: Mapping[str, Any] | None = None,
     ) -> None:
-        self.place = place
-        self._identity = opened
-        self._execute, self._sql = execute, sql
+        self.place, self.connection = place, connection
+        self._identity, self._newest = opened, newest
+        self._sql = sql or statements("sqlite")
         self._head: tuple[int, str] | None = None
 
     def load(
@@ -69,6 +73,11 @@ class Reading(ABC):
             LedgerCorrupt: If something is not what it should be.
         """
         state, more = State(), [f"#{number}" for number in numbers]
+        newest = self._newest if before == ENDLESS else None
+        if newest is not None:
+            # As the keys were at the last load, which saves a trip.
+            with suppress(JournalError, *UNREADABLE):
+                more += needs(newest)
         try:
             while wanted := [
                 key
@@ -81,6 +90,12 @@ class Reading(ABC):
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
+        if newest is not None:
+            for name in ("rows", "numbers", "entries", "made", "ends"):
+                remembered = getattr(newest, name)
+                if len(remembered) > _MOST:
+                    remembered.clear()
+                remembered |= getattr(state, name)
         return state
 
     def _fetch(self, state: State, wanted: Iterable[str], before: int) -> None:
@@ -178,35 +193,39 @@ class Reading(ABC):
 
     def naming(self, keys: Iterable[str]) -> Iterator[Entry]:
         """Yield the entries that name one of some keys, newest first."""
-        pages = [self._numbers("numbers_down", key=key) for key in {*keys}]
-        yield from self._in_order(merge(*pages, reverse=True))
+        return self._listed("numbers_down", keys)
 
     def naming_after(self, keys: Iterable[str], after: int = 0) -> Iterator[Entry]:
         """Yield the entries after a number that name one of some keys, oldest first."""
-        pages = [self._numbers("numbers_up", after, key=key) for key in {*keys}]
-        yield from self._in_order(merge(*pages))
+        return self._listed("numbers_up", keys, after, newest_first=False)
 
     def rare(self, *kinds: str) -> Iterator[Entry]:
         """Yield the entries of kinds that no step writes as a rule, newest first."""
-        pages = [self._numbers("rare", kind=kind) for kind in kinds]
-        yield from self._in_order(merge(*pages, reverse=True))
+        return self._listed("rare", kinds)
 
-    def _numbers(
-        self, question: str, end: int = ENDLESS, **named: str
-    ) -> Iterator[int]:
-        """Yield the numbers of entries with a key or kind, page by page."""
-        while page := self.ask(question, **named, end=end, limit=_PAGE):
-            yield from (number for (number,) in page)
-            if len(page) < _PAGE:
-                return
-            end = page[-1][0]
-
-    def _in_order(self, numbers: Iterable[int]) -> Iterator[Entry]:
-        """Yield entries in the order of their numbers, each once."""
+    def _listed(
+        self,
+        question: str,
+        names: Iterable[str],
+        end: int = ENDLESS,
+        *,
+        newest_first: bool = True,
+    ) -> Iterator[Entry]:
+        """Yield the entries with one of some keys or kinds, each once."""
+        pages = [self._numbers(question, name, end) for name in {*names}]
+        numbers = merge(*pages, reverse=newest_first)
         once, size = (number for number, _ in groupby(numbers)), 8
         while some := list(islice(once, size)):
             yield from self._all_of(some)
             size = min(2 * size, _PAGE)
+
+    def _numbers(self, question: str, name: str, end: int) -> Iterator[int]:
+        """Yield the numbers of entries with a key or kind, page by page."""
+        while page := self.ask(question, key=name, end=end, limit=_PAGE):
+            yield from (number for (number,) in page)
+            if len(page) < _PAGE:
+                return
+            end = page[-1][0]
 
     def _all_of(self, numbers: Sequence[int]) -> list[Entry]:
         """Return some entries in the order of their numbers."""
@@ -302,9 +321,17 @@ class Reading(ABC):
             raise LedgerCorrupt(msg, ledger=self.place)
         return identity
 
-    @abstractmethod
     def _run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, and return the rows of each."""
+        answers = []
+        for name, parameters in questions:
+            values = {
+                key: json.dumps(value) if isinstance(value, list) else value
+                for key, value in parameters.items()
+            }
+            cursor = self.connection.execute(self._sql[name], values)
+            answers.append(cursor.fetchall())
+        return answers
 
 
 class Transaction(Reading):
@@ -314,38 +341,16 @@ class Transaction(Reading):
         self, entries: Sequence[Columns], kept: Mapping[str, str | None]
     ) -> None:
         """Append entries; keep values by release key, or drop those that are None."""
+        execute, previous = self.connection.execute, self.head()[1]
         for columns in entries:
-            self._execute(self._sql["new_entry"], columns)
+            execute(self._sql["new_entry"], columns)
+            if self._newest is not None:
+                self._newest.add(entry_of((*columns, previous)))
+            previous = columns.hash
         for key, value in kept.items():
-            self._execute(self._sql["drop_value"], (key,))
+            execute(self._sql["drop_value"], (key,))
             if value is not None:
-                self._execute(self._sql["keep_value"], (key, value))
-
-
-class SqliteTables(Transaction):
-    """A ledger within one transaction of a SQLite connection.
-
-    Args:
-        connection: In a transaction, and durable.
-        place: The ledger, for messages.
-        opened: Identity of the ledger that was opened, if any.
-    """
-
-    def __init__(
-        self, connection: sqlite3.Connection, place: str, opened: Identity | None
-    ) -> None:
-        super().__init__(place, opened, connection.execute, statements("sqlite"))
-        self.connection = connection
-
-    def _run(self, questions: Questions) -> list[list[Any]]:
-        answers = []
-        for name, parameters in questions:
-            values = {
-                key: json.dumps(value) if isinstance(value, list) else value
-                for key, value in parameters.items()
-            }
-            answers.append(self._execute(self._sql[name], values).fetchall())
-        return answers
+                execute(self._sql["keep_value"], (key, value))
 
 
 def make_tables(

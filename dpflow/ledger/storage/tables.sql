@@ -114,7 +114,7 @@ ORDER BY number LIMIT :limit
 
 -- name: rare
 SELECT number FROM entry INDEXED BY entry_rare
-WHERE kind = :kind AND kind NOT IN ({often}) AND number < :end
+WHERE kind = :key AND kind NOT IN ({often}) AND number < :end
 ORDER BY number DESC LIMIT :limit
 
 -- The keys between two texts, by a search for each.

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.sql import named_statements
 from dpflow.ledger.witness.base import Change, End, Stored, Witness
@@ -24,9 +24,11 @@ class _WitnessServer(Server):
     keeps = "witness"
     lock_seconds = 20.0
 
-    def translated(self, error: psycopg.Error) -> DpflowError:
-        """Return the error of the server's message alone."""
-        return LedgerUnavailable(self.clean(error))
+    def translated(self, error: psycopg.Error) -> Exception:
+        """Return the error of a place that has no witness, or does not answer."""
+        if isinstance(error, psycopg.errors.UndefinedTable):
+            return FileNotFoundError()
+        return OSError(self.clean(error))
 
 
 class PostgresWitness(Witness):
@@ -127,36 +129,24 @@ class PostgresWitness(Witness):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Give the connection to a block; after an error it is never used again."""
-        try:
-            connection = self._server.open()
-            self._check_place(connection)
+        """Give the connection to a block, unless it leads to the ledger's database."""
+        with self._server.session() as connection:
+            if self._ledger is not None:
+                with self._ledger.connect() as other:
+                    both = [
+                        (c.facts["system_identifier"], c.info.dbname)
+                        for c in (connection, other)
+                    ]
+                if both[0] == both[1]:
+                    msg = (
+                        f"the witness {self.place} is in the ledger's own database: "
+                        "one restore would bring both back, and nothing would show "
+                        "it. Set DPFLOW_WITNESS to another database, best on another "
+                        "server, or to a folder."
+                    )
+                    raise ConfigurationError(msg)
+                self._ledger = None
             yield connection
-        except BaseException as error:
-            self._server.drop()
-            if isinstance(error, psycopg.errors.UndefinedTable):
-                raise FileNotFoundError from None
-            if isinstance(error, psycopg.Error):
-                raise OSError(self._server.clean(error)) from None
-            raise
-
-    def _check_place(self, connection: Connection) -> None:
-        """Refuse a witness in the ledger's own database."""
-        if self._ledger is None:
-            return
-        with self._ledger.connect() as other:
-            name = "system_identifier"
-            same = connection.facts[name] == other.facts[name]
-            same = same and connection.info.dbname == other.info.dbname
-        if same:
-            msg = (
-                f"the witness {self.place} is in the ledger's own database: one "
-                "restore would bring both back, and nothing would show it. Set "
-                "DPFLOW_WITNESS to another database, best on another server, or to a "
-                "folder."
-            )
-            raise ConfigurationError(msg)
-        self._ledger = None
 
 
 @cache

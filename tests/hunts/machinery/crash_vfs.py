@@ -17,7 +17,7 @@ import apsw
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import sync_log
-from dpflow.ledger.storage.tables import SqliteTables
+from dpflow.ledger.storage.tables import Transaction
 from tests.hunts.machinery.memory import IDENTITY
 
 SECTOR = 512
@@ -201,14 +201,14 @@ class ApswStorage:
         self._connection: apsw.Connection | None = None
 
     @contextmanager
-    def write(self) -> Iterator[SqliteTables]:
+    def write(self) -> Iterator[Transaction]:
         """Run a block in one immediate transaction."""
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             # It answers as the standard library's connection does.
             driver: Any = connection
-            yield SqliteTables(driver, self.place, IDENTITY)
+            yield Transaction(driver, self.place, IDENTITY)
             connection.execute("COMMIT")
         except (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError) as error:
             self.close()

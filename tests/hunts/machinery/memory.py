@@ -10,7 +10,7 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.tables import SqliteTables, make_tables
+from dpflow.ledger.storage.tables import Transaction, make_tables
 from tests.ledger.columns import show_columns
 from tests.ledger.faults import FaultyConnection
 
@@ -85,7 +85,7 @@ class MemoryStorage:
         """Run a block in one transaction."""
         try:
             self.wire.execute("BEGIN IMMEDIATE")
-            yield SqliteTables(self.wire, self.place, IDENTITY)
+            yield Transaction(self.wire, self.place, IDENTITY)
             self.wire.execute("COMMIT")
         except sqlite3.Error as error:
             msg = f"the ledger in memory is damaged: {error}"

@@ -23,7 +23,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.storage.tables import SqliteTables
+from dpflow.ledger.storage.tables import Transaction
 from dpflow.ledger.views import accounts
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
@@ -271,9 +271,9 @@ def test_what_a_further_term_may_have_is_said(
 def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int]:
     """Return how many rows an act writes, and the length of the entries it reads."""
     texts = 0
-    read = SqliteTables._run
+    read = Transaction._run
 
-    def counted(tables: SqliteTables, questions: Any) -> list[list[Any]]:
+    def counted(tables: Transaction, questions: Any) -> list[list[Any]]:
         nonlocal texts
         found = read(tables, questions)
         for (name, _), answer in zip(questions, found, strict=True):
@@ -282,7 +282,7 @@ def _read_by(ledger: Ledger, act: Callable[[], object]) -> tuple[int, int]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SqliteTables, "_run", counted)
+        patch.setattr(Transaction, "_run", counted)
         connection = ledger.storage.connection
         before = connection.total_changes
         act()
