@@ -13,10 +13,10 @@ from workloads import BUDGETS, WORKLOADS
 
 import dpflow
 
-#: `auto` against a fixed sequence: this share, where so many steps fit.
+#: `auto` against a fixed sequence: this share, where that number of steps fits.
 SHARE, MANY = 0.94, 200
 
-#: What a sequence is held against; the other rows beside it assume more, or less.
+#: The baseline of a sequence; the other rows of its table assume more, or less.
 _CEILING = "optimum"
 
 #: Made of several filters, hence no single one.

@@ -38,7 +38,8 @@ _ASKED = ("newest", "entries")
 _LOCK = "SELECT ledger_id FROM take_turn()"
 
 _Values = Mapping[str, Any]
-#: Runs named statements in one transaction: first those asked, then those that write.
+#: Runs named statements in one transaction: first those that read, then those that
+# write.
 Transact = Callable[[Sequence[str], Sequence[str], _Values], None]
 
 

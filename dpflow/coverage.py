@@ -13,8 +13,8 @@ from scipy.special import ndtr, ndtri, owens_t  # type: ignore[import-untyped]
 
 Row = NDArray[np.float64]
 
-#: True numbers are looked at in cells, each as bad as its worst number: so many spreads
-#: wide where refining ends, and in the same proportion elsewhere.
+#: True numbers are looked at in cells, each as bad as its worst number: this many
+# spreads : wide where refining ends, and in the same proportion elsewhere.
 _CELL = 0.07
 _CLOSE = 0.003
 #: Errors of the sums below, taken off the share that may lie outside.
@@ -55,7 +55,7 @@ def factor(
     missing = float(outside) - _MARGIN
     if share is None:
         return _quantile(missing, step)
-    # Each draw by itself: the interval of none of them misses.
+    # Each draw alone: the interval of none of them misses.
     low, high = _quantile(missing, step), _quantile(missing / len(spreads), step)
     while high - low > _CLOSE:
         middle = (low + high) / 2

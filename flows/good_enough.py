@@ -1,10 +1,10 @@
 # ---
 # title: Each week within 10 %, and no better
-# description: Weekly customers whose noise follows from the error that is asked for.
+# description: Weekly customers whose noise follows from a wanted error.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/good_enough.py
 # ---
-"""Count the customers of each week within 10 %, at 95 %, until the budget is gone.
+"""Count the customers of each week within 10 %, at 95 %, until the budget is exhausted.
 
 One noise for all weeks is that of the week with the fewest customers, and weeks with
 nine times as many pay for it too. Here each week draws coarse noise first, and finer

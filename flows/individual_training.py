@@ -53,7 +53,7 @@ BOUND = RULE.opening()  # type: ignore[attr-defined]
 
 # No gradient is longer than a row, whose norm is at most 1.
 NORM = 1
-# So many steps fit if every gradient has the norm 1 in every step.
+# This many steps fit if every gradient has the norm 1 in every step.
 WORST_CASE_STEPS = 40
 SIGMA = math.sqrt(WORST_CASE_STEPS / float(BOUND.bound)) * (1 + 1e-9)
 STEPS = (40, 80, 120)

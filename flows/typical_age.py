@@ -41,7 +41,7 @@ DELTA = "1e-6"
 SPREAD = ProposeTestRelease(epsilon="0.2", delta=DELTA)
 #: Where the edges of the two discretizations lie, in bins.
 SHIFTS = (0.0, 0.5)
-#: A range of ages that nobody has to be asked about.
+#: A range of ages that needs no data.
 PUBLIC_RANGE = 30.0
 PEOPLE = 48_842
 

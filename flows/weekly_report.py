@@ -1,5 +1,5 @@
 # ---
-# title: A weekly private report that halts when its budget is gone
+# title: A weekly private report that halts when its budget is exhausted
 # description: Active customers, revenue and basket sizes of an online shop, each week.
 # dependencies: the extra `examples` of dpflow
 # run: python -m flows.weekly_report

@@ -1,5 +1,5 @@
 # ---
-# title: A year of weekly reports that nobody can use up
+# title: A year of weekly reports with a reserved share
 # description: Noise from the budget, customers within 10 %, and a reserved share.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/year_of_reports.py

@@ -20,7 +20,7 @@ from workloads import BUDGETS, WORKLOADS, Step, Workload, largest, stepwise
 
 #: What a rule's number means for an analyst who chooses costs adaptively.
 ADAPTIVE = "adaptive"  # the rule is a filter
-ORDER = "order"  # it is none, but one order fixed in advance is, with the same number
+ORDER = "order"  # it is not, but one order fixed in advance is, with the same number
 GAUSSIAN = "gaussian"  # a filter because all steps here are Gaussians
 FIXED = "fixed"  # right only for a sequence of steps fixed in advance
 

@@ -30,7 +30,7 @@ Frame = TypeVar("Frame")
 Relation = Literal["add-or-remove", "replace-one"]
 Norm = Literal["l1", "l2"]
 
-#: Clipped numbers are at most so many steps of the grid: sums over 2**32 rows of them
+#: Clipped numbers are at most this many steps of the grid: sums over 2**32 rows of them
 #: still fit int64, so that adding them up rounds nothing.
 LARGEST = 2**31
 _LARGEST_ROWS = 10**9

@@ -82,7 +82,7 @@ def bounded(frame: Frame, wanted: Contributions) -> Frame:
     kinds = _kinds(table)
     _check_lazy(kinds, wanted, named)
     ties = [name for name in kinds if name not in {*wanted.unit, *wanted.order_by}]
-    # Nobody's person is missing where rows are counted, so that each one counts.
+    # No row lacks its person where rows are counted, so that each one counts.
     kept = _kept(table, wanted, ties, wanted.unit[0])
     return cast("Frame", kept.select(*kinds).to_native())
 

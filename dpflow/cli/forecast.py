@@ -136,7 +136,7 @@ def _headline(record: Forecast) -> str:
         return "There is no end to the runs that fit: nothing here limits them."
     runs = "No run fits" if left == 0 else f"{left} run{'' if left == 1 else 's'} fit"
     gate = outlook.limited_by or "gate"
-    # A clause that tells of the gate ends by a comma, too.
+    # A clause about the gate ends by a comma, too.
     text = f"{runs}. The {gate}{',' if ',' in gate else ''} refuses the next one"
     if outlook.every is not None and outlook.exhausted_on is not None:
         given = outlook.source == "given"

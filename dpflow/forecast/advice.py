@@ -22,7 +22,7 @@ from dpflow.rounding import short_up
 WEAK_EPSILON = 10
 #: A delta above 1 / that is weak for any dataset that says nothing of its people.
 _FEW_PEOPLE = 10_000
-#: Another theorem is suggested if it admits so many times what the policy's does.
+#: Another theorem is suggested if it admits this many times what the policy's does.
 _WORTHWHILE = Fraction(105, 100)
 
 
@@ -119,7 +119,7 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
 
 def declared_workload(policy: Policy) -> Workload:
     """Return the steps that a policy itself declares: those of its sequence."""
-    # The class of a sequence would load numpy for whoever only asks what is left.
+    # The class of a sequence would load numpy for a plain question about the budget.
     entries = getattr(policy.dataset_filter(), "entries", ())
     return tuple(WorkloadStep(entry.cost, entry.times) for entry in entries)
 

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 
 Source = Literal["release keys", "schedule", "given"]
 
-#: Of fewer dates nobody knows whether they are a schedule.
+#: Fewer dates do not show a schedule.
 FEWEST_KEYS = 5
 
 _DAY = 86_400

@@ -41,11 +41,11 @@ from dpflow.ledger.views.words import amounts_text, kind_title, percent_text
 from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_text
 
-#: So many completed runs are looked at for the dearest.
+#: The dearest run is looked for among this many completed runs.
 LAST_RUNS = 5
 #: A line of a picture needs no more points.
 _MOST_POINTS = 200
-#: Of more amounts, as `auto` has, only the share of the budget is told.
+#: Of more amounts, as `auto` has, only the share of the budget is printed.
 _FEW_AMOUNTS = 2
 #: A settled step is two entries: its reserve and its settle.
 _ENTRIES = 2

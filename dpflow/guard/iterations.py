@@ -168,7 +168,7 @@ def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
             msg = f"step {execution.request.step!r} has ended, and its loop with it"
             require(not execution.ended, msg, PublicError)
             step = SubStep(number, cost, execution)
-            # Told before the sub-step starts: a body that goes on without asking for
+            # Counted before the sub-step starts: a body that goes on without asking for
             # the next one cannot have run more than this.
             execution.reported = number
             try:

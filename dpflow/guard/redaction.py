@@ -70,7 +70,7 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
             f"a step inside private task {task!r} was refused (text withheld: it may "
             "hold private data). Ask for steps outside of it to see what would fit."
         )
-        # The kind tells whether budget is gone.
+        # The kind says whether budget was spent.
         exhausted = issubclass(type(error), BudgetExhausted)
         return (BudgetExhausted if exhausted else BudgetRefused)(msg, step=task)
     hint = 'To see the text where that is safe, say private_task(errors="keep").'

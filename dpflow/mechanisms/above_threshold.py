@@ -74,7 +74,7 @@ def sparse_vector(
         ... def busy_weeks(weeks):
         ...     return sparse_vector([lambda w=w: count(w) for w in weeks], 600)
     """
-    # All noise of a scale at once: calls of OpenDP are slow.
+    # All noise of a scale in one call: calls of OpenDP are slow.
     drawn = cache(lambda scale: iter(integer_laplace(scale, 1 + len(queries))))
     return answers(
         cost, queries, thresholds, noise=lambda scale: next(drawn(scale)), grid=GRID

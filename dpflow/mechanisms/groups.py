@@ -33,7 +33,7 @@ logger = logging.getLogger("dpflow")
 #: Chances are multiples of 2**-BITS, rounded down.
 BITS = 256
 _ONE = 2**BITS
-#: Of people, until a group is told for certain.
+#: Of people, until a group is released for certain.
 LONGEST = 2**17
 
 #: What a group may be called. Equal names of these are the same to the last bit, so
@@ -126,7 +126,7 @@ def threshold(rho: Fraction, delta: Fraction, changed: int) -> tuple[Fraction, i
     """
     squared = changed / (2 * rho)
     sigma = Fraction(float_up(bound_above(lambda mp: mp.sqrt(to_real(mp, squared)))))
-    # Of the noise that one person needs to be told in one group.
+    # Of the noise that hides one person in one group.
     inside = max(1 - 2 * delta / changed, Fraction(0))
     far = bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(to_real(mp, inside)))
     return sigma, 2 + math.ceil(sigma * far)
@@ -176,7 +176,7 @@ def people_in(
             theirs[person][group] = None
     counts: Counter[tuple[Hashable, Any]] = Counter()
     for each in map(list, theirs.values()):
-        # So many of one person's groups, drawn.
+        # A sample of one person's groups.
         while len(each) > max_groups:
             each.pop(pick(len(each)))
         counts.update(each)

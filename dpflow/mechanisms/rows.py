@@ -31,7 +31,7 @@ Rows = NDArray[np.int64]
 
 #: Bits of the clip that the grid of a row keeps.
 _BITS = 29
-#: The sum of so many people is a float without rounding.
+#: The sum over this many people is a float without rounding.
 MOST_PEOPLE = 2**23
 #: Bits of each factor. A product has at most 2 * 14 + 1, and a sum of 2**23 products
 #: 52: every partial sum is a float without rounding, in whatever order they are added.

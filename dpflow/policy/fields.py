@@ -50,7 +50,7 @@ _GIVEN = {
     "halt_at_epsilon": "Give it to a flow: `flows: {NAME: {halt_at_epsilon: 3}}`.",
     "members": "The ledger pins them.",
 }
-#: No plan needs more, and the digits of its noise tell so many runs apart.
+#: No plan needs more, and the digits of its noise distinguish this many runs.
 MOST_RUNS = 10**5
 
 

@@ -37,7 +37,7 @@ _DIGITS = 9
 _CLOSE = 1 + Fraction(1, 10 ** (_DIGITS + 1))
 _ROOT = 10**20
 
-#: Says whether so many runs fit, given the noise of each step.
+#: Says whether a number of runs fits, given the noise of each step.
 _Admits = Callable[[Mapping[str, Fraction], int], bool]
 
 

@@ -44,7 +44,7 @@ _KINDS = {
     "float": NUMBER,
 }
 
-#: Unicode's kinds of signs that show nothing: controls, marks of direction and format,
+#: Unicode's kinds of invisible characters: controls, marks of direction and format,
 #: ends of lines and paragraphs.
 _HIDING = frozenset({"Cc", "Cf", "Zl", "Zp"})
 

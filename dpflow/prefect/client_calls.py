@@ -33,7 +33,7 @@ R = TypeVar("R")
 PATIENCE_SECONDS = 10.0
 #: How often its client asks again, after about two seconds.
 _RETRIES = 1
-#: How long progress is not told after Prefect has not taken it.
+#: How long progress is not sent after Prefect has not taken it.
 _QUIET_SECONDS = 60.0
 #: Prefect waits 20 s. A fresh home is migrated first; on a busy machine that is longer.
 _SERVER_SECONDS = 180

@@ -119,7 +119,7 @@ def dp_flow(
                     try:
                         whole.begin(args, kwargs)
                         value = _finished(function(*args, **kwargs))
-                    except Exception as error:  # a suspension is none, and passes
+                    except Exception as error:  # a suspension is not, and passes
                         if not _halted(run, error):
                             raise
                     return _ended(run, value, on_exhausted)
@@ -250,7 +250,7 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
             _pause_schedule()
         halted = run.stopped or result.details.get("refused_with") is not None
         if policy.on_exhausted.flow == "skip" and not halted:
-            # The refused step is told in its own state, in events and the artifact.
+            # The refused step appears in its own state, in events and the artifact.
             return value
     return refused_state(result)
 

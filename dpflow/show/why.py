@@ -16,7 +16,7 @@ from dpflow.ledger.views.words import amounts_text, percent_text
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.files import policies_and_problem
 
-#: So many refusals of the ledger are read, the newest.
+#: This many refusals of the ledger are read, the newest.
 _MOST_REFUSALS = 10_000
 
 

@@ -32,7 +32,7 @@ def ledger_for_tests() -> Iterator[LedgerForTests]:
         The ledger, with the project's policies applied by the first step. Its folder is
         removed at the end.
     """
-    # Every run of pytest imports this file, most of them for nothing.
+    # Every run of pytest imports this file, most of them without need.
     from dpflow.testing.ledger import opened  # noqa: PLC0415
 
     with (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpflow.ledger.records import AccountView
     from dpflow.policy import Policy
 
-#: Of so many lines of a sequence, the steps are shown.
+#: Up to this many lines of a sequence, the steps are printed.
 _STEPS_SHOWN = 4
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")

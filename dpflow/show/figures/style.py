@@ -20,7 +20,7 @@ TEXT, GRID, REFUSED = "#262626", "#d9d9d9", "#b3261e"
 #: Okabe and Ito's colours, for every kind of sight; brown and a stronger blue stand for
 #: those that are too pale on white.
 COLOURS = ("#0072b2", "#d55e00", "#00805a", "#a8518a", "#7a4a00", "#3d9bd6", "#262626")
-#: So that lines are told apart without colour, too.
+#: So that lines differ without colour, too.
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)), (0, (1, 1)))
 
 _LONGEST = 34
