@@ -58,8 +58,8 @@ from dpflow.rounding import number_text
 
 #: Characters of what an entry says of its keys.
 MOST_TEXT = 16 * 2**20
-#: Causes of a refusal that no noise and no smaller step changes, the first one first.
-_NEVER = ("frozen", "closed", "ended")
+#: Causes of a refusal that no noise and no smaller step changes, and all others.
+_NEVER, _OTHERS = ("frozen", "closed", "ended"), ("halted", "overdrawn", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +316,7 @@ def _refused(case: _Case) -> BudgetRefused | None:
 
 def _refusals(case: _Case) -> list[Refusal]:
     """Return the gates that do not admit a request, the first cause first."""
-    run, causes = case.request.flow_run, (*_NEVER, "")
+    run, causes = case.request.flow_run, (*_NEVER, *_OTHERS)
     halted = () if run is None else case.pen.state.run(run).halted
     closed = {gate.id for gate, _ in case.asked if gate.closed}
     refusals = []
@@ -334,9 +334,7 @@ def _refusals(case: _Case) -> list[Refusal]:
         else:
             continue
         refusals.append(Refusal(gate, amount, cause))
-    return sorted(
-        refusals, key=lambda r: causes.index(r.cause if r.cause in _NEVER else "")
-    )
+    return sorted(refusals, key=lambda r: min(causes.index(r.cause), len(_NEVER)))
 
 
 def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:

@@ -73,16 +73,6 @@ class Gate(NamedTuple):
     size: int = 1
     closed: bool = False
 
-    @property
-    def settled(self) -> Tally:
-        """What is settled."""
-        return self.rule.zero() if self.row is None else Tally(self.row.settled)
-
-    @property
-    def held(self) -> Tally:
-        """What is held."""
-        return self.rule.zero() if self.row is None else Tally(self.row.held)
-
     def price(
         self, cost: Cost, used: Tally | None = None, outcome: Outcome | None = None
     ) -> Tally:

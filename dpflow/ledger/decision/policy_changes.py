@@ -14,17 +14,11 @@ from operator import add
 from typing import Any, Literal
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    InvalidCost,
-    LedgerCorrupt,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import lifetime_error
 from dpflow.ledger.decision.terms import agrees, is_charged, opened, pin
-from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, is_within, split
@@ -244,7 +238,7 @@ def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     """Lower the gates of a term; return the accounts that admit nothing more.
 
     Raises:
-        LedgerCorrupt: If a gate would be loosened: the file was judged wrongly.
+        JournalError: If a gate would be loosened: the file was judged wrongly.
     """
     policy, was = command.policy, pen.state.copy()
     before = was.newest(policy.dataset)
@@ -253,14 +247,7 @@ def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     reason = command.reason or "a tighter policy was applied"
     facts, body = {**before.facts, "pinned": pins}, {"reason": reason}
     entry = pin(pen, "tighten", policy, facts, {**body, "changes": changes})
-    try:
-        check(was, entry)
-    except JournalError as error:
-        msg = (
-            f"the policy of dataset {policy.dataset!r} cannot be applied in place, "
-            f"which never loosens a gate: {error}. Undo the edit, or open a new term."
-        )
-        raise LedgerCorrupt(msg) from error
+    check(was, entry)
     after = before._replace(facts=entry.body["term"])
     return [
         row.id

@@ -93,6 +93,7 @@ def account_view(
     rule, left = gate.rule, gate.left()
     nothing = rule.zero().amounts
     dead, closed = (Tally(amounts.get(gate.id, nothing)) for amounts in ended)
+    settled = rule.zero() if gate.row is None else Tally(gate.row.settled)
     budget = rule.limit if isinstance(rule, Filter) else None
     return AccountView(
         id=gate.id,
@@ -106,8 +107,8 @@ def account_view(
         epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
         delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
         budget=None if budget is None else rule.named(budget),
-        spent=rule.named(gate.settled - closed),
-        reserved=rule.named(gate.held - dead),
+        spent=rule.named(settled - closed),
+        reserved=rule.named(gate.used - settled - dead),
         forfeited=rule.named(dead + closed),
         left=None if left is None else rule.named(left),
         used_fraction=gate.used_share(gate.used),

@@ -220,7 +220,7 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     assert gate is not None
     assert isinstance(gate.rule, Odometer)
     asked = gate.price(STEP)
-    reading_at = Fraction(gate.rule.read(gate.held + asked))
+    reading_at = Fraction(gate.rule.read(gate.used + asked))
     assert gate._replace(halt=reading_at).admits(asked)
     assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(asked)
     assert not gate._replace(used=Tally((0, 1))).admits(asked)
