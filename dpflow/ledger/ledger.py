@@ -204,8 +204,7 @@ class Ledger:
                 yield from command.keys(state)
 
         guarded = any(command.guarded for command in commands)
-        look = self.watch.look() if guarded else None
-        state = self.watch.load(look, reading, needs)
+        state = self.watch.load(reading, needs, guarded=guarded)
         if any(command.follows for command in commands):
             # Without a witness nothing tells a repaired ledger from an older copy.
             witnessed = self.watch.witness is not None

@@ -30,7 +30,8 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
             names no place, one that will not do, or one whose library is not
             installed.
     """
-    setting, shared = _setting(setting), is_postgres(ledger_url)
+    setting = setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None
+    shared = is_postgres(ledger_url)
     # A ledger in memory ends with its process, and no older copy of it can come back.
     if setting == NO_WITNESS or ledger_url.startswith(MEMORY):
         return None
@@ -48,34 +49,22 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
             f"another database, or to the word {NO_WITNESS!r} to do without one."
         )
         raise ConfigurationError(msg)
-    folder = witness_folder(setting)
+    folder = _state_folder() if setting is None else Path(setting).absolute()
     return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
 
 
-def witness_folder(setting: str | None) -> Path:
-    """Return the folder of a ledger's witness, or of witnesses next to it.
-
-    It is the user's state folder where the ledger's witness is in none.
+def _state_folder() -> Path:
+    """Return the folder of witnesses in the user's state folder.
 
     Raises:
         ConfigurationError: If there is no home folder.
     """
-    setting = _setting(setting)
-    if setting is not None and setting != NO_WITNESS and "://" not in setting:
-        return Path(setting).absolute()
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The specification says to ignore relative ones.
     if not state.is_absolute():
         try:
             state = Path.home() / ".local" / "state"
         except RuntimeError as error:
-            msg = (
-                "the user has no home folder for the witness; set DPFLOW_WITNESS to a "
-                "folder"
-            )
+            msg = "the user has no home folder for the witness; set DPFLOW_WITNESS"
             raise ConfigurationError(msg) from error
     return state / "dpflow"
-
-
-def _setting(setting: str | None) -> str | None:
-    return setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None

@@ -19,12 +19,13 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Needs, Reading
-from dpflow.ledger.witness.base import Unseen, Witness
+from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import Line, compacted, line_of
 from dpflow.policy import Policy
 
 #: So many entries are read at once.
 AT_ONCE = 500
+_NONE: Mapping[int, Entry] = {}
 
 
 class Watch:
@@ -46,48 +47,37 @@ class Watch:
         """How many repairs the ledger had when its witness was begun."""
         return 0 if self.witness is None else self.witness.epoch
 
-    def look(self) -> Unseen | None:
-        """Read the witness, before the ledger is read; None if it is waived.
-
-        Raises:
-            LedgerUnwitnessed: If there is no witness.
-            LedgerCorrupt: If the witness is damaged.
-            LedgerUnavailable: If it cannot be read.
-        """
-        return None if self.witness is None else self.witness.unseen()
-
     def newest(self, head: int) -> int:
         """Return the number of the witness's newest line; the head without one."""
         with suppress(LedgerError):
-            if (look := self.look()) is not None and look.expected:
-                return max(line.number for line in look.expected)
+            if self.witness is not None and (lines := self.witness.unseen().expected):
+                return max(line.number for line in lines)
         return head
 
-    def load(self, look: Unseen | None, reading: Reading, needs: Needs) -> State:
+    def load(self, reading: Reading, needs: Needs, *, guarded: bool = True) -> State:
         """Load keys, and check that the ledger holds what the witness has.
 
         Args:
-            look: At the witness, before `reading` began; None checks nothing.
-            reading: Of the ledger.
+            reading: Of the ledger; nothing was read yet.
             needs: Returns the keys.
+            guarded: Whether to check anything.
 
         Raises:
+            LedgerUnwitnessed: If there is no witness.
             LedgerRolledBack: If an entry is not there.
-            LedgerCorrupt: If an account does not stand where it was moved last: the
-                newest entry that names it is hidden.
+            LedgerCorrupt: If the witness is damaged, or an account does not stand where
+                it was moved last: the newest entry that names it is hidden.
+            LedgerUnavailable: If the witness cannot be read.
         """
-        expected = () if look is None else look.expected
-        numbers = [line.number for line in expected[-AT_ONCE:]]
-        state = reading.load(needs, numbers=numbers)
-        if self.witness is None or look is None:
-            return state
-        place, epoch, held = self.witness.place, self.witness.epoch, state.entries
-        what = ""
+        if self.witness is None or not guarded:
+            return reading.load(needs)
+        look, place = self.witness.unseen(), self.witness.place
+        seen, epoch, lines = look.seen, self.witness.epoch, look.expected
+        newest = [line.number for line in lines[-AT_ONCE:]]
+        state, what = reading.load(needs, numbers=newest), ""
         if state.repairs < epoch:
             what = f"had {state.repairs} repairs, its witness {place} says {epoch}"
-        elif gone := missing(
-            reading, [line for line in expected if not _is_held(held, line)]
-        ):
+        elif gone := missing(reading, lines, state.entries):
             kinds = ", ".join(sorted({line.kind for line in gone}))
             what = f"lacks {len(gone)} lines of its witness {place} ({kinds}); the "
             what += f"first is of entry {gone[0].number}"
@@ -100,13 +90,12 @@ class Watch:
                 "until then."
             )
             raise LedgerRolledBack(msg, ledger=self.place, witness=place)
-        seen = look.seen
         if look.end != seen.end:
             self.witness.accept(look)
         for key in state.asked & seen.newest.keys():
-            number, newest = state.numbers.get(key, 0), seen.newest[key]
-            if number < newest:
-                what = f"{key} is as entry {number} left it, {newest} moved it since"
+            if state.numbers.get(key, 0) < seen.newest[key]:
+                older, moved = state.numbers.get(key, 0), seen.newest[key]
+                what = f"{key} is as entry {older} left it, {moved} moved it since"
                 raise damaged(what, self.place)
         return state
 
@@ -141,9 +130,8 @@ class Watch:
     def problem(self, storage: Storage) -> str | None:
         """Return the reason that no step would run, for commands that only show."""
         try:
-            look = self.look()
             with storage.read() as reading:
-                self.load(look, reading, lambda _: ("repairs",))
+                self.load(reading, lambda _: ("repairs",))
         except LedgerError as error:
             return error.message
         return None
@@ -158,13 +146,13 @@ class Watch:
         if self.witness is None or not self.witness.exists():
             return ()
         lines = [line for line in self.witness.all_lines() if book in line.books]
-        accounts = {
-            account: None
+        accounts = (
+            account
             for line in missing(reading, lines)
             for account, used in line.used.items()
-            if (line.charge is not None or any(used)) and account.startswith(f"{book}#")
-        }
-        return tuple(accounts)
+            if line.charge is not None or any(used)
+        )
+        return tuple({a: 0 for a in accounts if a.startswith(f"{book}#")})
 
     def tell(self, entries: Iterable[Entry]) -> None:
         """Write entries that are committed to the witness, durably.
@@ -197,18 +185,28 @@ def is_told(entry: Entry) -> bool:
     return KINDS[entry.kind].told
 
 
-def missing(reading: Reading, lines: Iterable[Line]) -> list[Line]:
-    """Return the lines whose entry the ledger does not hold with the same hash."""
-    gone, rest = list[Line](), iter(lines)
+def missing(
+    reading: Reading, lines: Iterable[Line], loaded: Mapping[int, Entry] = _NONE
+) -> list[Line]:
+    """Return the lines whose entry the ledger does not hold with the same hash.
+
+    Args:
+        reading: Of the ledger.
+        lines: The lines.
+        loaded: Entries that it holds.
+    """
+
+    def away(lines: Iterable[Line], entries: Mapping[int, Entry]) -> list[Line]:
+        return [
+            line
+            for line in lines
+            if line.number not in entries or entries[line.number].hash != line.hash
+        ]
+
+    gone, rest = list[Line](), iter(away(lines, loaded))
     while some := list(islice(rest, AT_ONCE)):
-        entries = reading.entries({line.number for line in some})
-        gone += [line for line in some if not _is_held(entries, line)]
+        gone += away(some, reading.entries({line.number for line in some}))
     return gone
-
-
-def _is_held(entries: Mapping[int, Entry], line: Line) -> bool:
-    entry = entries.get(line.number)
-    return entry is not None and entry.hash == line.hash
 
 
 # The lines that begin a witness
