@@ -16,8 +16,12 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.decision.gates import Gate, announced_gate, covers_flow
-from dpflow.ledger.decision.terms import check_holds
+from dpflow.ledger.decision.gates import (
+    Gate,
+    announced_gate,
+    check_holds,
+    covers_flow,
+)
 from dpflow.ledger.views.charges import JournalCharge
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others

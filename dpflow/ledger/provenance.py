@@ -15,8 +15,6 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.policy.revisions import git
 
 _SECONDS = 5
-#: What tells of an entry's writer.
-_FACTS = ("who", "dpflow", "code")
 
 
 @cache
@@ -54,14 +52,6 @@ def provenance(root: Path | None = None) -> Mapping[str, Any]:
         # If git does not say, the code may be any.
         facts["code"] = {"commit": commit, "dirty": changed != ""}
     return facts
-
-
-def told_anew(body: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an entry tells, with another writer's facts in place of all of its.
-
-    Who has no commit to tell must not seem to have run the former one's.
-    """
-    return {k: v for k, v in body.items() if k not in _FACTS} | dict(facts)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -38,7 +38,7 @@ from dpflow.ledger.decision.refusal import (
     refused_with_run,
 )
 from dpflow.ledger.decision.settlement import held_keys, known_charge
-from dpflow.ledger.decision.terms import check_relation, policies_of, terms_of
+from dpflow.ledger.decision.terms import policies_of, terms_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, newest_terms
@@ -79,6 +79,7 @@ class Reserve(Command):
         """Yield the accounts of every gate, the release, the runs, what was granted."""
         request, rows = self.request, state.rows
         yield "repairs"
+        yield from (f"claim/{p.source}" for p in request.policies if p.source)
         yield from charge_keys(state, request.reservation)
         if request.release_key is not None:
             key = f"release/{request.release_key}"
@@ -89,11 +90,10 @@ class Reserve(Command):
         for run in filter(None, (request.covers, *around)):
             yield f"run/{run}"
             row = rows.get(f"run/{run}") or NONE
-            if row.get("unheld") is not None:
+            if row.get("unheld"):
                 yield f"#{row['unheld']}"
-            if row.get("reservation") and run in (request.covers, *request.preflights):
+            if row.get("reservation"):
                 yield from held_keys(state, row["reservation"])
-        yield from (f"claim/{p.source}" for p in request.policies if p.source)
         for step in request.planned or (request,):
             for policy in (*step.policies, *step.populations):
                 book = policy.dataset
@@ -247,13 +247,10 @@ def _case(pen: Decision, request: Request) -> _Case:
             "journal, which the ledger itself writes. Nothing was charged. Omit it."
         )
         raise ConfigurationError(msg)
-    steps = request.planned or (request,)
-    for step in steps:
-        check_relation(step)
     terms = terms_of(pen, request)
     by_name = {term.book: term for term in terms}
     asked: list[tuple[Gate, Cost]] = []
-    for step in steps:
+    for step in request.planned or (request,):
         books = [by_name[p.dataset] for p in (*step.policies, *step.populations)]
         asked += [(gate, step.cost) for gate in gates_of(pen.state, step, books)]
     for gate, _ in asked if request.planned else ():

@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple, cast
 
-from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.base import Cost, Outcome, relations_of
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import (
     Filter,
@@ -307,8 +307,11 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
         ConfigurationError: If the request names no partition of a divided dataset, or
             one that cannot be, or some where no dataset is divided; or if its datasets
             are divided by different things.
+        UnsupportedCost: If its price does not hold under a dataset's relation.
     """
     _check_partitions(request)
+    for term in terms:
+        check_holds(request.cost, term.book, term.facts["pinned"]["relation"])
     gates: list[Gate] = []
     parts, policies = len(request.partitions), request.policies
     for term, policy in zip(terms, policies, strict=False):
@@ -330,6 +333,23 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
         gate = gate_at(state, term.whole, size)
         gates += [] if gate is None else [gate]
     return gates
+
+
+@by_identity
+def check_holds(cost: Cost, dataset: str, relation: str) -> None:
+    """Refuse a cost whose price does not hold under a relation.
+
+    Raises:
+        UnsupportedCost: If it is priced for another one.
+    """
+    allowed = relations_of(cost)
+    if relation not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
+            f"says {relation}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
 def _check_partitions(request: Request) -> None:

@@ -19,7 +19,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.decision.gates import Gate, gate_at, gates_of, remainder
+from dpflow.ledger.decision.gates import Gate, check_holds, gate_at, gates_of, remainder
 from dpflow.ledger.decision.settlement import (
     gate_of,
     is_newest,
@@ -27,8 +27,6 @@ from dpflow.ledger.decision.settlement import (
     used_before,
 )
 from dpflow.ledger.decision.terms import (
-    check_holds,
-    check_relation,
     governing,
     policies_of,
     terms_of,
@@ -303,7 +301,6 @@ class Prior(ByHand):
             flow=self.flow,
             partitions=self.partitions,
         )
-        check_relation(request)
         pen = Decision(state, self)
         terms = terms_of(pen, request)
         gates = gates_of(pen.state, request, terms)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import (
     ConfigurationError,
     PolicyChanged,
     PolicyNotApplied,
-    UnsupportedCost,
 )
 from dpflow.ledger.decision.gates import gates_text, population_of
 from dpflow.ledger.entry import Entry, canonical
@@ -103,29 +101,6 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
 def policies_of(terms: Iterable[Term]) -> dict[str, str]:
     """Return the hash of the policy of each term, by book."""
     return {term.book: term.facts["policy_hash"] for term in terms}
-
-
-def check_relation(request: Request) -> None:
-    """Refuse a cost whose price does not hold under a dataset's relation."""
-    for policy in (*request.policies, *request.populations):
-        check_holds(request.cost, policy.dataset, policy.relation)
-
-
-@by_identity
-def check_holds(cost: Cost, dataset: str, relation: str) -> None:
-    """Refuse a cost whose price does not hold under a relation.
-
-    Raises:
-        UnsupportedCost: If it is priced for another one.
-    """
-    allowed = relations_of(cost)
-    if relation not in allowed:
-        holds = " and ".join(allowed) or "no relation"
-        msg = (
-            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
-            f"says {relation}. Declare a cost that holds for that relation."
-        )
-        raise UnsupportedCost(msg, mechanism=cost.mechanism)
 
 
 def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:

@@ -14,7 +14,6 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.provenance import told_anew
 from dpflow.ledger.rows import account_key
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 
@@ -118,7 +117,8 @@ def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
     """Return the facts of an entry and of the one that began its charge."""
     if made is None or entry.kind in ("reserve", "refuse"):
         return dict(entry.body)
-    return told_anew(made.body, entry.body)
+    # The writer of its end may have no commit.
+    return {k: v for k, v in made.body.items() if k != "code"} | dict(entry.body)
 
 
 def drawn_from(body: Mapping[str, Any]) -> str:
