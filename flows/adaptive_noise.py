@@ -97,8 +97,7 @@ def descend(
 )
 def count(strategy: str, people: int, number: int, weights: Weights) -> int:  # noqa: ARG001
     """Release how many of the training images a model gets right."""
-    noisy: int = release(right(np.array(weights), people))
-    return noisy
+    return release(right(np.array(weights), people))
 
 
 def gradients_of(people: int) -> Any:

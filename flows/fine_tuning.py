@@ -138,8 +138,7 @@ def count(
     """Release how many of the private images a network gets right."""
     network, whole = _whole(hidden, weights)
     _, (rows, kinds) = halves()
-    noisy: int = release(network.right(whole, rows[:people], kinds[:people]))
-    return noisy
+    return release(network.right(whole, rows[:people], kinds[:people]))
 
 
 def _whole(hidden: int, last: Sequence[float]) -> tuple[Network, Singles]:

@@ -45,8 +45,7 @@ FEWEST, QUANTILE = 334, Fraction("1.96")
 def customers(week: str) -> Estimate:
     """Release how many customers bought something in the week."""
     count = data.active_customers(data.purchases(week))
-    found: Estimate = release(count, within=WITHIN, confidence=CONFIDENCE)
-    return found
+    return release(count, within=WITHIN, confidence=CONFIDENCE)
 
 
 @task

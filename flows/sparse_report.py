@@ -129,8 +129,7 @@ def _customers(week: str) -> int:
 )
 def customers_in(weeks: list[str]) -> list[int]:
     """Release how many customers each of the weeks had."""
-    counts: list[int] = release([_customers(week) for week in weeks])
-    return counts
+    return release([_customers(week) for week in weeks])
 
 
 @dp_flow(name="sparse-report")

@@ -114,8 +114,8 @@ def rest(spent: Fraction) -> Fraction:
 )
 def high_earners(steps: int) -> list[int]:  # noqa: ARG001 (the cost reads it)
     """Release how many earn more than 50,000 dollars, by age."""
-    counts: list[int] = release(adult.high_earners(AGES))
-    return counts
+    counts: list[int] = adult.high_earners(AGES).tolist()
+    return release(counts)
 
 
 @dp_flow(name="train-until-good")

@@ -60,15 +60,13 @@ BASKETS = Gaussian(sensitivity=1, noise_multiplier=17)
 @dp_task(dataset="cdnow", cost=CUSTOMERS, release_key="active-customers/{week}")
 def active_customers(week: str) -> int:
     """Release how many customers bought something in the week."""
-    count: int = release(data.active_customers(data.purchases(week)))
-    return count
+    return release(data.active_customers(data.purchases(week)))
 
 
 @dp_task(dataset="cdnow", cost=REVENUE, release_key="revenue/{week}")
 def revenue(week: str) -> int:
     """Release the week's revenue in cents, clipped per customer."""
-    cents: int = release(data.revenue_cents(data.purchases(week)))
-    return cents
+    return release(data.revenue_cents(data.purchases(week)))
 
 
 @dp_task(dataset="cdnow", cost=BASKETS, release_key="basket-sizes/{week}")

@@ -43,22 +43,20 @@ QUESTION = Gaussian(sensitivity=1, noise_multiplier=12)
 @dp_task(dataset=DATASET, cost=PLANNED, release_key="revenue/{week}")
 def revenue(week: str) -> float:
     """Release the week's revenue in cents, clipped for each customer."""
-    noisy: float = release(data.revenue_cents(data.purchases(week)))
-    return noisy
+    return release(data.revenue_cents(data.purchases(week)))
 
 
 @dp_task(dataset=DATASET, cost=WORST, release_key="customers/{week}")
 def customers(week: str) -> Estimate:
     """Release how many customers bought something, within 10 % at 95 %."""
     count = data.active_customers(data.purchases(week))
-    found: Estimate = release(count, within="10%", confidence="95%")
-    return found
+    return release(count, within="10%", confidence="95%")
 
 
 @dp_task(dataset=DATASET, cost=QUESTION, release_key="baskets/{week}")
 def baskets(week: str) -> list[float]:
     """Release how many customers bought how many records, for somebody who asks."""
-    noisy: Any = release(data.basket_sizes(data.purchases(week)))
+    noisy = release(data.basket_sizes(data.purchases(week)))
     return [float(number) for number in noisy]
 
 

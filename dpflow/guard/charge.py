@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -34,11 +34,14 @@ from dpflow.guard.step import CellLike, Step
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.refining import Until, refinement
+from dpflow.noise.accuracy import Estimate
+from dpflow.noise.refining import Answer, Until, refinement
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
 from dpflow.rounding import Number
 
 logger = logging.getLogger("dpflow")
+
+T = TypeVar("T")
 
 _IN_FULL = "was charged in full"
 
@@ -76,6 +79,14 @@ class Execution:
 
     # Noise
 
+    @overload
+    def release(self, value: T) -> T: ...
+    @overload
+    def release(
+        self, value: float, *, within: Number, confidence: Number = ...
+    ) -> Estimate: ...
+    @overload
+    def release(self, value: list[int], *, until: Until) -> tuple[Answer, ...]: ...
     def release(
         self,
         value: Any,
@@ -181,9 +192,8 @@ class Execution:
         """
         step, cost = self.request.step, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
-        is_late = self.ended or self.reported is not None
-        message = f"report() was called after step {step!r} {when}"
-        require(not is_late, message, PublicError)
+        late = f"report() was called after step {step!r} {when}"
+        require(not self.ended and self.reported is None, late, PublicError)
         if not isinstance(cost, Settling):
             msg = (
                 f"step {step!r} declared {cost!r}, which costs the same whatever "
@@ -287,8 +297,7 @@ class Execution:
         text, kept, warned = None, self.value, list[str]()
         if self.request.release_key is not None:
             try:
-                text = encode(self.value)
-                kept = decode(text)
+                kept = decode(text := encode(self.value))
             except ReleaseError as unstorable:
                 text, why = None, unstorable.message
                 warned.append(f"its release cannot be replayed: {why}")
@@ -348,6 +357,12 @@ def current_execution(caller: str) -> Execution:
     raise PublicError(msg)
 
 
+@overload
+def release(value: T) -> T: ...
+@overload
+def release(value: float, *, within: Number, confidence: Number = ...) -> Estimate: ...
+@overload
+def release(value: list[int], *, until: Until) -> tuple[Answer, ...]: ...
 def release(
     value: Any,
     *,
@@ -367,8 +382,9 @@ def release(
         confidence: For `within`: in how many of all releases it is.
 
     Returns:
-        The noisy value, of the same shape and kind; with `within` an `Estimate`, a
-        float that carries its `interval`; with `until` the tuple of all answers.
+        The noisy value, of the same type and shape (a scalar of numpy is an int or a
+        float); with `within` an `Estimate`, a float with its `interval`; with `until`
+        the tuple of all answers.
 
     Raises:
         ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
@@ -378,7 +394,7 @@ def release(
         ... def customers(week):
         ...     return release(count(week))
     """
-    execution = current_execution("release()")
+    execution: Any = current_execution("release()")
     return execution.release(value, within=within, until=until, confidence=confidence)
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
@@ -20,6 +20,8 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.exceptions import PublicError, require
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.noise.draws import draw
+
+T = TypeVar("T")
 
 _TOLD_SECONDS = 1.0
 
@@ -52,7 +54,7 @@ class SubStep:
         """
         return self.number in self.stops
 
-    def release(self, value: Any, *, cost: Cost | None = None) -> Any:
+    def release(self, value: T, *, cost: Cost | None = None) -> T:
         """Draw the declared noise of this sub-step and return the noisy value.
 
         Args:
@@ -67,7 +69,8 @@ class SubStep:
         """
         paid = self.claim("release()", cost)
         with self._execution.drawing():
-            return draw(paid, value)
+            noisy: T = draw(paid, value)
+        return noisy
 
     def test(self, value: float, *, at_least: float, cost: Cost) -> bool:
         """Test a private number against a threshold, with noise that is paid for.

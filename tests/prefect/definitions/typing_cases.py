@@ -15,7 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture, PrefectFutureList
 
-from dpflow import Gaussian, dp_flow, dp_task, private_task, release
+from dpflow import Estimate, Gaussian, dp_flow, dp_task, private_task, release
 from dpflow.prefect import DPTask, PrivateTask
 
 COST = Gaussian(sensitivity=1, sigma=20)
@@ -24,8 +24,11 @@ COST = Gaussian(sensitivity=1, sigma=20)
 @dp_task(dataset="shop", cost=COST)
 def count(week: str, scale: float = 1.0) -> int:
     """Stand for a sync step."""
-    value: int = release(len(week) * scale)
-    return value
+    assert_type(release(len(week) * scale), float)
+    assert_type(release([1, 2], until=bool), tuple[tuple[int, ...], ...])
+    assert_type(release(1.5, within="10%"), Estimate)
+    release("text", within="10%")  # type: ignore[call-overload]
+    return release(len(week))
 
 
 @dp_task(dataset=("shop", "web"), cost=COST, private=("frame",), data_version="1")
