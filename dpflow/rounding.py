@@ -117,7 +117,7 @@ def _shown(value: object) -> str:
 
 
 def _read(value: object) -> Fraction | None:
-    """Read a number exactly, or return None if it is none."""
+    """Read a number exactly, or return None for anything else."""
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         value = value.item()  # numpy's scalars; a longdouble stays one, and is refused
     if isinstance(value, bool):

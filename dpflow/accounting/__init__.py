@@ -79,7 +79,7 @@ def make_filter(
         theorem, FILTERS, "filter", {"epsilon": epsilon, "delta": delta, **options}
     )
     if not isinstance(rule, Filter):
-        msg = f"{theorem!r} is registered as a filter but is none"
+        msg = f"{theorem!r} is registered as a filter, but its class is no Filter"
         raise TypeError(msg)
     return rule
 
@@ -107,17 +107,17 @@ def make_odometer(
         options["halt_at_epsilon"] = target
     rule = _make(theorem, ODOMETERS, "odometer", {"delta": delta, **options})
     if not isinstance(rule, Odometer):
-        msg = f"{theorem!r} is registered as an odometer but is none"
+        msg = f"{theorem!r} is registered as an odometer; its class is no Odometer"
         raise TypeError(msg)
     return rule
 
 
 def _make(
-    theorem: str, known: dict[str, str], kind: str, options: dict[str, Any]
+    theorem: str, places: dict[str, str], kind: str, options: dict[str, Any]
 ) -> Rule:
-    place = known.get(theorem) if isinstance(theorem, str) else None
+    place = places.get(theorem) if isinstance(theorem, str) else None
     if place is None:
-        msg = f"unknown {kind} {theorem!r}; known: {', '.join(sorted(known))}"
+        msg = f"unknown {kind} {theorem!r}; choose one of: {', '.join(sorted(places))}"
         raise InvalidCost(msg, name=kind, value=theorem)
     module, _, name = place.partition(":")
     theorem_class = getattr(import_module(module), name)

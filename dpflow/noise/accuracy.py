@@ -1,4 +1,4 @@
-"""The error that is asked for, and when a noisy number shows that it is met."""
+"""Targets of accuracy, and the rule that stops at the first number that meets one."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def _plain(number: Number) -> tuple[Number, bool]:
 
 @dataclass(frozen=True, slots=True)
 class StoppingRule:
-    """When refining ends: at the first number that shows the target to be met.
+    """Rule that ends refining at the first number that meets the target.
 
     Attributes:
-        target: What was asked for.
+        target: Requested accuracy.
         half_widths: Of the interval after each draw, falling.
     """
 
@@ -147,11 +147,10 @@ def stopping_rule(
 
     The noise is Laplace noise on a grid of steps, or Gaussian where `step` is 0. A half
     width is a factor times the spread, and two steps. Where the target is a distance,
-    the draw at which it ends is known before, and the factor is the law's own quantile.
-    Where it is a share of the number, noise says when it ends, and numbers that come
-    out too large end early: the factor is so large that the interval of the number at
-    the end holds the true one with the confidence, whatever that is
-    (docs/derivations/accuracy.md#coverage-of-the-stopping-rule).
+    the last draw is fixed in advance, and the factor is the law's own quantile. Where
+    it is a share of the number, the noise decides the last draw, and too large numbers
+    end early: the larger factor lets the last interval contain every true number with
+    the confidence (docs/derivations/accuracy.md#coverage-of-the-stopping-rule).
     """
     # It loads numpy and scipy, which only refining needs.
     from dpflow.coverage import factor  # noqa: PLC0415

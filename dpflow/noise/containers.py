@@ -109,7 +109,7 @@ def one_number(value: object) -> int | float:
     """Return a single number that noise can be added to.
 
     Raises:
-        ReleaseError: If it is none, or noise would not hide it.
+        ReleaseError: If it is not a number, or noise would not hide it.
     """
     number = _number(value)
     if number is None:

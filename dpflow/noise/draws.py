@@ -1,14 +1,14 @@
 """The noise that a cost declares, drawn through OpenDP.
 
 `release` calls `draw`, so that a step's noise and its price come from the same cost.
-Numpy's generators are not used anywhere: the floats they can produce depend on the
-value they are added to, and one unlucky output tells two datasets apart.
+No module uses numpy's generators: the floats they can produce depend on the value to
+which they are added, and one unlucky output distinguishes two datasets.
 
 Ints are noised as floats and then rounded, which is post-processing. A discrete
 Gaussian on the integers would have the same zCDP, but the `gdp` filter prices a
-step at mu^2 = (sensitivity / sigma)^2, which holds for the continuous Gaussian and is
-not known to hold for a coarse discrete one. OpenDP samples floats exactly on a grid of
-2^-1074, finer than any float, and rounds the sum once.
+step at mu^2 = (sensitivity / sigma)^2, which is proved for the continuous Gaussian and
+not for a coarse discrete one. OpenDP samples floats exactly on a grid of 2^-1074,
+finer than any float, and rounds the sum once.
 """
 
 from __future__ import annotations
@@ -228,22 +228,22 @@ def _measurement(mechanism: str, scale: float, _thread: int) -> Any:
     """Build the OpenDP measurement of a mechanism on vectors, for one thread.
 
     A mechanism in steps adds integers. A single number is a vector of length one, where
-    the norms agree. The grid is left at OpenDP's default, its finest.
+    the norms agree. The grid is OpenDP's default, its finest.
     """
-    mod, domains, metrics, made = load()
+    mod, domains, metrics, measures = load()
     mod.enable_features("contrib")
     kind: Any = "i64" if mechanism.endswith("steps") else float
     options = {"nan": False} if kind is float else {}
     vectors = domains.vector_domain(domains.atom_domain(T=kind, **options))
     if mechanism.startswith("gaussian"):
-        return made.make_gaussian(vectors, metrics.l2_distance(T=kind), scale=scale)
-    return made.make_laplace(vectors, metrics.l1_distance(T=kind), scale=scale)
+        return measures.make_gaussian(vectors, metrics.l2_distance(T=kind), scale=scale)
+    return measures.make_laplace(vectors, metrics.l1_distance(T=kind), scale=scale)
 
 
 def load() -> tuple[Any, Any, Any, Any]:
     """Load OpenDP, so that this cannot fail in a charged body.
 
-    Python's own lock keeps other threads from a half-loaded library.
+    Python's own lock protects other threads from a half-loaded library.
 
     Raises:
         ReleaseError: If it is not installed.
@@ -251,12 +251,11 @@ def load() -> tuple[Any, Any, Any, Any]:
     # Not with this module: it loads a library of 275 MB. Nor by its prelude, which
     # loads scikit-learn and polars where they are, in ten times the time.
     try:
-        import opendp.measurements as made  # noqa: PLC0415
-        from opendp import domains, metrics, mod  # noqa: PLC0415
+        from opendp import domains, measurements, metrics, mod  # noqa: PLC0415
     except ImportError:
         msg = (
             "release() draws noise through OpenDP, which is not installed; "
             f"{how_to_install('opendp')}"
         )
         raise PublicError(msg) from None
-    return mod, domains, metrics, made
+    return mod, domains, metrics, measurements

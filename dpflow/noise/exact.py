@@ -11,14 +11,14 @@ from fractions import Fraction
 
 from dpflow.noise.sources import random_bytes, replaced_stream
 
-#: Tosses a coin that shows True with such a probability.
+#: Tosses a coin that is True with a probability.
 Toss = Callable[[Fraction], bool]
-#: Picks one of so many numbers, from 0, each as likely.
+#: Picks a number from 0 to below a count, uniformly.
 Pick = Callable[[int], int]
 
 
 def pick(count: int) -> int:
-    """Return one of the numbers from 0 to count - 1, each as likely."""
+    """Return a uniform number from 0 to count - 1."""
     bits = (count - 1).bit_length()
     size = -(-bits // 8)
     while True:
@@ -28,7 +28,7 @@ def pick(count: int) -> int:
 
 
 def toss(chance: Fraction) -> bool:
-    """Return True with such a probability; without noise, what is likelier."""
+    """Return True with a probability; without noise, the likelier value."""
     if _is_silent():
         return 2 * chance >= 1
     return pick(chance.denominator) < chance.numerator
@@ -37,14 +37,14 @@ def toss(chance: Fraction) -> bool:
 def choose(rates: Sequence[Fraction], *, toss: Toss = toss, pick: Pick = pick) -> int:
     """Return an index i with a probability proportional to exp(-rates[i]).
 
-    One is picked, and kept with the probability exp(least - rate); else another one
-    is. Without noise it is the first of the least.
+    A uniform index is accepted with the probability exp(least - rate); else another is
+    drawn. Without noise the first index of the least rate is returned.
 
     Source: rejection; the coin is Canonne, Kamath, Steinke 2020 (arXiv 2004.00010v2)
     Alg. 1; docs/derivations/notions.md#exact-choices.
 
-    Assumes: nothing of the rates but that there are some. How long it takes depends on
-    them: as many tries as there are indices, on average, at most.
+    Assumes: at least one rate. The running time depends on the rates: on average at
+    most as many tries as indices.
 
     Rounding: none.
 

@@ -1,12 +1,12 @@
-"""Noise that is refined: coarse draws first, and finer ones of the same number.
+"""Refined noise: coarse draws first, then finer draws of the same number.
 
-Gaussian draws are independent of each other and averaged by precision; each is a step
-of its own, which `release` may take or leave by what the ones before it showed.
+Gaussian draws are independent of each other and averaged by precision; each is a
+separate step, and earlier draws decide whether `release` takes it.
 
-Laplace draws are made from the finest to the coarsest: a coarser one is the finer one,
-or with some chance that one with more noise. So whoever sees the first k of them knows
-no more than the k-th tells. That holds exactly, for the noise is in whole steps of a
-grid and the chance is compared bit by bit.
+Laplace draws go from the finest to the coarsest: a coarser draw is the finer one, or
+with some chance the finer one with more noise. So the first k released draws reveal no
+more than the k-th. That holds exactly, because the noise is in whole steps of a grid
+and the chance is compared bit by bit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LARGEST = Fraction(sys.float_info.max)
 _FIRST_BITS = 128
 _DIGITS_PER_BIT = 0.302
 _MORE_DIGITS = 60
-#: Of a chance, in units of its last bit: far more than so many digits leave.
+#: Error of a chance, in units of its last bit: far above the error of the digits.
 _ERROR = Fraction(1, 2**32)
 
 
@@ -56,7 +56,7 @@ def refinement(
     until: Until | None,
     confidence: Number,
 ) -> Callable[[], tuple[int, Any]]:
-    """Check what noise is refined by, and return the function that draws it.
+    """Check the options of refined noise, and return the function that draws it.
 
     Args:
         cost: What the step declared: `Refined`.
@@ -200,8 +200,8 @@ def laplace_answers(
 ) -> Iterator[Answer]:
     """Yield whole numbers with noise of each scale, the coarsest first.
 
-    All are drawn before the first is shown; those behind the last that is taken are
-    thrown away.
+    All are drawn before the first is released; draws after the last released one are
+    discarded.
     """
     finest = [value + noise(scales[-1]) for value in values]
     drawn = [coarsened(number, scales[::-1], noise) for number in finest]
@@ -234,7 +234,7 @@ def coarsened(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int
 
 @lru_cache(maxsize=4096)
 def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
-    """Return the chance with which coarsening adds nothing, to more than so many bits.
+    """Return the chance that coarsening adds nothing, to more than `bits` bits.
 
     With q = exp(-1 / scale) it is q' (1 - q)^2 / (q (1 - q')^2), the finer one's with a
     dash (docs/derivations/accuracy.md#refined-laplace).
@@ -250,7 +250,7 @@ def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
 
 
 def happens(chance: Callable[[int], Fraction]) -> bool:
-    """Draw an event of a chance that is known to as many bits as it takes."""
+    """Draw an event of a chance that is computed to as many bits as necessary."""
     bits, drawn = 0, 0
     while True:
         bits += _FIRST_BITS

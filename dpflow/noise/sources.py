@@ -1,8 +1,8 @@
-"""Who draws the noise: OpenDP, except on the ledger of a test.
+"""Sources of noise: OpenDP, except on the ledger of a test.
 
-This is the one place where noise can be replaced. It is replaced for one ledger at a
-time, which must have been made for the environment of tests, for ever; what is drawn
-then is journaled as `TEST_NOISE`. No ledger that governs real data is made so.
+Only this module can replace noise, for one ledger at a time. That ledger must have the
+environment of tests, which never changes; its journal records the noise as
+`TEST_NOISE`. A ledger that governs real data has another environment.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from random import Random
 
 from dpflow.exceptions import ConfigurationError
 
-#: The environment that ledgers of tests are made for.
+#: The environment of ledgers of tests.
 TEST_ENVIRONMENT = "dpflow-test"
-#: What the journal says of a step whose noise a test replaced.
+#: Journal's name of the noise that a test replaced.
 TEST_NOISE = "TEST NOISE, NOT PRIVATE"
 OPENDP = "opendp"
-#: What the journal says where dpflow draws exactly from rational weights.
+#: Journal's name of dpflow's exact draws from rational weights.
 EXACT = "exact"
-#: What the journal says of a step that called nothing of dpflow to draw its noise; its
-#: cost declares a guarantee of the body's own mechanism.
+#: Journal's name of the noise of a step without a draw by dpflow, whose cost declares a
+#: guarantee of the body's own mechanism.
 SELF_DECLARED = "self-declared"
-#: What it says of a step whose author declared `noise="own"`.
+#: Journal's name of the noise of a step under `noise="own"`.
 OWN = "own"
 
 
@@ -68,7 +68,7 @@ class Stream:
 
 @dataclass(slots=True, kw_only=True)
 class Seeds:
-    """How the noise of one test's ledger is made.
+    """Settings of the noise of one test's ledger.
 
     Attributes:
         seed: Of the whole test.
@@ -99,16 +99,16 @@ def replace_noise(ledger: str, environment: str | None, seeds: Seeds) -> None:
 
     Args:
         ledger: Its id.
-        environment: The one that it was made for, as it says itself.
-        seeds: How noise is made from now on.
+        environment: Its recorded environment.
+        seeds: Settings of later noise.
 
     Raises:
-        ConfigurationError: If it was not made for tests.
+        ConfigurationError: If it is not a ledger of tests.
     """
     if environment != TEST_ENVIRONMENT:
         msg = (
             f"the noise of ledger {ledger} cannot be replaced: it serves "
-            f"{environment!r}, and only one that was made for {TEST_ENVIRONMENT!r} may "
+            f"{environment!r}, and only a ledger of {TEST_ENVIRONMENT!r} may "
             "have test noise. Use the fixture dpflow_ledger."
         )
         raise ConfigurationError(msg)
@@ -123,11 +123,11 @@ def restore_noise(ledger: str) -> None:
 def stream_for(
     ledger: str, environment: str | None, step: str, key: str
 ) -> Stream | None:
-    """Return what draws in the body of a step in place of OpenDP, if a test says so.
+    """Return the test's stream that replaces OpenDP in the body of a step, or None.
 
     Args:
         ledger: Id of the ledger that governs the step.
-        environment: The one that it was made for.
+        environment: Its recorded environment.
         step: Name of the step.
         key: Its release key for people.
     """
@@ -142,7 +142,7 @@ def is_replaced(ledger: str, environment: str | None) -> bool:
 
 @contextmanager
 def drawing(stream: Stream | None) -> Iterator[None]:
-    """Draw from a stream within this block; from OpenDP if it is None."""
+    """Draw from a stream within this block, or from OpenDP without a stream."""
     token = _stream.set(stream)
     try:
         yield

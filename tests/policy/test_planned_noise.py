@@ -161,5 +161,5 @@ def test_planned_noise_is_no_cost_and_is_said_once():
         make_filter("gdp", epsilon=1, delta="1e-6").price(planned)
     with pytest.raises(InvalidCost, match="noise="):
         Gaussian(sensitivity=1, sigma=3, noise="planned")
-    with pytest.raises(InvalidCost, match='noise="planned" stands beside'):
+    with pytest.raises(InvalidCost, match='noise="planned" needs a sensitivity'):
         Laplace(sensitivity=1, scale="planned")

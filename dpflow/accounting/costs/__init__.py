@@ -1,6 +1,6 @@
-"""What a step does: frozen, exact descriptions of mechanisms.
+"""Costs of steps: frozen, exact descriptions of mechanisms.
 
-A cost is public information, known before any data is read. It says nothing of what it
-costs: that is the business of `curves`, and of each rule. Nothing here imports from the
-other rooms of `accounting`, but for the cells of steps that may end early.
+A cost is public information, fixed before any data is read. It has no price: `curves`
+and each rule compute prices. No module here imports from the other packages of
+`accounting`, except for the cells of steps that may end early.
 """

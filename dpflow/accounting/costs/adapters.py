@@ -147,18 +147,18 @@ def _noises(event: Any, events: Any, whole: Any) -> Counter[Fraction]:
 
 
 def _read_event(event: Any, events: Any) -> tuple[str, Any]:
-    """Return an event and its name; one that is written as a mapping is made."""
+    """Return an event and its name; a mapping becomes an event."""
     written = isinstance(event, Mapping)
     name = str(event.get("class_name")) if written else type(event).__name__
-    known = getattr(events, name, None) if name.endswith("DpEvent") else None
-    if written and known is not None:
+    kind = getattr(events, name, None) if name.endswith("DpEvent") else None
+    if written and kind is not None:
         fields = {key: event[key] for key in event if key not in _WRITTEN}
         try:
-            event = known(**fields)
+            event = kind(**fields)
         except TypeError:
             raise _unknown_event(event) from None
-    # A subclass may mean anything: only the library's own classes are known.
-    if known is None or type(event) is not known:
+    # A subclass may change the meaning: only the library's own classes are accepted.
+    if kind is None or type(event) is not kind:
         raise _unknown_event(event)
     return name, event
 
@@ -227,10 +227,7 @@ def _unknown_event(event: Any) -> UnsupportedCost:
         "Declare what you can prove of it: PureDP, ApproxDP, ZCDP, RenyiDP or "
         "GaussianDP."
     )
-    msg = (
-        f"no cost is known to be exactly the event {event!r}. "
-        f"{_INSTEAD.get(name, instead)}"
-    )
+    msg = f"no cost is exactly the event {event!r}. {_INSTEAD.get(name, instead)}"
     return UnsupportedCost(msg, theorem="any", mechanism=name)
 
 
@@ -244,8 +241,7 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
         measurement: An `opendp` Measurement, or a query of a Context, whose privacy
             measure is MaxDivergence, ZeroConcentratedDivergence, or Approximate of one
             of these.
-        d_in: How far apart neighbouring inputs are, in its input metric. A query knows
-            that itself.
+        d_in: Distance of neighbouring inputs, in its input metric. A query has its own.
 
     Raises:
         UnsupportedCost: If the measure has no exact translation.
@@ -268,7 +264,7 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
                 "Choose an order a and declare RenyiDP(order=a, epsilon=m.map(d)(a)), "
                 "m the measurement and d the distance."
             )
-        msg = f"no cost is known for the privacy measure {measure}. {instead}"
+        msg = f"no cost exists for the privacy measure {measure}. {instead}"
         raise UnsupportedCost(msg, theorem="any", mechanism=measure)
     if d_in is None:
         msg = (

@@ -1,8 +1,8 @@
 """What a step does: frozen, exact descriptions of mechanisms.
 
-A cost is public information, known before any data is read. It describes the
-mechanism; what that costs is the business of each theorem (`curves`). Classes here are
-never removed and never change their meaning, for journals refer to them by name.
+A cost is public information, fixed before any data is read. It describes the
+mechanism; each theorem has its own price for it (`curves`). Classes here are never
+removed and never change their meaning, because journals refer to them by name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _never_quieter(own: _Noisier) -> _Noisier:
         number = exact(factor, name="factor")
         if number < 1:
             msg = (
-                f"a step is made noisier by a factor of at least 1, got "
+                f"noise grows by a factor of at least 1, got "
                 f"{number_text(number)}. For less noise, declare another cost."
             )
             raise InvalidCost(msg, name="factor", value=number_text(number), low=1)
@@ -80,7 +80,7 @@ class _CostType(ABCMeta):
                 name, example = cls.__name__, ""
                 if line := re.search(rf">>> ({name}\(.*\))", cls.__doc__ or ""):
                     example = f", such as {line[1]}"
-                msg = f"{name} cannot be made: {error}. Write {name}({words}){example}."
+                msg = f"invalid {name}: {error}. Write {name}({words}){example}."
                 raise InvalidCost(msg, name="cost", value=cls.__name__) from None
             raise
 
@@ -136,7 +136,7 @@ class Cost(metaclass=_CostType):
 
     @_never_quieter
     def noisier(self, factor: Fraction) -> Cost:
-        """Return the same step with its noise made `factor` times larger.
+        """Return the same step with `factor` times its noise.
 
         Raises:
             InvalidCost: If the factor is below 1, or the noise would be larger than a
@@ -199,13 +199,13 @@ def cost_kind(name: str) -> type[Cost]:
     """Return the class of a mechanism.
 
     Raises:
-        InvalidCost: If there is none of this name.
+        InvalidCost: If no mechanism has this name.
     """
     if name not in _KINDS:
         for module in _MORE_KINDS:
             import_module(module)
     if name not in _KINDS:
-        msg = f"unknown mechanism {name!r}; known: {', '.join(sorted(_KINDS))}"
+        msg = f"unknown mechanism {name!r}; choose one of: {', '.join(sorted(_KINDS))}"
         raise InvalidCost(msg, name="mechanism", value=name)
     return _KINDS[name]
 
@@ -234,7 +234,7 @@ def whole_number(value: object, *, name: str, low: int, high: int) -> int:
     """Read a whole number.
 
     Raises:
-        InvalidCost: If it is none, or outside the limits.
+        InvalidCost: If it is not a number, or outside the limits.
     """
     number = exact(value, name=name, low=Fraction(low), high=Fraction(high))
     if number.denominator != 1:

@@ -1,4 +1,4 @@
-"""Steps made of other steps."""
+"""Steps that consist of other steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TIMES = 10**12
 
 
 class OfSteps(Cost, named=False):
-    """A cost made of the costs of other steps."""
+    """A cost that consists of the costs of other steps."""
 
     def with_steps(self, change: Callable[[Cost], Cost]) -> Cost:
         """Return the cost with each step changed."""
@@ -30,7 +30,7 @@ class OfSteps(Cost, named=False):
         return self.but(**steps)
 
     def noisier(self, factor: Fraction) -> Cost:
-        """Return the cost with the noise of each step made `factor` times larger."""
+        """Return the cost with `factor` times the noise of each step."""
         return self.with_steps(lambda step: step.noisier(factor))
 
     def rounded(self) -> Cost:
@@ -49,7 +49,7 @@ class Composed(OfSteps):
         *costs: What the step does, at least one cost.
 
     Raises:
-        InvalidCost: If there is none, or something else than a cost.
+        InvalidCost: If the list is empty, or contains anything but costs.
 
     Examples:
         >>> from dpflow import Gaussian, Laplace
@@ -99,7 +99,7 @@ class Repeated(OfSteps):
         times: How often, fixed before the step starts.
 
     Raises:
-        InvalidCost: If `cost` is none, or `times` is no positive whole number.
+        InvalidCost: If `cost` is not a cost, or `times` not a positive whole number.
 
     Examples:
         >>> from dpflow import PureDP
@@ -133,13 +133,13 @@ class Repeated(OfSteps):
 
 def _checked_cost(cost: object, name: str) -> None:
     if not isinstance(cost, Cost):
-        msg = f"{name} is made of costs, got {cost!r} ({type(cost).__name__})"
+        msg = f"{name} takes costs, got {cost!r} ({type(cost).__name__})"
         raise InvalidCost(msg, name="cost", value=repr(cost))
     check_one_step(cost)
 
 
 def check_one_step(cost: Cost) -> None:
-    """Refuse a part whose price is what is left: the second one would be free.
+    """Refuse a part whose price is the remaining budget: a second one would be free.
 
     Raises:
         InvalidCost: If budgets per person pay for it.

@@ -77,8 +77,8 @@ class EarlyStopping(OfSteps):
             raise InvalidCost(msg, name="step", value=repr(step))
         check_one_step(step)
         if accountant not in ACCOUNTANTS:
-            known = ", ".join(ACCOUNTANTS)
-            msg = f"accountant must be one of {known}, got {accountant!r}"
+            names = ", ".join(ACCOUNTANTS)
+            msg = f"accountant must be one of {names}, got {accountant!r}"
             raise InvalidCost(msg, name="accountant", value=str(accountant))
         checked = rising_stops(stops, high=_MOST_SUBSTEPS, most=MOST_CELLS)
         object.__setattr__(self, "step", step)

@@ -265,7 +265,7 @@ def _epsilon_of_truth(truth: object, categories: int) -> Fraction:
     probability = exact(truth, name="truth", low=Fraction(0), high=Fraction(1))
     if not Fraction(1, categories) < probability < 1:
         msg = (
-            f"truth must lie between 1/{categories} (an answer that tells nothing) "
+            f"truth must lie between 1/{categories} (an answer without information) "
             f"and 1 (no privacy), got {number_text(probability)}"
         )
         raise InvalidCost(msg, name="truth", value=number_text(probability))
@@ -301,8 +301,9 @@ class PoissonSampledGaussian(Cost):
 
     Every person enters the sample independently with probability `sampling_rate`;
     each contribution has an L2 norm of at most C; the noise has standard deviation
-    `noise_multiplier` times C. The sample is drawn afresh and kept secret, and so is
-    its size. Batches of a fixed size, or from a shuffle, are another mechanism.
+    `noise_multiplier` times C. The sample is drawn anew in each step; the sample and
+    its size stay secret. Batches of a fixed size, or from a shuffle, are another
+    mechanism.
 
     Args:
         sampling_rate: Probability with which a person enters the sample, in (0, 1];
@@ -313,7 +314,7 @@ class PoissonSampledGaussian(Cost):
         InvalidCost: If a number is out of range.
     """
 
-    #: Its divergence is known for adding or removing one person only.
+    #: The bound on its divergence covers adding or removing one person only.
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove",)
 
     noise_powers = (("noise_multiplier", 1),)

@@ -90,7 +90,7 @@ class OutputDP(OutcomeCost):
 
     Raises:
         InvalidCost: If there is no cell, a number is out of range, or everything is
-            zero: a mechanism that tells nothing needs no budget.
+            zero: a mechanism without information needs no budget.
 
     Examples:
         >>> OutputDP({"none": 0, "answer": "0.5"})
@@ -135,8 +135,8 @@ class OutputDP(OutcomeCost):
         """Return the cell's name; numbers name cells too."""
         name = str(outcome)
         if isinstance(outcome, bool) or name not in dict(self.cells):
-            known = ", ".join(name for name, _ in self.cells[:8])
-            msg = f"unknown cell {outcome!r}; this step has {known}"
+            cells = ", ".join(name for name, _ in self.cells[:8])
+            msg = f"unknown cell {outcome!r}; this step has {cells}"
             raise InvalidCost(msg, name="outcome", value=str(outcome))
         return name
 

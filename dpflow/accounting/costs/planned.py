@@ -39,7 +39,7 @@ class PlannedNoise:
         return cls(mechanism, Fraction(1))
 
     def at(self, multiplier: Fraction) -> Cost:
-        """Return the cost with so many times the sensitivity as its noise."""
+        """Return the cost with `multiplier` times the sensitivity as its noise."""
         kind: Any = cost_kind(self.mechanism)
         spread = {SPREADS[self.mechanism]: self.sensitivity * multiplier}
         return cast("Cost", kind(sensitivity=self.sensitivity, **spread))
@@ -63,7 +63,7 @@ class Plannable:
         given = [name for name in numbers if name != "sensitivity"]
         if noise != PLANNED or given or "sensitivity" not in numbers:
             msg = (
-                f'noise="{PLANNED}" stands beside a sensitivity alone, got noise='
+                f'noise="{PLANNED}" needs a sensitivity and nothing else, got noise='
                 f"{noise!r} with {', '.join(numbers) or 'nothing'}. The policy then "
                 "says how much; else give the noise as a number"
             )

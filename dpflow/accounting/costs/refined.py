@@ -1,7 +1,7 @@
 """Steps that draw coarse noise first, and finer noise until it is good enough.
 
-Each holds the spreads of all its draws, so that what they are is not a matter of the
-code that made them: a journal says it.
+A cost holds the spreads of all its draws, so that the journal records them and other
+versions of the code cannot change them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Refined(Cost):
         """Return the spread of the numbers after some draws.
 
         Raises:
-            InvalidCost: If there are not so many draws.
+            InvalidCost: If the cost has fewer draws.
         """
         most = len(self.spreads)
         return self.spreads[whole_number(outcome, name="draws", low=1, high=most) - 1]
@@ -166,10 +166,10 @@ class GaussianDraws(Refined, named=False):
         return _added(self.finest.sensitivity, self.spreads)
 
     def realised(self, outcome: Outcome) -> Gaussian:
-        """Return the one Gaussian that the draws together are.
+        """Return the one Gaussian that equals the draws together.
 
         Raises:
-            InvalidCost: If there are not so many draws.
+            InvalidCost: If the cost has fewer draws.
         """
         return Gaussian(sensitivity=self.finest.sensitivity, sigma=self.draw(outcome))
 

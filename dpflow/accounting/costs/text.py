@@ -24,8 +24,8 @@ def cost_from_text(text: str) -> Cost:
     """Read a cost.
 
     Args:
-        text: As the cost is constructed or shown, `Laplace(sensitivity=1, scale=10)`,
-            or as a journal keeps it, `{"mechanism": "Laplace", ...}`.
+        text: Constructor call, `Laplace(sensitivity=1, scale=10)`, or the form of
+            journals, `{"mechanism": "Laplace", ...}`.
 
     Raises:
         InvalidCost: If it is no cost, or one with a number that cannot be used.
@@ -50,9 +50,9 @@ def cost_from_text(text: str) -> Cost:
 
 
 def python_form(description: Mapping[str, Any]) -> str:
-    """Write a cost that a journal keeps as its constructor is called.
+    """Return a journal's cost as a constructor call.
 
-    One that this version does not know is written as it is kept.
+    A cost that this version cannot read stays in the form of the journal.
     """
     try:
         return repr(cost_from_description(description))

@@ -14,7 +14,7 @@ from dpflow.rounding import Number, bound_above, exact_delta, exact_epsilon, to_
 
 @dataclass(frozen=True, init=False, repr=False)
 class TopK(OutcomeCost):
-    """Name the largest of groups that nobody listed, up to `most` of them.
+    """Names of the largest unlisted groups, up to `most` of them.
 
     The choice is among the `among` largest and an end, which lies above the next one by
     a margin. The end may come early; an output of t names, with the end as one if it

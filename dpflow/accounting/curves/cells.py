@@ -18,7 +18,7 @@ _DOWN = 1 - Fraction(1, 10**100)
 
 
 def cell_renyi(cost: OutcomeCost, outcome: Outcome, order: Fraction) -> Fraction:
-    """Return what an output costs at an order of the Renyi divergence.
+    """Return the cost of an output at an order of the Renyi divergence.
 
     With x = P/Q, the cell's x lies between e^-epsilon and e^epsilon; r is such that
     x^order e^(-(order - 1) r) <= 1 + slope (x - 1) there, with one slope for all cells

@@ -1,6 +1,6 @@
-"""What steps cost that are made of other steps, or that have cells, in each notion.
+"""Costs, in each notion, of steps with parts or cells.
 
-Parts compose adaptively. Of cells the worst counts.
+Parts compose adaptively. The worst cell counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _adds_up(
 
 
 def _sum(prices: list[Any], times: int = 1) -> Any:
-    """Return so many times the sum of numbers, or of pairs of them."""
+    """Return the sum of numbers, or of pairs of them, times a count."""
     if isinstance(prices[0], tuple):
         return tuple(times * sum(each) for each in zip(*prices, strict=True))
     return times * sum(prices)
@@ -78,10 +78,10 @@ for _notion in (approx_zcdp, gdp_mu_squared, renyi_divergence):
 
 
 def apart(cost: Cost) -> tuple[Cost, Fraction]:
-    """Return a step without a delta, and the delta beside it.
+    """Return a step without a delta, and the separate delta.
 
     Both laws of the step are mixtures: with probability at least 1 - delta, the same
-    for both, of laws that are as private as the step returned; otherwise of whatever.
+    for both, of laws that are as private as the returned step; otherwise of any laws.
 
     Source: (epsilon, delta)-DP: Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm
     3.1; others by definition. docs/derivations/composition.md#steps-with-a-delta.

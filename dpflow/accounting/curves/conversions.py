@@ -11,13 +11,13 @@ from mpmath.ctx_mp import MPContext
 
 from dpflow.rounding import bound_above, bound_below, to_fraction, to_real
 
-#: Orders minus one over which a maximum is searched; any order found is sound.
+#: Range and points of the search over orders minus one; any resulting order is sound.
 _SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
 _FIRST_STEP = Fraction(1, 10**14)
 _ROOT_STEPS, _ROOT_AGREES = 200, 10.0**-13
 
-#: So many standard deviations away, the tail of a Gaussian is below this number; nobody
-#: can ask for such a delta, and exact digits of e.g. 1e-217147240951 would be millions.
+#: This number of standard deviations away, the tail of a Gaussian is below this delta,
+#: which no policy uses; exact digits of e.g. 1e-217147240951 would be millions.
 _FAR, NEGLIGIBLE_DELTA = 100, Fraction(1, 10**2171)
 
 
@@ -122,7 +122,7 @@ def zcdp_budget(epsilon: Fraction, delta: Fraction, *, tight: bool = True) -> Fr
 
     Source: tight: the best order of Canonne, Kamath, Steinke 2020 (arXiv
     2004.00010v2) Prop. 12; classic: Bun, Steinke 2016 (arXiv 1605.02065v1) Prop. 1.3.
-    All orders hold at once, so the best may be taken:
+    All orders hold simultaneously, so the best may be taken:
     docs/derivations/notions.md#budget-of-a-target.
 
     Assumes: epsilon > 0 and 0 < delta < 1.
@@ -160,7 +160,7 @@ def maximiser(objective: Callable[[Any, Any], Any]) -> Fraction:
         objective: Takes an arithmetic context and the logarithm of (order - 1).
 
     Returns:
-        Order minus one, exactly as found.
+        Order minus one, the exact result of the search.
     """
     mp = MPContext()
     mp.dps = 50
@@ -191,7 +191,7 @@ def falling_root(
 
     Args:
         excess: The function; positive at `low`.
-        low: Left end of the bracket.
+        low: Lower end of the bracket.
         high: First guess of the right end; doubled until the function is negative.
         agrees: Relative width at which the bracket is narrow enough.
 

@@ -87,7 +87,7 @@ def _(cost: ExponentialMechanism) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: DiscreteGaussian) -> Fraction:
-    """Refused: nobody has proved one."""
+    """Refuse the cost: there is no proof of a mu."""
     hint = "Its mu has not been proved; use filter: zcdp or filter: rdp."
     raise refuse(cost, "Gaussian DP", hint)
 

@@ -348,8 +348,8 @@ def _(cost: Laplace, order: Fraction) -> Fraction:
 def loss_unbounded(cost: Cost, theorem: str) -> UnsupportedCost:
     """Make the error for a step that states no bound on its loss."""
     msg = (
-        f"{cost!r} states no bound on the loss itself, which is what this odometer "
-        "reads; the delta of an (epsilon, delta)-DP step is none. Declare "
+        f"{cost!r} states no bound on the loss itself, which this odometer reads; "
+        "the delta of an (epsilon, delta)-DP step does not bound the loss. Declare "
         "ProbabilisticDP(epsilon=..., delta=...) if its loss exceeds epsilon with "
         "probability at most delta; for a Gaussian use form: zcdp or the "
         "rdp odometer."

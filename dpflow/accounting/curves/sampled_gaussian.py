@@ -63,7 +63,7 @@ def _sampled_total(order: Fraction, rate: Fraction, noise: Fraction) -> Fraction
 @lru_cache(maxsize=1024)
 def _sampled_log_moment(order: int, rate: Fraction, noise: Fraction) -> Fraction:
     """Return (order - 1) times the divergence at a whole order of at least 2, up."""
-    # The last term alone; where it is huge, few terms beside it count.
+    # The last term alone; where it is huge, few other terms count.
     last = order * math.log(rate) + order * (order - 1) / float(2 * noise**2)
     terms = _sampled_from_top if last > _HUGE else _sampled_from_mode
     return bound_above(lambda mp: terms(mp, order, rate, noise))
@@ -192,8 +192,8 @@ def fractional_log_moment(
 def planned(order: Fraction, rate: Fraction, noise: Fraction) -> Quadrature | None:
     """Choose the rule, or return None if it would have too many nodes.
 
-    Any choice is sound. Made of bit lengths and of operations that IEEE 754 rounds
-    correctly, so that every machine makes the same one and finds the same price.
+    Any choice is sound. It uses only bit lengths and operations that IEEE 754 rounds
+    correctly, so that every machine has the same rule and the same price.
     """
     if order + _TAILS * noise > MOST * noise * min(noise, _WIDE):
         return None

@@ -46,7 +46,7 @@ def curves(cost: Cost) -> tuple[Curve, ...]:
     """Return the hockey-stick curves of a step, one per direction if they differ.
 
     Raises:
-        UnsupportedCost: For a mechanism whose curve is not known.
+        UnsupportedCost: For a mechanism without a curve.
     """
     hint = "Use the accountant rdp, or kov if it is (epsilon, delta)-DP."
     raise refuse(cost, "a privacy loss distribution", hint)

@@ -97,8 +97,8 @@ def curve_masses(curve: Curve, step: float, low: int, high: int, count: int) -> 
 def response_masses(epsilon: Fraction, count: int, step: float, tiny: float) -> Masses:
     """Return masses that dominate some randomized responses together.
 
-    Each loss is split between its neighbours so that its mass under both datasets is
-    kept: the chord rule for one point. Losses rarer than `tiny` go to infinity.
+    Each loss is split between its neighbours without a change of its mass under both
+    datasets: the chord rule for one point. Losses rarer than `tiny` go to infinity.
 
     Assumes: `step` is a power of two.
 
@@ -177,8 +177,8 @@ class ComposedMasses:
     def cumulant(self, tilt: float) -> float:
         """Return the log of the moment generating function, rounded up.
 
-        By so much that it also covers the rounding of the tilted masses, and of the
-        tilt times any loss of the sum.
+        The margin also covers the rounding of the tilted masses, and of the tilt times
+        any loss of the sum.
         """
         value = sum(
             group.count * _log_sum(logs + tilt * losses)

@@ -41,7 +41,7 @@ from dpflow.rounding import (
 #: Costs and how often each runs; their order does not matter.
 Parts = tuple[tuple[Cost, int], ...]
 
-#: Losses that are told apart, and how many of them a Gaussian may smear.
+#: Limits of distinct losses, without and with a Gaussian that smears them.
 MOST_LOSSES, MOST_SMEARED = 20_000, 2_000
 
 _ROOT_DIGITS = 25
@@ -214,7 +214,7 @@ def largest_loss(parts: Parts, delta: Fraction) -> Fraction | None:
 
 
 def _spare(mp: Any, sequence: FixedSequence, delta: Fraction) -> Any:
-    """Return the part of delta that is left for losses."""
+    """Return the remaining part of delta for losses."""
     lost = _lost(mp, sequence.lost)
     return (to_real(mp, delta) - lost) / (1 - lost)
 
@@ -227,9 +227,9 @@ def _room(sequence: FixedSequence, delta: Fraction) -> Fraction:
         room = Fraction(0)
     if room:
         return room
-    # No number of digits tells equal numbers apart: fractions do.
-    kept = math.prod((1 - lost) ** count for lost, count in sequence.lost)
-    return Fraction(-1 if 1 - kept > delta else 0)
+    # No number of digits decides between equal numbers: fractions do.
+    covered = math.prod((1 - lost) ** count for lost, count in sequence.lost)
+    return Fraction(-1 if 1 - covered > delta else 0)
 
 
 def _checked(sequence: FixedSequence) -> FixedSequence:
@@ -364,7 +364,7 @@ def _root(
     nothing = mp.exp(floor)
 
     def excess(epsilon: Any) -> Any:
-        # Far out all digits may cancel, and what is left be below zero.
+        # Far out all digits may cancel, and the difference be below zero.
         value = _divergence(mp, sequence, epsilon, floor)
         return mp.log(max(value, nothing)) - target
 

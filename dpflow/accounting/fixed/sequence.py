@@ -178,10 +178,10 @@ class SequenceFilter(ThresholdFilter):
         """
         index = self._index.get(cost)
         if index is None:
-            shown = ", ".join(self.components[:_SHOWN])
+            steps = ", ".join(self.components[:_SHOWN])
             more = ", ..." if len(self.kinds) > _SHOWN else ""
             msg = (
-                f"{cost!r} is not in the sequence, which has {shown}{more}. A sequence "
+                f"{cost!r} is not in the sequence, which has {steps}{more}. A sequence "
                 "is fixed before its first charge: list the step in the filter's "
                 "`steps`, which opens a new term, or use another dataset."
             )
@@ -189,7 +189,7 @@ class SequenceFilter(ThresholdFilter):
         return Tally(tuple(int(i == index) for i in range(len(self.kinds))))
 
     def used_fraction(self, tally: Tally) -> float:
-        """Return the share of the declared executions that were made, rounded up."""
+        """Return the used share of the declared executions, rounded up."""
         whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
         return whole if self.admits(tally) else max(super().used_fraction(tally), 1)
 

@@ -55,7 +55,7 @@ def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction
     exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
     basic. rdp: the best of some orders with the conversion of Canonne, Kamath,
     Steinke 2020 Prop. 12, legal for a fixed sequence because every order's bound holds;
-    orders at which a step has none are left out.
+    orders at which a step has no bound are omitted.
 
     Assumes: the costs are fixed in advance; mechanisms and order may adapt.
 
@@ -155,7 +155,7 @@ def _bounded_orders(parts: Parts) -> list[Fraction]:
     """Return the orders at which all steps have a divergence, their own included.
 
     Raises:
-        UnsupportedCost: If there is none.
+        UnsupportedCost: If there is no such order.
     """
     own = {cost.order for cost, _ in parts if isinstance(cost, RenyiDP)}
     found: list[Fraction] = []
@@ -225,8 +225,8 @@ def theorem_15(
     docs/derivations/output-dp.md#optimal-delta-of-stops: in the tree of randomized
     responses, a node of probability P under one dataset and Q
     under the other contributes max(P - e^E Q if it is a stop, what its children
-    contribute). Divided by P, a node is known by its depth and its loss log(P / Q); of
-    k equal steps there are O(k^2).
+    contribute). Divided by P, a node depends on its depth and its loss log(P / Q) only;
+    k equal steps have O(k^2) nodes.
 
     Assumes: each step has this (epsilon, delta), for any mechanism, chosen adaptively;
     stops, which rise, and epsilons are fixed in advance. Attained by randomized

@@ -1,4 +1,4 @@
-"""Rules of the papers, kept to compare with; a policy may still name them.
+"""Rules of the papers, for comparison; a policy may name them.
 
-They are loaded by their names only: nothing else imports them.
+They are loaded by their names only: no other module imports them.
 """

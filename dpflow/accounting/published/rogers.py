@@ -1,4 +1,4 @@
-"""The first filter and odometers of adaptive composition; kept for comparison."""
+"""The first filter and odometers of adaptive composition, for comparison."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def _whole(people: Number) -> int:
 def _grain(
     beta: Number | None, people: int | None, granularity: Number | None
 ) -> Fraction | None:
-    """Return the least V of the union of betas, if one was asked for."""
+    """Return the least V of the union of betas, or None without a union."""
     given = {"beta": beta, "people": people, "granularity": granularity}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:

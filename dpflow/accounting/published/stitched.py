@@ -67,7 +67,8 @@ class StitchedOdometer(TimeUniformOdometer):
         if v0 is None:
             epsilon = target_epsilon(self.theorem, "v0", halt_at_epsilon)
             width = 1.7 * math.sqrt(float(tail) + math.log(math.log(2)))
-            # Rounded down: a v0 just too large would read more than epsilon at once.
+            # Rounded down: a v0 just too large would read more than epsilon from the
+            # start.
             v0 = readable(float(tuned_variance(epsilon, width)) * (1 - 1e-5))
         self.v0: Fraction = exact_rho(v0, name="v0")
         self._v0, self._log = float(self.v0), float_up(tail)
@@ -78,6 +79,6 @@ class StitchedOdometer(TimeUniformOdometer):
 
     def _width(self, variance: int) -> int:
         spread = max(variance / UNITS, self._v0)
-        # The sum is at least 0.8, so the logarithms' errors stay small beside it.
+        # The sum is at least 0.8, so the logarithms' errors are comparatively small.
         log = math.log(math.log(2 * spread / self._v0)) + self._log
         return units_up(Fraction(widened(1.7 * math.sqrt(spread * log))))

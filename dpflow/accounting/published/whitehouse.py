@@ -23,7 +23,7 @@ class WhitehouseFilter(SplitsDelta):
     on strict excess only: docs/derivations/composition.md#whitehouse-filter. V sums
     epsilon_i**2. With `drift: tanh`, V is 2 R and R sums epsilon_i tanh(epsilon_i / 2):
     the same proof with the exact zCDP rate of an (epsilon_i, 0)-DP step. A step
-    that is known as zCDP only (a Gaussian) enters by Thm 1 of the paper, at
+    with a zCDP bound only (a Gaussian) enters by Thm 1 of the paper, at
     V = 2 rho.
 
     Assumes: each step is (epsilon_i, delta_i)-DP given the outputs before it, or

@@ -29,8 +29,8 @@ RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
 #: Parts of the shares of `residue` and `zcdp` for their own losses; the rest is
 #: for deltas of steps.
 RESIDUE_LOSS, ZCDP_LOSS = Fraction(131, 132), Fraction(3, 5)
-#: The order that `rdp` has beside its own, and its weight: the divergence of sampled
-#: Gaussians explodes at high orders.
+#: The order that `rdp` has in addition to its own, and its weight: sampled Gaussians'
+#: divergence explodes at high orders.
 LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
 
 
@@ -62,7 +62,7 @@ class AutoFilter(Filter):
             of steps.
 
     Raises:
-        InvalidCost: If a member cannot be made, or their deltas exceed delta.
+        InvalidCost: If a member is invalid, or the members' deltas exceed delta.
     """
 
     theorem = "auto"
@@ -102,7 +102,7 @@ class AutoFilter(Filter):
         return self._all_prices(cost, self.zero())
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step adds for each member where so much is used.
+        """Return a step's price for each member at a used amount.
 
         Raises:
             UnsupportedCost: If no member has a price for it.
@@ -195,7 +195,7 @@ class AutoFilter(Filter):
         return text
 
     def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from, derived ones included."""
+        """Return the numbers that determine the filter, including derived ones."""
         members = [
             {k: v for k, v in member.parameters().items() if k != "epsilon"}
             for member in self.members
@@ -209,11 +209,11 @@ class AutoFilter(Filter):
 
 
 def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
-    """Return the filters that `auto` uses unless told otherwise.
+    """Return the default filters of `auto`.
 
-    Without a delta there is only `basic`. Where no order up to a million allows
-    anything (an epsilon near 1e-6), `rdp` is left out. Order 8 is left out where it
-    allows nothing by itself, or the member's own order is not above it.
+    Without a delta there is only `basic`. If no order up to a million allows anything
+    (an epsilon near 1e-6), `rdp` is omitted. Order 8 is omitted if it alone allows
+    nothing, or if the member's own order is not above it.
     """
 
     def member(theorem: str, share: Fraction, **options: Any) -> Filter:

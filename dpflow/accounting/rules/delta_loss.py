@@ -41,7 +41,7 @@ def loss_share(delta: Fraction, delta_loss: Number | None) -> Fraction:
 def no_share(
     cost: Cost, theorem: str, hint: str = "Set delta_loss below delta."
 ) -> UnsupportedCost:
-    """Make the error for a step with a delta where no delta was kept for steps."""
+    """Return the error for a step with a delta if no delta is reserved for steps."""
     return UnsupportedCost(
         f"{cost!r} has a delta of its own, and this {theorem} rule keeps no delta for "
         f"steps. {hint}",
@@ -64,7 +64,7 @@ class SplitsDelta(ThresholdFilter):
     Checked by: tests/accounting/rules/test_delta_loss.py, tests/adversaries.
 
     Attributes:
-        loss: Name of the loss's component; beside it is `delta` if some is kept.
+        loss: Name of the loss's component; `delta` follows if a part is reserved.
         delta_loss: The part of delta for the loss.
     """
 
@@ -98,22 +98,22 @@ class SplitsDelta(ThresholdFilter):
         return Tally((loss, units_up(delta)))
 
     def _limit_to(self, loss: Fraction) -> None:
-        """Set the thresholds: of the loss, and of the deltas if some is kept."""
+        """Set the thresholds: of the loss, and of the deltas if a part is reserved."""
         self.components, self.thresholds = (self.loss,), (units_down(loss),)
         if self.keeps_delta:
             self.components += ("delta",)
             self.thresholds += (units_down(self.delta - self.delta_loss),)
 
     def _apart(self, cost: Cost) -> tuple[Cost, tuple[int, ...]]:
-        """Return what is left of a step without its delta, and the delta if kept."""
+        """Return a step without its delta, and the delta if a part is reserved."""
         if not self.keeps_delta:
             return cost, ()  # whose price refuses a delta
         rest, delta = apart(cost)
         return rest, (units_up(delta),)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the numbers that the filter was made from; a split if there is one."""
-        made = super().parameters()
+        """Return the numbers that determine the filter, including any split."""
+        parameters = super().parameters()
         if "delta" not in self.components:
-            del made["delta_loss"]
-        return made
+            del parameters["delta_loss"]
+        return parameters

@@ -71,7 +71,7 @@ def _log_down(weight: Fraction) -> float:
 
 @dataclass(slots=True)
 class _Point:
-    """What is known of log F at one x.
+    """Computed values of log F at one x.
 
     Attributes:
         x: Where.
@@ -179,7 +179,7 @@ class Terms:
             low, high = max(low, min(x, image)), min(high, max(x, image))
             halved = high - low <= width / 2
             below, above = low * (1 - wide), high * (1 + wide)
-            # Right of the root the slope may be huge: the last point left of it helps.
+            # Above the root the slope may be huge: the last point below it helps.
             left = point if image > x else left
             floor = max(p.tangent(below) for p in (point, left) if p is not None)
             if math.log(-math.expm1(-above)) + limit + _WHOLE <= floor:

@@ -1,4 +1,4 @@
-"""What a step costs when several privacy units of one person change at once."""
+"""Costs of steps for groups of privacy units that change together."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def group_cost(cost: Cost, size: int) -> Cost:
 
     Args:
         cost: The step, for one privacy unit.
-        size: How many units change at once, at least 1.
+        size: Number of units that change together, at least 1.
 
     Raises:
-        UnsupportedCost: If nothing sound is known for such a group.
+        UnsupportedCost: If no theorem prices the step for such a group.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         msg = f"a group has a whole number of units, at least 1, got {size!r}"
@@ -73,7 +73,7 @@ def grouped(cost: Cost, size: int) -> Cost:
         delta = Fraction(1)
     if delta:
         msg = (
-            f"{cost!r} has no known cost for a group of {size} units. Let the step "
+            f"{cost!r} has no price for a group of {size} units. Let the step "
             "touch one partition at a time, or declare its zCDP or pure guarantee."
         )
         raise UnsupportedCost(msg, mechanism=cost.mechanism)

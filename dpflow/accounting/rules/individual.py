@@ -45,13 +45,13 @@ MEASURES = ("rdp", "gdp")
 class IndividualBound(Cost):
     """Any number of steps in which no person's own costs sum to more than a bound.
 
-    This is what a ledger reserves before the first of these steps: in full and once,
-    for who has how much left is private. The steps themselves then ask the people's
-    tallies (`dpflow.people`), not the ledger.
+    A ledger reserves the bound before the first of these steps, in full and once,
+    because each person's remaining budget is private. The steps are then checked
+    against the people's tallies (`dpflow.people`), not against the ledger.
 
     Args:
         measure: "rdp" (divergences of one order add up) or "gdp" (squared mus).
-        bound: What no person may exceed, in that measure; positive.
+        bound: Limit of each person's sum, in that measure; positive.
         order: The order, above 1; for the RDP measure only.
 
     Raises:
@@ -86,8 +86,8 @@ class IndividualBound(Cost):
 class PersonBudgets(Cost):
     """One of any number of steps, run after run, that people pay from their budgets.
 
-    The first one takes all that is left of the dataset's budget and opens a store of
-    what each person has left; those behind it take nothing, and ask the store.
+    The first step takes the whole remaining budget of the dataset and opens a store of
+    each person's remaining budget; later steps take nothing, and use the store.
 
     Source: docs/derivations/individual.md#from-run-to-run.
 
@@ -157,21 +157,21 @@ class IndividualFilter(ThresholdFilter):
 
     The first step opens the people's tallies with `opening()`, whose price is B: the
     ledger reserves it in full. Afterwards each step charges each person their own cost
-    and leaves out whoever it does not fit (`dpflow.people.PrivateTally`); none of
-    that changes the public tally, and nothing of it is ever given back. A step that is
-    charged here directly costs everybody its worst case.
+    and excludes the people whose bound it exceeds (`dpflow.people.PrivateTally`). That
+    does not change the public tally, and nothing returns. A step charged here directly
+    costs every person its worst case.
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193) Thm 2.1, Alg. 1 and Thm 2.2;
     gdp: Koskela, Tobaben, Honkela 2022 (arXiv 2209.15596). Proof:
     docs/derivations/individual.md#individual-filter. With direct steps mixed in, every
-    person's costs still sum to at most B on every path, which is all that Thm 2.1 asks.
+    person's costs still sum to at most B on every path, as Thm 2.1 requires.
 
     Assumes: neighbours add or remove one person's record (or null it), not replace it;
     a person's cost depends on their own record and on outputs released before, on
-    nothing else; whoever is left out is left out before the step runs; who that is,
-    and how many, is never released. `PersonBudgets` costs nothing once nothing is left,
-    which holds only for steps that draw from a store that an earlier charge of the
-    account has paid (`dpflow.people.store`).
+    nothing else; people are excluded before the step runs; the excluded people and
+    their number are never released. `PersonBudgets` costs nothing once the budget is
+    empty, which is sound only for steps that draw from a store that an earlier charge
+    of the account has paid (`dpflow.people.store`).
 
     Rounding: the threshold down to 36 decimals, prices up.
 
@@ -218,8 +218,8 @@ class IndividualFilter(ThresholdFilter):
             msg = (
                 f"epsilon {number_text(self.epsilon)} with delta "
                 f"{number_text(self.delta)} allows nothing in the rdp measure"
-                f"{'' if order is None else f' at order {order}'}; leave the order "
-                "out, use measure: gdp, or raise epsilon."
+                f"{'' if order is None else f' at order {order}'}; omit the order, "
+                "use measure: gdp, or raise epsilon."
             )
             raise InvalidCost(msg, name="order", value=str(order))
         self.thresholds = (units_down(allowed),)
@@ -230,10 +230,10 @@ class IndividualFilter(ThresholdFilter):
         return from_units(self.thresholds[0])
 
     def opening(self, bound: Number | None = None) -> IndividualBound:
-        """Return what to reserve before the first individual step.
+        """Return the reservation before the first individual step.
 
         Args:
-            bound: What no person may exceed. Default: all of the budget.
+            bound: Limit of each person's sum. Default: all of the budget.
         """
         return IndividualBound(
             measure=self.measure,
@@ -246,14 +246,14 @@ class IndividualFilter(ThresholdFilter):
         return Tally((_amount(cost, self.order),))
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return the worst case of the step; of `PersonBudgets`, what is left."""
+        """Return the worst case of the step; of `PersonBudgets`, the whole rest."""
         if isinstance(cost, PersonBudgets):
             spent = 0 if used is None else used.amounts[0]
             return Tally((max(self.thresholds[0] - spent, 0),))
         return super().price(cost, used)
 
     def bound_of(self, amounts: tuple[int, ...]) -> IndividualBound:
-        """Return the bound that people may share once so much was charged for it."""
+        """Return the bound of each person's sum that these charged amounts pay."""
         return self.opening(from_units(amounts[0]))
 
 
@@ -263,11 +263,10 @@ def _amount(cost: Cost, order: Fraction | None) -> int:
 
 
 class IndividualOdometer(RdpOdometer):
-    """Read R + log(1 / delta) / (order - 1), for everybody or for one person.
+    """Read R + log(1 / delta) / (order - 1), for all people or for one person.
 
     With the public tally, R is the worst case over people. With one person's private
-    sum, it bounds that person's own loss and may be told
-    to them and to nobody else.
+    sum, it bounds that person's own loss, and only that person may see it.
 
     Source: docs/derivations/individual.md#individual-odometer, Ville's inequality for
     the supermartingale exp((order - 1)(L - R)) of one person's add-or-remove pair,
@@ -316,7 +315,7 @@ class IndividualOdometer(RdpOdometer):
         return Tally((_amount(cost, order), 0))
 
     def read(self, tally: Tally) -> float:
-        """Return the bound on the loss of whoever has this tally."""
+        """Return the bound on the loss of the person with this tally."""
         amount, uncovered = tally.amounts
         if uncovered:
             return float("inf")

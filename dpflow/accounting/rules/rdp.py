@@ -1,6 +1,6 @@
 """Renyi differential privacy: the divergences of one order add up.
 
-Several orders at once are in `renyi_mixture`, which chooses by the options given.
+`renyi_mixture` has several orders, and chooses by the options of a policy.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _WHOLE_FROM = 4
 
 
 class SettlesCells(Rule):
-    """What the rules with Renyi divergences share: they settle by cells.
+    """Settlement by cells, common to the rules with Renyi divergences.
 
-    Source: docs/derivations/rdp.md#cells, at each order by itself.
+    Source: docs/derivations/rdp.md#cells, at each order separately.
 
     Attributes:
         settlements: All of them.
@@ -165,7 +165,7 @@ class RdpOdometer(SettlesCells, Odometer):
     """Read R(order) + log(1 / delta) / (order - 1), valid at every stopping time.
 
     Source: docs/derivations/rdp.md#ville-odometer: exp((order - 1)(L - R)) is a
-    supermartingale; Ville's inequality bounds it over all times at once.
+    supermartingale; Ville's inequality bounds it at all times simultaneously.
 
     Assumes: each step has a finite Renyi divergence of the order, given the outputs
     before it (no delta of its own); the order is fixed in advance. One-sided.
@@ -208,7 +208,7 @@ class RdpOdometer(SettlesCells, Odometer):
         if uncovered:
             return float("inf")
         idle = self._idle
-        # The sum of both, in whole numbers: this is asked at each step.
+        # The sum of both, in whole numbers: each step needs it.
         over = divergence * idle.denominator + idle.numerator * UNITS
         return float_up(Fraction(over, UNITS * idle.denominator))
 
@@ -224,10 +224,10 @@ def idle_reading(delta: Fraction, order: Fraction) -> Fraction:
 
 
 def readable_order(excess: Fraction) -> Fraction:
-    """Return an order near 1 + excess that people can read: whole from 4 on.
+    """Return a readable order near 1 + excess: whole from 4 on.
 
-    Any order is sound, so this rounds to nearest. Below 4, three digits of the excess
-    are kept, for there a whole number would admit noticeably less.
+    Any order is sound, so this rounds to nearest. Below 4 the excess has three digits,
+    because a whole number would admit noticeably less.
     """
     order = 1 + excess
     if order >= _WHOLE_FROM:

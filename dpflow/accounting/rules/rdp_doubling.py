@@ -36,7 +36,7 @@ class RdpDoublingOdometer(Odometer):
 
     Assumes: each step has finite Renyi divergences of all the orders given the
     outputs before it; the orders are fixed in advance. One-sided. Never below the
-    mixture of `rdp` under the same assumptions: kept for comparison.
+    mixture of `rdp` under the same assumptions; for comparison only.
 
     Rounding: prices, readings and the filters' sizes up.
 

@@ -1,4 +1,4 @@
-"""Renyi differential privacy with several orders at once.
+"""Renyi differential privacy with several orders simultaneously.
 
 One order must be fixed in advance because the best one depends on the path. What can
 be fixed instead are weights: for each order a, exp((a - 1)(L - R(a))) is a
@@ -242,8 +242,8 @@ def order_list(orders: tuple[Fraction, ...]) -> str:
 def scaled_share(rule: Filter, tally: Tally) -> float:
     """Return, up, the smallest f such that the rule admits the tally divided by f.
 
-    For a rule with thresholds that is the largest share used of any. Found by search,
-    to six digits, and not below 2^-64.
+    For a rule with thresholds that is the largest used share of a threshold. The search
+    returns six digits, and at least 2^-64.
     """
     if not any(tally.amounts):
         return 0.0

@@ -25,7 +25,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import Number, units_up
 
-#: A step is dominated by a Gaussian of at most so many times any charge of its own.
+#: A step is dominated by a Gaussian of at most this many times any charge of its own.
 MOST_ALONE = 3
 
 
@@ -79,15 +79,15 @@ class ResidueFilter(SplitsDelta):
         return self.price(cost)
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step adds where so much is used, rounded up.
+        """Return a step's price at a used amount, rounded up.
 
         Args:
             cost: Of the step; its parts and sub-steps are charged one after another.
-            used: What is settled and held when it asks; None for an empty account.
+            used: Settled and held amounts before the step; None for an empty account.
 
         Raises:
             UnsupportedCost: If the step has no pair that a Gaussian budget covers, or a
-                delta where none is kept for steps.
+                delta and the filter reserves none for steps.
         """
         rest = self.thresholds[0] - (0 if used is None else used.amounts[0])
         total, lost = 0, Fraction(0)
@@ -97,37 +97,37 @@ class ResidueFilter(SplitsDelta):
         return self._both(cost, total, lost)
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
-        """Return all: docs/derivations/residue.md#refunds."""
+        """Return the whole reservation: docs/derivations/residue.md#refunds."""
         del posted
         return reserved
 
     def charged_late(self, used: Tally, more: Tally) -> Tally:
-        """Return what brings the sum to a price of all steps that no order changes."""
+        """Return the amount that raises the sum to a price in every order of steps."""
         before, own = used.amounts[0], more.amounts[0]
         late = MOST_ALONE * (before + own) - before if own else 0
         return Tally((late, more.amounts[1]))
 
 
-#: Kind, size and delta of a part, its own mu**2 in units if known, and their number.
+#: Kind, size and delta of a part, its own mu**2 in units if any, and their number.
 _Part = tuple[str, Fraction, Fraction, int | None, int]
 
 
 def _charged(
     kind: str, size: Fraction, alone: int | None, rest: int, times: int
 ) -> int:
-    """Return what some equal steps take one after another, at a rest of any sign."""
+    """Return the charge of equal steps, one after another, at a rest of any sign."""
     total = 0
     while times:
-        left = rest - total
-        point = breakpoint_below(max(left, 0))
+        current = rest - total
+        point = breakpoint_below(max(current, 0))
         charge = residue_charge(kind, size, point)
         if alone is not None:
             charge = min(charge, alone)
-        if left <= 0 or charge in (0, alone):
+        if current <= 0 or charge in (0, alone):
             # Dearer at no smaller rest.
             return total + times * charge
-        # So many begin at this breakpoint or above it.
-        count = min(times, (left - point) // charge + 1)
+        # Number of steps that begin at this breakpoint or above it.
+        count = min(times, (current - point) // charge + 1)
         total, times = total + count * charge, times - count
     return total
 
@@ -164,7 +164,7 @@ def residue_pair(cost: Cost) -> tuple[str, Fraction, Fraction]:
     shows everything with probability delta, and is a randomized response otherwise.
 
     Returns:
-        The kind of the pair, its size, and the delta beside it.
+        The kind of the pair, its size, and the separate delta.
 
     Raises:
         UnsupportedCost: If the step is not (epsilon, delta)-DP for one pair of numbers.

@@ -24,7 +24,7 @@ from dpflow.rounding import units_up as up
 #: Kinds of pairs that have a charge.
 GAUSSIAN, RESPONSE, LAPLACE, RANGE = "gaussian", "response", "laplace", "range"
 
-#: From a context, an epsilon and a mu**2 to what tells a step and a Gaussian apart.
+#: From a context, an epsilon and a mu**2 to the advantage of a step with a Gaussian.
 Advantage = Callable[[Any, Fraction, Any], Any]
 
 #: Leading binary digits of a rest that a charge looks at: breakpoints lie 1.6 % to
@@ -90,9 +90,9 @@ def _with_next(kind: str, size: Fraction, rest: int) -> None:
 
 
 def certifies(advantage: Advantage, size: Fraction, rest: int, charge: int) -> bool:
-    """Say whether step and remainder are told apart no better than the budget.
+    """Return whether the budget's pair dominates step and remainder together.
 
-    Decided outward; False where even many digits do not tell.
+    Decided outward; False where even many digits do not decide.
     """
     if charge > rest:
         return False
@@ -122,14 +122,14 @@ def _divergence(mp: Any, loss: Any, mu_squared: Any) -> Any:
 
 
 def response_advantage(mp: Any, epsilon: Fraction, mu_squared: Any) -> Any:
-    """Return the total variation of a randomized response beside a Gaussian."""
+    """Return the total variation of a randomized response together with a Gaussian."""
     loss = to_real(mp, epsilon)
     low = 1 / (1 + mp.exp(loss))
     return mp.tanh(loss / 2) + 2 * low * _divergence(mp, loss, mu_squared)
 
 
 def laplace_advantage(mp: Any, epsilon: Fraction, mu_squared: Any) -> Any:
-    """Return the total variation of a Laplace mechanism beside a Gaussian.
+    """Return the total variation of a Laplace mechanism together with a Gaussian.
 
     The mixture over s of randomized responses: docs/derivations/residue.md#laplace.
     """

@@ -31,7 +31,8 @@ class Rule(ABC):
         settlements: Which settlements the theorem allows, of "full", "steps" and
             "outcome" (docs/derivations/ledger.md#settlement).
         relations: The neighbouring relations under which the theorem holds.
-        made_from: The attributes that make an equal rule; None is left out.
+        made_from: The attributes that determine the rule; those of value None are
+            omitted.
         steady: Whether a price is the same whatever is used.
         adds_up: Whether thresholds of shares add up to the whole's
             (docs/derivations/ledger.md#reserved-shares).
@@ -133,37 +134,37 @@ class Rule(ABC):
         return self.price(cost.realised(outcome), used)
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
-        """Return what must be posted of a step after which others were reserved.
+        """Return the amount to post for a step that settles after later reservations.
 
-        What returns then may be decided by what they drew. A theorem that prices steps
-        by themselves does not mind; one for which a price is only right beside what was
-        left overrides this (docs/derivations/ledger.md#settlement).
+        The draws of later steps may decide its refund. Rules whose price belongs to the
+        step alone refund at any time; rules whose prices depend on the remaining
+        budget override this method (docs/derivations/ledger.md#settlement).
 
         Args:
-            reserved: What was reserved for the step.
-            posted: What it would post if nothing came after it; zero if it never ran.
+            reserved: Reserved amount of the step.
+            posted: Amount without later reservations; zero if the step never ran.
         """
         del reserved
         return posted
 
     def charged_late(self, used: Tally, more: Tally) -> Tally:
-        """Return what must be posted for a step that was drawn before others, unknown.
+        """Return the amount to post for an unrecorded cost of an earlier step.
 
-        The others were priced as if it had cost less. A theorem that prices steps by
-        themselves does not mind; one whose prices depend on what was left overrides
-        this (docs/derivations/residue.md#late-charges).
+        Later steps were priced without it. Rules whose price belongs to the step alone
+        post the plain amount; rules whose prices depend on the remaining budget
+        override this method (docs/derivations/residue.md#late-charges).
 
         Args:
-            used: What is settled and held now.
-            more: What the step adds to its own price.
+            used: Settled and held amounts.
+            more: Unrecorded part of the step's price.
         """
         del used
         return more
 
     def parameters(self) -> dict[str, Any]:
-        """Return JSON-able data from which an equal rule can be made.
+        """Return JSON data that determine the rule, as a ledger pins them.
 
-        Every number that a default derived is in it: this is what a ledger pins.
+        They include every number that a default derived.
         """
         made = {name: getattr(self, name) for name in self.made_from}
         said = {name: _said(value) for name, value in made.items() if value is not None}
@@ -177,7 +178,7 @@ class Rule(ABC):
         }
 
     def __eq__(self, other: object) -> bool:
-        """Two rules are equal if they were made from equal numbers."""
+        """Compare the parameters of two rules."""
         return (
             isinstance(other, Rule)
             and type(self) is type(other)
@@ -185,7 +186,7 @@ class Rule(ABC):
         )
 
     def __hash__(self) -> int:
-        """Hash by the numbers the rule was made from."""
+        """Hash the parameters of the rule."""
         return hash((self.theorem, repr(sorted(self.parameters().items()))))
 
     def __repr__(self) -> str:
@@ -288,18 +289,18 @@ def solved_thresholds(rule: Filter) -> list[Any] | None:
 
 
 def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
-    """Lower a new rule's thresholds to pinned ones; none is ever raised.
+    """Lower a new rule's thresholds to pinned ones, and raise none of them.
 
     Args:
-        rule: Made from pinned parameters, perhaps by another solver.
-        pinned: What `solved_thresholds` returned when the parameters were pinned.
+        rule: Rule with pinned parameters, perhaps of another solver.
+        pinned: Result of `solved_thresholds` at pinning.
 
     Raises:
         ValueError: If they are thresholds of another rule.
     """
     if isinstance(rule, ThresholdFilter):
         pairs = zip(rule.thresholds, pinned, strict=True)
-        rule.thresholds = tuple(min(solved, int(kept)) for solved, kept in pairs)
+        rule.thresholds = tuple(min(solved, int(limit)) for solved, limit in pairs)
         return
     for member, own in zip(rule.members, pinned, strict=True):
         if own is not None:
@@ -307,7 +308,7 @@ def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
 
 
 def price_or_error(price: Callable[[], Tally]) -> Tally | DpflowError:
-    """Return a price, or why there is none: both can be remembered."""
+    """Return a price, or the error in its place; a cache can store both."""
     try:
         return price()
     except (InvalidCost, UnsupportedCost) as error:
@@ -315,7 +316,7 @@ def price_or_error(price: Callable[[], Tally]) -> Tally | DpflowError:
 
 
 def priced(price: Tally | DpflowError) -> Tally:
-    """Return a price, or raise a new error that says why there is none."""
+    """Return a price, or raise a new copy of the stored error."""
     if isinstance(price, DpflowError):
         raise type(price)(price.message, **price.details)
     return price
@@ -336,7 +337,7 @@ class Odometer(Rule):
     (docs/derivations/time-uniform.md#odometer-of-one-flow). The bound holds at every
     stopping time, with probability at least 1 - delta. The last component of the tally
     counts the steps that the theorem does not cover: one of them makes the reading
-    undefined for ever.
+    undefined permanently.
 
     Attributes:
         delta: Probability with which the bound may fail, exact.

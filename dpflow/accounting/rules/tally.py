@@ -54,7 +54,7 @@ class Tally:
         return Tally(tuple(map(sub, self.amounts, other.amounts)))
 
     def times(self, count: int) -> Tally:
-        """Return the tally that was added so many times."""
+        """Return the tally times a count."""
         return Tally(tuple(count * amount for amount in self.amounts))
 
     def fits_within(self, other: Tally) -> bool:

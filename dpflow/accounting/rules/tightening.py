@@ -1,10 +1,9 @@
-"""Making a filter smaller without touching the tally that it has kept.
+"""Lower budgets of filters, under unchanged tallies.
 
-A budget may be lowered under a tally only if every tally that the new rule admits is
-one that the old rule admits, too: then the old guarantee goes on to hold, whoever
-decided it and whatever they had seen. So orders, weights, splits and every other
-number that prices a step stay as they were fixed in advance, and only thresholds fall
-(docs/derivations/ledger.md#fixed-in-advance).
+A budget may be lowered under a tally only if the old rule admits every tally that the
+new rule admits: then the old guarantee still holds, even if the decision depends on
+outputs. So orders, weights, splits and every other number that prices a step stay
+fixed, and only thresholds fall (docs/derivations/ledger.md#fixed-in-advance).
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _BUDGET = ("epsilon", "delta", "delta_loss", "deltas")
 def tightened_filter(
     fixed: Mapping[str, Any], *, epsilon: Number, delta: Number
 ) -> Filter:
-    """Make a filter with a smaller budget that can go on with another one's tally.
+    """Return a filter with a smaller budget that continues another filter's tally.
 
     Args:
-        fixed: Parameters of the filter that kept the tally so far.
+        fixed: Parameters of the tally's present filter.
         epsilon: The new budget, at most the old.
         delta: The new budget, at most the old. Parts of delta shrink with it where
             they would not fit otherwise.
@@ -39,7 +38,7 @@ def tightened_filter(
         InvalidCost: If there is no such filter; then only a new tally helps.
     """
     before = make_filter(**fixed)
-    reason = f"the {before.theorem} filter cannot be shown to admit less"
+    reason = f"there is no proof that the {before.theorem} filter admits less"
     for options in _candidates(fixed, before, epsilon, delta):
         try:
             after = make_filter(**options)

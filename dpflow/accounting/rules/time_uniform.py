@@ -194,7 +194,7 @@ def target_epsilon(
     """Return the reading that a constant is tuned for.
 
     Raises:
-        InvalidCost: If there is none, so that the constant must be given.
+        InvalidCost: If the policy has no reading; then it must name the constant.
     """
     if halt_at_epsilon is None:
         msg = f"the {theorem} odometer needs {option}=, or halt_at_epsilon= to tune it"

@@ -63,7 +63,7 @@ def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
     """Check an option that takes one of a few words.
 
     Raises:
-        InvalidCost: If the value is none of them.
+        InvalidCost: If the value is not one of them.
     """
     if not isinstance(value, str) or value not in choices:
         msg = f"{name} must be one of {', '.join(choices)}, got {value!r}"
