@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -40,13 +42,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_every_document_is_a_page(site: Path) -> None:
-    """No document of the repository is left out."""
-    for document in (ROOT / "docs").rglob("*.md"):
-        page = document.relative_to(ROOT / "docs").with_suffix(".html")
-        if page.name == "README.html":
-            page = page.with_name("index.html")
-        assert (site / page).is_file(), page
+def test_each_task_is_found_by_its_words(site: Path) -> None:
+    """The first ten results of a search, titles first, have the page that answers."""
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
+
+    def results(phrase: str) -> list[str]:
+        hits: dict[str, int] = {}
+        for entry in index:
+            page, title = entry["location"].partition(".html")[0], entry["title"]
+            in_title = [word in title.lower() for word in phrase.split()]
+            text = f"{title} {entry['text']}".lower()
+            if all(word in text for word in phrase.split()):
+                hits[page] = max(hits.get(page, 0), sum(in_title))
+        return sorted(hits, key=lambda page: -hits[page])[:10]
+
+    tasks = tomllib.loads((ROOT / "tests" / "tasks.toml").read_text("utf-8"))["words"]
+    assert [task for task in tasks if tasks[task] not in results(task)] == []
+    assert results("zebra") == []
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
