@@ -10,7 +10,7 @@ journal: an ended charge is dropped, and read again if it is corrected.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import add
 from typing import Any
@@ -112,12 +112,8 @@ class _Journal:
     ) -> None:
         self._storage, self._report, self._progress = ledger.storage, report, progress
         self._state, self._tags = State(whole=True), 0
-        #: Accounts, with the flow, of grants that were checked since the last entry
-        #: that is of no step.
+        #: Flows and accounts of grants, checked since the last entry of no step.
         self._checked = set[tuple[Any, ...]]()
-        #: The highest sums before something returned, component by component. A gate
-        #: that admits an amount admits every smaller one.
-        self._highest: dict[str, Amounts] = {}
 
     def follow(self) -> None:
         """Follow every entry up to the newest."""
@@ -142,15 +138,20 @@ class _Journal:
     def _followed(self, reading: Reading, columns: tuple[Any, ...]) -> Entry:
         """Check an entry and add it to the state."""
         state, report = self._state, self._report
-        if columns[1] in _STEPS:
-            draft = draft_of(columns)
-            self._check_step(draft)
-        else:
-            draft = entry_of(columns)
-            self._checked.clear()
-            if draft.kind in _TERMS:
-                self._check_gates(reading, str(draft.body["book"]))
-            elif draft.kind in _LATE:
+        draft = (draft_of if columns[1] in _STEPS else entry_of)(columns)
+        made = state.made.get(draft.charge or "")
+        if draft.kind == "reserve":
+            grant = draft.body.get("flow"), *draft.amounts
+            if grant not in self._checked:
+                check_grant(state, draft)
+                self._checked.add(grant)
+        elif draft.kind != "settle" or made is None or made.amounts != draft.amounts:
+            # Sums fall, or rise without a grant, or gates change.
+            book = draft.body["book"] if draft.kind in _TERMS else None
+            self._check_gates(reading, self._accounts(book) if book else draft.amounts)
+            if draft.kind not in _STEPS:
+                self._checked.clear()
+            if draft.kind in _LATE:
                 self._recall(reading, draft)
             check(state, draft)
         entry = follow(state, draft)
@@ -160,26 +161,11 @@ class _Journal:
         self._forget(entry)
         return entry
 
-    def _check_step(self, draft: Entry) -> None:
-        """Check a step's entry, but for its gates."""
-        if draft.kind == "reserve":
-            grant = draft.body.get("flow"), *draft.amounts
-            if grant not in self._checked:
-                check_grant(self._state, draft)
-                self._checked.add(grant)
-            return
-        made = self._state.made.get(draft.charge or "")
-        returns = draft.kind in ("seal", "void")
-        if returns or made is None or made.amounts != draft.amounts:
-            check(self._state, draft)
-            for name in draft.amounts:
-                self._highest[name] = self._sums(name)
-
-    def _sums(self, account: str) -> Amounts:
-        """Return the highest sums of an account, component by component."""
-        _, settled, held, *_ = self._state.row(ACCOUNT + account)
-        now = tuple(map(add, settled, held))
-        return tuple(map(max, now, self._highest.get(account, now)))
+    def _accounts(self, book: str | None = None) -> list[str]:
+        """Return the accounts of a book, or of all."""
+        prefix = ACCOUNT if book is None else f"{ACCOUNT}{book}#"
+        keys = (key for key in self._state.rows if key.startswith(prefix))
+        return [key.removeprefix(ACCOUNT) for key in keys]
 
     def _recall(self, reading: Reading, entry: Entry) -> None:
         """Load what was dropped and is changed late."""
@@ -204,20 +190,23 @@ class _Journal:
             if key.startswith(_OF_CHARGES):
                 del state.rows[key], state.numbers[key]
 
-    def _check_gates(self, reading: Reading, book: str | None = None) -> None:
-        """Compare the highest sums of a book's accounts with their gates, or of all."""
-        prefix = ACCOUNT if book is None else f"{ACCOUNT}{book}#"
-        for key in [key for key in self._state.rows if key.startswith(prefix)]:
-            account = key.removeprefix(ACCOUNT)
-            term = self._state.term(*split(account)[:2])
-            highest = self._sums(account)
-            self._highest.pop(account, None)
-            if is_admitted(term, account, highest):
+    def _check_gates(self, reading: Reading, accounts: Iterable[str]) -> None:
+        """Check that the gates of accounts admit the sums, to which grants raised them.
+
+        An account that was overdrawn by hand was checked before that, and no step is
+        granted on it. A gate may be tightened to less than the sums.
+        """
+        state = self._state
+        for account in accounts:
+            row, term = state.account(account), state.term(*split(account)[:2])
+            if row is None or row.overdrawn:
                 continue
-            # Sums of several times, or charged by hand: each grant is compared.
-            for entry in reading.naming_after([key], term.entry if term else 0):
-                _, settled, held = entry.postings[account]
-                total = tuple(map(add, settled, held))
+            if is_admitted(term, account, _sum(row.settled, row.held)):
+                continue
+            for entry in reading.naming_after(
+                [ACCOUNT + account], term.entry if term else 0
+            ):
+                total = _sum(*entry.postings[account][1:])
                 if entry.kind == "reserve" and not is_admitted(term, account, total):
                     what = f"account {account!r}: a grant is beyond its gate"
                     self._report.add(what, entry.number)
@@ -225,14 +214,18 @@ class _Journal:
 
     def _check_end(self, reading: Reading) -> None:
         """Compare what was counted with the tables, where the journal ends."""
-        report = self._report
-        self._check_gates(reading)
+        report, accounts = self._report, self._accounts()
+        report.accounts = len(accounts)
+        self._check_gates(reading, accounts)
         for number, charge in reading.ask("made_twice"):
             what = f"it reserves for charge {charge}, which was made before"
             report.add(what, number)
         if reading.ask("tags") != [(self._tags,)] and report.fine:
             report.add("there are tags that no entry of the journal names")
-        report.accounts = sum(key.startswith(ACCOUNT) for key in self._state.rows)
+
+
+def _sum(settled: Amounts, held: Amounts) -> Amounts:
+    return tuple(map(add, settled, held))
 
 
 def _check_values(ledger: Ledger, report: Verification) -> None:
@@ -265,17 +258,16 @@ def _check_witness(ledger: Ledger, report: Verification) -> None:
             lost = missing(reading, witness.all_lines())
     except LedgerUnwitnessed:
         report.witness = "missing"
-        return
     except LedgerCorrupt as error:
         if report.fine:
             report.add(error.message)
-        return
-    if lost:
-        what = (
-            f"the witness {witness.place} saw {len(lost)} charges or signed "
-            "checkpoints that are not here, this one first; `dpflow ledger "
-            "reconcile` charges them again"
-        )
-        report.add(what, lost[0].number)
     else:
-        report.witness = "agrees"
+        if lost:
+            what = (
+                f"the witness {witness.place} saw {len(lost)} charges or signed "
+                "checkpoints that are not here, this one first; `dpflow ledger "
+                "reconcile` charges them again"
+            )
+            report.add(what, lost[0].number)
+        else:
+            report.witness = "agrees"

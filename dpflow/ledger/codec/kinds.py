@@ -152,29 +152,17 @@ def column_parts(types: Types, name: str, column: Any, of: Any) -> list[Any]:
     return [name, [getattr(of, argument) for argument in names], plain]
 
 
-def check_size(characters: int) -> None:
-    """Refuse a text beyond the limit.
+def check_limits(characters: int, depth: int = 0) -> None:
+    """Refuse a value beyond the limits of text and nesting.
 
     Raises:
-        ReleaseError: If it is too long.
+        ReleaseError: If it is beyond one of them.
     """
-    if characters > MAX_TEXT:
+    if characters > MAX_TEXT or depth > MAX_DEPTH:
         msg = (
-            f"the value needs more than {MAX_TEXT // 2**20} MiB of text and cannot be "
-            "stored; release fewer numbers, or a numpy array in place of a list."
-        )
-        raise ReleaseError(msg)
-
-
-def check_depth(depth: int) -> None:
-    """Refuse a value nested beyond the limit.
-
-    Raises:
-        ReleaseError: If it is nested too deeply.
-    """
-    if depth > MAX_DEPTH:
-        msg = (
-            f"the value is nested deeper than {MAX_DEPTH} levels (or contains itself) "
-            "and cannot be stored; release a flatter value."
+            f"the value needs more than {MAX_TEXT // 2**20} MiB of text, or is nested "
+            f"deeper than {MAX_DEPTH} levels (or contains itself), and cannot be "
+            "stored; release fewer numbers, a numpy array in place of a list, or a "
+            "flatter value."
         )
         raise ReleaseError(msg)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpflow.ledger.codec.kinds import KINDS, check_size, register, unstorable
+from dpflow.ledger.codec.kinds import KINDS, check_limits, register, unstorable
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ def _array_parts(array: Array) -> list[Any]:
     if dtype.kind not in _LETTERS or wide:
         hint = f"dtype {dtype.name} has no exact text; convert it to a numeric dtype"
         raise unstorable(array, hint)
-    check_size(array.nbytes)
+    check_limits(array.nbytes)
     data = array.astype(dtype.newbyteorder("<"), copy=False).tobytes()
     return [dtype.str, list(array.shape), data]
 

@@ -40,7 +40,7 @@ def encode(value: object) -> str:
         '{"$type":"tuple","parts":[1,2.5]}'
     """
     text = canonical(_Packer().pack(value, 0))
-    kinds.check_size(len(text))
+    kinds.check_limits(len(text))
     return text
 
 
@@ -56,7 +56,7 @@ def decode(text: str) -> Any:
     Raises:
         ReleaseError: If the text is not of that form. Nothing in it is executed.
     """
-    kinds.check_size(len(text))
+    kinds.check_limits(len(text))
     failure = ""
     try:
         return _unpack(json.loads(text), 0)
@@ -82,8 +82,7 @@ class _Packer:
         # A value and its comma; of a list's two brackets one stands for a comma.
         # So no huge tree is built in vain.
         self._characters += 2 + (len(value) if type(value) is str else 0)
-        kinds.check_size(self._characters)
-        kinds.check_depth(depth)
+        kinds.check_limits(self._characters, depth)
         if is_plain(value):
             return value
         if type(value) is list:
@@ -106,7 +105,7 @@ def _is_member(key: Any) -> bool:
 
 
 def _unpack(tree: Any, depth: int) -> Any:
-    kinds.check_depth(depth)
+    kinds.check_limits(0, depth)
     if isinstance(tree, list):
         return [_unpack(item, depth + 1) for item in tree]
     if not isinstance(tree, dict):

@@ -169,25 +169,6 @@ def test_comparing_changes_nothing(host: Host) -> None:
     assert before == read(host.path, every)
 
 
-def test_repeated_repairs_never_charge_less(host: Host) -> None:
-    """An older copy is refused after a repair, too; each begins from the last one."""
-    copy = host.copy()
-    host.work()
-    most = used(host.path)
-    for _ in range(3):
-        host.replace_by(copy)
-        ledger = host.open()
-        with pytest.raises(LedgerRolledBack):
-            granted(ledger, "0.25", policies=[POLICIES["a"]])
-        reconcile(ledger, POLICIES, reason=WHY)
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
-        ledger.close()
-        now = used(host.path)
-        assert all(now[name] >= most[name] for name in most)
-        most = now
-    assert repairs(host.path) == 3
-
-
 def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,27 +287,6 @@ def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> Non
     ledger = open_ledger(url(host.path), witness=there)
     with pytest.raises(LedgerRolledBack):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
-
-
-def test_a_repair_on_one_machine_is_noticed_on_another(host: Host) -> None:
-    """Its witness still tells of charges that were made good elsewhere."""
-    there = str(host.folder / "there")
-    second = open_ledger(url(host.path), witness=there)
-    trust(second)
-    granted(second, "0.25", policies=[POLICIES["a"]])
-    second.close()
-    copy = host.copy()
-    host.work()
-    second = open_ledger(url(host.path), witness=there)
-    granted(second, "0.25", policies=[POLICIES["a"]])
-    second.close()
-    host.replace_by(copy)
-    reconcile(host.open(), POLICIES, reason=WHY)
-    second = open_ledger(url(host.path), witness=there)
-    with pytest.raises(LedgerRolledBack):
-        granted(second, "0.25", policies=[POLICIES["a"]])
-    reconcile(second, POLICIES, reason=WHY)
-    granted(second, "0.25", policies=[POLICIES["a"]])
 
 
 def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> None:
