@@ -203,9 +203,10 @@ class _Journal:
                 continue
             if is_admitted(term, account, _sum(row.settled, row.held)):
                 continue
-            for entry in reading.naming_after(
-                [ACCOUNT + account], term.entry if term else 0
-            ):
+            since = term.entry if term else 0
+            for entry in reading.naming_after([ACCOUNT + account], since):
+                if entry.number > state.head[0]:
+                    break
                 total = _sum(*entry.postings[account][1:])
                 if entry.kind == "reserve" and not is_admitted(term, account, total):
                     what = f"account {account!r}: a grant is beyond its gate"
