@@ -23,62 +23,19 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: inside a function and for types only. The layers of a package stand together, each
 #: before the modules that may import it.
 LAYERS = [
-    "removed",
-    "exceptions",
-    "locks",
-    "durable",
-    "rounding",
-    "libraries",
-    "notebook",
+    *("removed", "exceptions", "locks", "durable", "rounding", "libraries", "notebook"),
     "coverage",
-    "accounting.solving",
-    "accounting.costs",
-    "accounting.curves",
-    "accounting.rules",
-    "accounting.fixed",
-    "accounting.published",
-    "accounting",
-    "policy",
-    "config",
-    "noise",
-    "ledger.keys",
-    "ledger.entry",
-    "ledger.rows",
-    "ledger.state",
-    "ledger.journal",
-    "ledger.pure_cache",
-    "ledger.records",
-    "ledger.model",
-    "ledger.decision",
-    "ledger.checkpoint",
-    "ledger.codec",
-    "ledger.damage",
-    "ledger.provenance",
-    "ledger.storage",
-    "ledger.witness",
-    "ledger.combiner",
-    "ledger.digests",
-    "ledger.following",
-    "ledger.ledger",
-    "ledger.opening",
-    "ledger.views",
-    "ledger.office",
-    "ledger.audit",
-    "ledger",
-    "people",
-    "guard",
-    "bounding",
-    "mechanisms",
-    "forecast",
-    "starter",
-    "show",
-    "costs",
-    "interop",
-    "plots",
-    "prefect",
-    "testing",
-    "cli",
-    "__main__",
+    *("accounting.solving", "accounting.costs", "accounting.curves"),
+    *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
+    *("policy", "config", "noise"),
+    *("ledger.keys", "ledger.entry", "ledger.rows", "ledger.state", "ledger.journal"),
+    *("ledger.pure_cache", "ledger.records", "ledger.model", "ledger.decision"),
+    *("ledger.checkpoint", "ledger.codec", "ledger.damage", "ledger.provenance"),
+    *("ledger.storage", "ledger.witness", "ledger.combiner", "ledger.digests"),
+    *("ledger.following", "ledger.ledger", "ledger.opening", "ledger.views"),
+    *("ledger.office", "ledger.audit", "ledger"),
+    *("people", "guard", "bounding", "mechanisms", "forecast", "starter", "show"),
+    *("costs", "interop", "plots", "prefect", "testing", "cli", "__main__"),
 ]
 
 #: What points down the list all the same, and why.
@@ -93,37 +50,14 @@ EXCEPTIONS = {
 }
 
 #: Imports for types only, which close a circle.
-FOR_TYPES = {
-    ("dpflow.bounding.tables", "dpflow.bounding.contributions"),
-}
+FOR_TYPES = {("dpflow.bounding.tables", "dpflow.bounding.contributions")}
 
 #: What pure maths may import besides dpflow: no clock, file, environment, log, chance
 #: or database. `importlib` loads a theorem by its name.
-PURE = {
-    "__future__",
-    "abc",
-    "ast",
-    "bisect",
-    "contextlib",
-    "collections",
-    "dataclasses",
-    "enum",
-    "decimal",
-    "fractions",
-    "functools",
-    "importlib",
-    "inspect",
-    "itertools",
-    "json",
-    "math",
-    "mpmath",
-    "numbers",
-    "numpy",
-    "operator",
-    "re",
-    "scipy",
-    "typing",
-}
+PURE = {"__future__", "abc", "ast", "bisect", "collections", "contextlib", "decimal"}
+PURE |= {"dataclasses", "enum", "fractions", "functools", "importlib", "inspect"}
+PURE |= {"itertools", "json", "math", "mpmath", "numbers", "numpy", "operator", "re"}
+PURE |= {"scipy", "typing"}
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "breakpoint", "__import__"}
 
 #: Who may load modules by their names: public names, theorems from their register.
@@ -428,20 +362,9 @@ def test_prefect_is_imported_in_its_package_only():
     )
 
 
-HEAVY = {
-    "prefect",
-    "psycopg",
-    "numpy",
-    "pandas",
-    "opendp",
-    "matplotlib",
-    "scipy",
-    "mpmath",
-    "jinja2",
-    "starlette",
-    "uvicorn",
-    "cryptography",
-}
+DRAWING = {"prefect", "numpy", "pandas", "opendp", "matplotlib"}
+HEAVY = {"psycopg", "scipy", "mpmath", "jinja2", "starlette", "uvicorn", "cryptography"}
+HEAVY |= DRAWING
 LOADED = """
 import json, sys
 import importlib
@@ -459,7 +382,7 @@ def test_importing_costs_little():
         assert set(run_python(LOADED, module)) & HEAVY == set()
     for module in ("dpflow.guard.plain", "dpflow.forecast", "dpflow.show.figures"):
         loaded = set(run_python(LOADED, module))
-        assert loaded & {"prefect", "numpy", "pandas", "opendp", "matplotlib"} == set()
+        assert loaded & DRAWING == set()
 
 
 def test_files_are_small_and_finished():

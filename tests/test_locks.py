@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dpflow.locks import FileLock, Turn, TurnQueue
+from dpflow.locks import FileLock
 from tests.ledger.processes import Child
 
 pytestmark = pytest.mark.quick
@@ -36,25 +35,6 @@ def is_free(path: Path) -> bool:
         say("no" if other.take(ONCE) is None else "yes")
 
     return Child(take).end()[1] == ["yes"]
-
-
-def test_the_file_is_opened_once(
-    lock: FileLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each turn locks and unlocks it, so that others have theirs between."""
-    real, opened, seen = os.open, list[str](), list[tuple[int, bool]]()
-
-    def noted(path: str, *how: int) -> int:
-        opened.append(path)
-        return real(path, *how)
-
-    monkeypatch.setattr(os, "open", noted)
-    for _ in range(3):
-        lock.run(lambda descriptor: seen.append((descriptor, is_free(lock.path))), 1)
-        assert is_free(lock.path)
-    assert opened == []
-    assert len(set(seen)) == 1
-    assert seen[0][1] is False
 
 
 @pytest.mark.parametrize("gone", ["removed", "replaced"])
@@ -102,36 +82,3 @@ def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> Non
     os.waitpid(child.pid, 0)
     assert is_free(path)
     os.kill(grandchild, 9)
-
-
-def test_who_waits_in_a_line_is_called() -> None:
-    """At once, and not when it looks by itself."""
-    joined = threading.Semaphore(0)
-
-    class Told(TurnQueue):
-        """A line that tells when somebody joins it."""
-
-        def join(self, turn: Turn) -> None:
-            super().join(turn)
-            joined.release()
-
-    line, first, order = Told(), Turn(), list[int]()
-    assert line.take(first, 1)
-    joined.acquire()
-
-    def wait(number: int) -> None:
-        turn = Turn()
-        assert line.take(turn, 60)
-        order.append(number)
-        line.leave(turn)
-
-    threads = list[threading.Thread]()
-    for number in range(8):
-        threads.append(threading.Thread(target=wait, args=[number]))
-        threads[-1].start()
-        assert joined.acquire(timeout=60)
-    line.leave(first)
-    for thread in threads:
-        thread.join()
-    assert order == list(range(8))
-    assert line.turns() == []

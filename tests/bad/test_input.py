@@ -15,11 +15,7 @@ from dpflow.exceptions import (
     PolicyError,
 )
 from tests.bad.refusals import refusal, step_at
-from tests.projects import (
-    POLICY,
-    TENTH,
-    rewrite_policy,
-)
+from tests.projects import POLICY, TENTH, rewrite_policy
 
 pytestmark = pytest.mark.quick
 

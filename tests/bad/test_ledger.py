@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerCorrupt,
-    LedgerMissing,
-)
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
 from tests.bad.refusals import refusal, step_at
-from tests.projects import (
-    TENTH,
-    caught,
-    ledger_away,
-    ledger_file,
-    make_project,
-    rows,
-)
+from tests.projects import TENTH, caught, ledger_away, ledger_file, make_project, rows
 
 
 def test_a_missing_ledger_is_an_error_and_never_made(tmp_path, monkeypatch):

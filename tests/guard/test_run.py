@@ -8,13 +8,7 @@ from dpflow import BudgetRefused, guarded, reserve_run, spend
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
-from tests.projects import (
-    TENTH,
-    held,
-    kinds,
-    make_project,
-    spent,
-)
+from tests.projects import TENTH, held, kinds, make_project, spent
 
 pytestmark = pytest.mark.quick
 

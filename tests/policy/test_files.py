@@ -9,11 +9,7 @@ import pytest
 import yaml
 
 from dpflow.exceptions import PolicyError, UnknownDataset
-from dpflow.policy import (
-    Policy,
-    load_policies,
-    parse_policy,
-)
+from dpflow.policy import Policy, load_policies, parse_policy
 from tests.policy_examples import EXAMPLE, SHORT, edited
 
 

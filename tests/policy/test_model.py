@@ -9,9 +9,7 @@ import pytest
 
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.ledger.decision.gates import covers_flow
-from dpflow.policy import (
-    parse_policy,
-)
+from dpflow.policy import parse_policy
 from dpflow.policy.pinned import difference_lines
 from dpflow.rounding import short_up
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share

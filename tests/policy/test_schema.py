@@ -8,10 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dpflow.policy import (
-    Policy,
-    policy_schema,
-)
+from dpflow.policy import Policy, policy_schema
 from tests.policy_examples import SHORT, edited, share
 from tests.projects import ROOT
 

@@ -12,11 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpflow.exceptions import PolicyError
-from dpflow.policy import (
-    load_policies,
-    load_policy,
-    parse_policy,
-)
+from dpflow.policy import load_policies, load_policy, parse_policy
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused
 
 pytestmark = pytest.mark.quick

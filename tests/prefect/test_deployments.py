@@ -18,29 +18,9 @@ from dpflow.cli import app
 from dpflow.prefect import keyless_steps
 from dpflow.prefect.deployments import DPFlow, steps_in_code
 from tests.prefect.matrix.support import (
-    books,
-    resume_insisting,
     run_deployed,
-    wait_until,
 )
-from tests.projects import POLICY, TENTH
-
-SERVED = """
-from datetime import timedelta
-from dpflow import PureDP, dp_flow, dp_task
-
-@dp_task(dataset="shop", cost=PureDP(epsilon="0.5"), release_key="count/{tick}")
-def count(tick: str) -> int:
-    return 1
-
-@dp_flow(name="report")
-def report():
-    from prefect.runtime import flow_run
-    count(str(flow_run.scheduled_start_time))
-
-if __name__ == "__main__":
-    report.serve(name="every-second", interval=timedelta(seconds=2), limit=1)
-"""
+from tests.projects import TENTH
 
 
 @dp_task(dataset="shop", cost=TENTH)
@@ -126,42 +106,6 @@ def test_a_deployed_run_logs_each_step_without_a_key_once(project, caplog):
         logged = [text for text in texts if "names no release_key" in text]
         assert len(logged) == steps
         assert all("'nameless'" in text for text in logged)
-
-
-@pytest.mark.slow
-def test_a_served_report_halts_pauses_and_pauses_again(laboratory, monkeypatch):
-    """Two ticks fit; the third is an explained skip, and pauses the schedule.
-
-    Serving again forgets the pause (PrefectHQ/prefect#19302): the ledger refuses the
-    next tick as well, and it is paused again. Nothing is spent twice.
-    """
-    name = "report/every-second"
-    policy = f"{POLICY}on_exhausted: {{flow: halt, schedule: pause}}\n"
-    folder = laboratory.project("served", policy)
-    (folder / "served.py").write_text(SERVED, "utf-8")
-    monkeypatch.chdir(folder)
-    only = {"name": {"any_": ["every-second"]}}
-
-    def paused():
-        return laboratory.ask(f"deployments/name/{name}")["paused"]
-
-    def ended():
-        runs = laboratory.ask("flow_runs/filter", limit=200, deployments=only)
-        return [run["state_name"] for run in runs if run["end_time"]]
-
-    with laboratory.serving(folder, "served.py"):
-        wait_until(lambda: "BudgetExhausted" in ended(), "the third tick")
-        wait_until(paused, "the pause")
-        assert sorted({*ended()}) == ["BudgetExhausted", "Completed"]
-        assert ended().count("Completed") == books().reserved == 2
-    before = ended().count("BudgetExhausted")
-    with laboratory.serving(folder, "served.py"):
-        wait_until(lambda: not paused(), "the schedule")
-        wait_until(lambda: ended().count("BudgetExhausted") > before, "a tick")
-        wait_until(paused, "the second pause")
-    assert books().reserved == 2
-    resume_insisting(name)
-    assert not paused()
 
 
 def test_a_deployment_is_resumed_by_its_whole_name(project):

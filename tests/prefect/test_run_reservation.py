@@ -18,12 +18,7 @@ from dpflow.ledger.views import open_reservations
 from dpflow.prefect import flow as flow_module
 from dpflow.prefect import run_context
 from tests.prefect.conftest import POLICY
-from tests.prefect.matrix.support import (
-    execute,
-    flow_run,
-    in_flow,
-    task_runs,
-)
+from tests.prefect.matrix.support import execute, flow_run, in_flow, task_runs
 from tests.projects import TENTH, account, held, kinds, spent
 
 RAN: list[object] = []

@@ -21,14 +21,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from dpflow import (
-    EarlyStopping,
-    PureDP,
-    dp_flow,
-    dp_task,
-    iterations,
-    release,
-)
+from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations, release
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from tests.ledger.processes import Child
 from tests.pages import run_forked

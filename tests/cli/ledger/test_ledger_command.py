@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from dpflow.guard.project import forget_projects
@@ -11,15 +9,6 @@ from dpflow.ledger.opening import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
-
-
-def test_init_does_not_replace_a_pinned_ledger_that_is_missing(shop: Shop) -> None:
-    """A fresh clone or a lost disk is no new project."""
-    shutil.rmtree(shop.root / ".dpflow")
-    result = run("ledger", "init")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "Restore that one" in result.stderr
-    assert not (shop.root / ".dpflow").exists()
 
 
 def test_init_says_how_to_pin_a_ledger_whose_pin_was_lost(shop: Shop) -> None:

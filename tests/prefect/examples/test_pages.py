@@ -56,10 +56,7 @@ def test_the_pages_are_found() -> None:
     ids=[page.stem for page in PAGES],
 )
 def test_a_page_is_true(
-    page: Path,
-    tmp_path: Path,
-    forked: dict[str, str],
-    request: pytest.FixtureRequest,
+    page: Path, tmp_path: Path, forked: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     """Its files are written, its commands run, and they print what it shows."""
     text = page.read_text("utf-8")

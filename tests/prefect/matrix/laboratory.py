@@ -13,10 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
-
 from tests.forks import SERVING, Forked
-from tests.prefect.matrix.support import wait_until
+from tests.prefect.matrix.support import flow_run, task_runs, wait_until
 from tests.projects import ROOT, fill_project
 
 _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
@@ -38,8 +36,6 @@ class Laboratory:
         self._folder = folder
         self._processes: list[Process] = []
         self.url = url
-        # A client takes long to make; it is asked again and again.
-        self._client = httpx.Client(base_url=self.url, timeout=120)
         self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             loaded = "import tests.prefect.matrix.programs"
@@ -54,7 +50,6 @@ class Laboratory:
         for process in reversed(self._processes):
             stop(process)
         self._forks.close()
-        self._client.close()
 
     def project(self, name: str, *policies: str) -> Path:
         """Return the folder of a new project."""
@@ -85,24 +80,6 @@ class Laboratory:
             code = process.wait(timeout=1200)
         assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
         return json.loads((folder / f"{name}.json").read_text("utf-8"))
-
-    def command(self, folder: Path, *arguments: str) -> str:
-        """Run a Python module to its end, as its user would; return what it said."""
-        log = folder / f"{arguments[0]}.log"
-        before = log.stat().st_size if log.exists() else 0
-        code = self._fork(["-m", *arguments], folder, arguments[0]).wait(timeout=600)
-        said = log.read_bytes()[before:].decode()
-        assert code == 0, said[-4000:]
-        return said
-
-    @contextmanager
-    def serving(self, folder: Path, *words: str, **variables: str) -> Iterator[None]:
-        """Run a new Python for the length of a block."""
-        process = self._launch([*words], folder, "serving", **variables)
-        try:
-            yield
-        finally:
-            stop(process)
 
     def _fork(
         self, words: list[str], folder: Path, log: str, **variables: str
@@ -152,40 +129,23 @@ class Laboratory:
         self._processes.append(process)
         return process
 
-    def ask(self, path: str, **body: Any) -> Any:
-        """Ask Prefect's server; with a body, by POST."""
-
-        def answer() -> httpx.Response | None:
-            kind = "POST" if body else "GET"
-            given = self._client.request(kind, path, json=body or None)
-            # Its database is locked: Prefect's own client asks again, too.
-            busy = given.status_code == httpx.codes.SERVICE_UNAVAILABLE
-            return None if busy else given
-
-        found = wait_until(answer, f"an answer about {path}")
-        found.raise_for_status()
-        return found.json()
-
-    def state(self, flow_run: object) -> str:
+    def state(self, run: object) -> str:
         """Return the type of the state of a flow run."""
-        return str(self.ask(f"flow_runs/{flow_run}")["state_type"])
+        return str(flow_run(run).state_type.value)
 
-    def tasks(self, flow_run: object) -> dict[str, str]:
+    def tasks(self, run: object) -> dict[str, str]:
         """Return the state of each task run of a flow run by the task's name."""
-        only = {"id": {"any_": [str(flow_run)]}}
-        found = self.ask("task_runs/filter", flow_runs=only)
-        return {each["name"].rsplit("-", 1)[0]: each["state_type"] for each in found}
+        runs = task_runs(run, 0)
+        return {each.name.rsplit("-", 1)[0]: each.state_type.value for each in runs}
 
-    def reaches(self, flow_run: object, state: str, task: str = "") -> None:
-        """Wait until a flow run, or a task of it, is in a state."""
+    def reaches(self, run: object, state: str, task: str) -> None:
+        """Wait until a task of a flow run is in a state."""
 
         def reached() -> bool:
-            if task:
-                return self.tasks(flow_run).get(task) == state
-            return self.state(flow_run) == state
+            return self.tasks(run).get(task) == state
 
-        # Each question takes the server's time, and many wait at once.
-        wait_until(reached, f"{task or 'the flow'} {state}", pause_at_most=1)
+        # Each question takes the server's time.
+        wait_until(reached, f"{task} {state}", pause_at_most=1)
 
 
 def stop(process: Process) -> None:

@@ -139,10 +139,8 @@ def books(folder: Path | None = None, run: object = None) -> Books:
     )
     for view in views if run is None else []:
         # The account's own tallies say the same as its journal.
-        assert (told.spent, told.forfeited) == (
-            view.spent["epsilon"],
-            view.forfeited["epsilon"],
-        )
+        tallies = view.spent["epsilon"], view.forfeited["epsilon"]
+        assert tallies == (told.spent, told.forfeited)
     return told
 
 
@@ -163,14 +161,9 @@ def journal(ledger: Any) -> list[JournalEntry]:
 
 def settled(reserved: int, spent: str, **others: Any) -> Books:
     """Return the books of charges that all completed, except as said."""
-    told: dict[str, Any] = {
-        "outcomes": ("completed",) * reserved,
-        "refused": 0,
-        "open": 0,
-        "orphans": 0,
-        "forfeited": "0",
-    }
-    return Books(reserved=reserved, spent=spent, **{**told, **others})
+    facts = {"refused": 0, "open": 0, "orphans": 0, "forfeited": "0", **others}
+    facts.setdefault("outcomes", ("completed",) * reserved)
+    return Books(reserved=reserved, spent=spent, **facts)
 
 
 def run_again(flow: Any, flow_run_id: Any) -> State[Any]:
@@ -228,4 +221,4 @@ def task_runs(flow_run_id: Any, ended: int) -> list[Any]:
         return runs if len(done) >= ended else []
 
     runs = wait_until(found, f"{ended} ended task runs")
-    return sorted(runs, key=lambda run: run.start_time)
+    return sorted(runs, key=lambda run: str(run.start_time))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import signal
 import socket
@@ -88,51 +86,6 @@ def test_a_submitted_step_runs_to_its_end_behind_the_crash(laboratory):
     again = laboratory.run(folder, "again", "submitted", run)
     assert again == {"name": "Completed", "value": ["first 1", "lasting 1"]}
     assert books(folder) == settled(2, "0.2")
-
-
-@pytest.mark.slow
-def test_a_run_that_a_worker_lost_is_charged_in_full(laboratory):
-    """The next run pays for its own steps; a retry of the lost one replays one."""
-    folder = laboratory.project("worker-killed")
-    source = "from tests.prefect.matrix.programs import called\n"
-    (folder / "flows.py").write_text(source, "utf-8")
-    pool = ("--pool", "killed")
-    words = ("prefect", "work-pool", "create", "--type", "process", "killed")
-    laboratory.command(folder, *words)
-    deploy = ("prefect", "--no-prompt", "deploy", "flows.py:called", "--name", "worker")
-    laboratory.command(folder, *deploy, *pool)
-    made = laboratory.ask("deployments/name/report/worker")["id"]
-
-    def started():
-        path = f"deployments/{made}/create_flow_run"
-        return laboratory.ask(path, state={"type": "SCHEDULED"})["id"]
-
-    worker = ("-m", "prefect", "worker", "start", "--type", "process", *pool)
-    query = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-    with laboratory.serving(folder, *worker, **query):
-        lost = started()
-        process = wait_until(lambda: dict(marked(folder)).get("endless"), "the body")
-        laboratory.reaches(lost, "RUNNING", "endless")
-        assert books(folder) == settled(2, "0.1", outcomes=DONE, open=1)
-        os.kill(process, signal.SIGKILL)
-        laboratory.reaches(lost, "CRASHED")
-        assert books(folder) == settled(2, "0.1", outcomes=DONE, **LOST)
-        assert laboratory.tasks(lost) == {"first": "COMPLETED", "endless": "RUNNING"}
-        said = laboratory.command(folder, "dpflow", "ledger", "reservations")
-        assert "forfeited" in said
-        assert "dpflow ledger reservations --close" in said
-        following = started()
-        laboratory.reaches(following, "COMPLETED")
-        retry = {"type": "SCHEDULED", "name": "AwaitingRetry"}
-        laboratory.ask(f"flow_runs/{lost}/set_state", state=retry)
-        laboratory.reaches(lost, "COMPLETED")
-    laboratory.command(folder, "dpflow", "ledger", "verify")
-    assert books(folder, following) == settled(2, "0.2")
-    assert books(folder, lost) == settled(3, "0.2", outcomes=DONE * 2, **LOST)
-    told = laboratory.command(folder, "dpflow", "ledger", "reservations", "--json")
-    (orphan,) = json.loads(told)["reservations"]
-    assert (orphan["step"], orphan["alive"]) == ("endless", False)
-    assert (marks(folder)["first"], marks(folder)["endless"]) == (2, 3)
 
 
 def test_a_process_pool_is_charged_and_refused_as_a_thread_is(laboratory):

@@ -153,10 +153,7 @@ def test_a_background_step_over_private_data_is_refused(project):
     """Prefect would pickle it, or the instance with all it holds, to its storage."""
 
     def report():
-        for step, given, named in (
-            (count, FRAME, "frame"),
-            (Shop().count, 1, "self"),
-        ):
+        for step, given, named in ((count, FRAME, "frame"), (Shop().count, 1, "self")):
             for ask in (step.delay, lambda x, s=step: s.apply_async((x,)), step.submit):
                 with pytest.raises(ConfigurationError, match="as a pickle that") as e:
                     ask(given)
