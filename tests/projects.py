@@ -185,33 +185,25 @@ def held(dataset: str = "shop") -> str:
     return account(dataset).reserved["epsilon"]
 
 
-def start_python(
-    script: str, *arguments: object, folder: Path | None = None
-) -> subprocess.Popen[str]:
-    """Start another Python on a script, with pipes for its input and output."""
-    return subprocess.Popen(
+def run_python(script: str, *arguments: object, folder: Path | None = None) -> Any:
+    """Run another Python to its end and return the JSON that it printed."""
+    done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         cwd=folder,
         env={
             "PYTHONPATH": str(ROOT),
             "PATH": "/usr/bin:/bin",
             "PYTHONWARNINGS": "",
-            # Where this process has told the witness of its ledgers.
+            # Where this process has its witnesses of the ledgers.
             "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
         },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        timeout=60,
+        check=False,
     )
-
-
-def run_python(script: str, *arguments: object, folder: Path | None = None) -> Any:
-    """Run another Python to its end and return the JSON that it printed."""
-    with start_python(script, *arguments, folder=folder) as process:
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    return json.loads(output)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def caught(call: Callable[[], object]) -> BaseException:

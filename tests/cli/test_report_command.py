@@ -1,10 +1,19 @@
-"""`dpflow report` writes one page; `--json` prints the same facts."""
+"""`dpflow report` writes one page, and `dpflow serve` shows it on this machine only."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+
 from dpflow.guard.project import forget_projects
-from tests.cli.support import run, run_json
+from tests.cli.support import Shop, run, run_json
 from tests.ledger.support import edit
+from tests.projects import ROOT
 
 
 def test_a_forgotten_charge_is_told_with_and_without_a_verification(shop):
@@ -41,3 +50,29 @@ def test_a_bad_ledger_is_an_exit_code_and_a_page(shop):
     assert "The ledger is bad." in (shop.root / "report.html").read_text("utf-8")
     stamp = run_json("report", "--verify", exit_code=1)["stamp"]
     assert stamp["found"]["bad"]
+
+
+def test_the_page_is_at_the_address_that_it_prints(shop: Shop) -> None:
+    """On this machine's own address; Ctrl-C ends it without a word."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "dpflow", "serve", "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            lines = [process.stdout.readline() for _ in range(3)]
+            url = json.loads("".join(lines))["url"]
+            assert url.startswith("http://127.0.0.1:")
+            for path, text in (
+                ("", "Privacy budget report"),
+                ("dataset/cdnow", "week"),
+            ):
+                page = httpx.get(url + path, timeout=60)
+                assert (page.status_code, text in page.text) == (200, True)
+        finally:
+            process.send_signal(signal.SIGINT)
+            errors = process.stderr.read()
+    assert "Traceback" not in errors
+    assert process.returncode == 0, errors

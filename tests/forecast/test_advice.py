@@ -1,4 +1,4 @@
-"""What is weak about a policy, and what would be better."""
+"""Weak policies and better ones; where the engines find policy and budget."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.forecast import check_policies, forecast
 from dpflow.forecast.advice import advice, declared_workload, suggestion
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.policy import parse_policy
+from tests.cli.support import ADULT, Shop
 
 pytestmark = pytest.mark.quick
 
@@ -141,3 +143,43 @@ def test_a_sequence_declares_its_workload():
     assert suggestion(policy, declared_workload(policy)) is None
     assert declared_workload(parse_policy(GOOD)) == ()
     assert suggestion(parse_policy(GOOD), ()) is None
+
+
+TENTH = "PureDP(epsilon=0.1)"
+
+
+def edited(shop: Shop) -> Shop:
+    """Charge a dataset of epsilon 1, and write 3 into its file."""
+    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
+    shop.write(ADULT.replace("epsilon: 1", "epsilon: 3"), "adult.yaml")
+    return shop
+
+
+def test_the_ledgers_copy_governs_every_answer(shop: Shop) -> None:
+    """Not the file: steps are refused by what the ledger has applied."""
+    edited(shop)
+    assert forecast("adult", costs=[TENTH]).outlook.runs_left == 9
+    found = {each.path.stem: each for each in check_policies().files}
+    assert found["adult"].refused
+    assert not found["cdnow"].refused
+
+
+def test_the_file_speaks_for_what_the_ledger_does_not_know(empty: Shop) -> None:
+    """Before there is a ledger, or a charge."""
+    empty.write(ADULT, "adult.yaml")
+    assert forecast(costs=[TENTH]).outlook.runs_left == 10
+    found = check_policies()
+    assert found.fine
+    assert not found.compared
+
+
+def test_a_notebook_is_warned_of_a_ledger_that_forgot_charges(shop: Shop) -> None:
+    """As the commands warn: what is left would be said too large."""
+    place = shop.root / ".dpflow" / "ledger.db"
+    before = place.read_bytes()
+    edited(shop)
+    for end in ("-wal", "-shm"):
+        place.with_name(f"{place.name}{end}").unlink(missing_ok=True)
+    place.write_bytes(before)
+    with pytest.warns(UserWarning, match="reconcile"):
+        forecast("adult", costs=[TENTH])

@@ -1,14 +1,17 @@
-"""One execution: its noise, its output, and the key of its release."""
+"""One execution: its noise, its output, its release key, and its private arguments."""
 
 from __future__ import annotations
 
 import copy
 import gc
+import json
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from dpflow import guarded, release, spend
@@ -16,7 +19,16 @@ from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, Place
 from dpflow.guard.step import define_step
-from tests.projects import NOISY, TENTH, caught, journal, outcome, rows, spent
+from tests.projects import (
+    NOISY,
+    TENTH,
+    caught,
+    journal,
+    ledger_bytes,
+    outcome,
+    rows,
+    spent,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -136,3 +148,67 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
         with pytest.raises(ConfigurationError, match=advice):
             run(step, count, (argument,), {}, PLACE)
     assert before == rows(shop)
+
+
+def keyed():
+    """Return a step that is replayed within its flow run, and its body."""
+
+    def count(frame, week):
+        return 1
+
+    declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",)}
+    return define_step(count, data_version="1", **declared), count
+
+
+PRIVATE = ("private-canary-2718281828", 57721566490)
+
+
+def private_values():
+    """Return canaries in every shape that private data comes in."""
+    text, number = PRIVATE
+    return [
+        text,
+        {text: number},
+        pd.DataFrame({text: [number], "name": [text]}),
+        np.array([number]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
+    """No byte of the database, its logs, names or locks tells of them."""
+    caplog.set_level("DEBUG")
+    frame = private_values()[number]
+
+    @guarded(
+        dataset="shop",
+        cost=TENTH,
+        private=("frame",),
+        release_key="released/{week}",
+        ignore=("fails",),
+    )
+    def count(frame, week, fails=False):
+        if fails:
+            raise ValueError(frame)
+        return "released-canary"
+
+    count(frame, "public-canary")
+    error = caught(lambda: count(frame, "other", fails=True))
+    run(*keyed(), (frame, 1), {}, PLACE)
+    found = ledger_bytes(shop)
+    assert PRIVATE[1].to_bytes(8, "little") not in found
+    for private in PRIVATE:
+        assert str(private).encode() not in found
+        assert str(private) not in caplog.text + str(error) + repr(vars(error))
+    # The search works: what is public is there.
+    assert b"public-canary" in found
+    assert b"released-canary" in found
+    assert spent() == "0.3"
+
+
+def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
+    """The default key tells nothing of the arguments without the ledger's secret."""
+    run(*keyed(), ("x", "public-canary"), {}, PLACE)
+    (row,) = rows(shop)["release"]
+    assert "public-canary" not in json.dumps(row)
+    assert b"public-canary" not in ledger_bytes(shop)

@@ -1,4 +1,4 @@
-"""Early stopping: the loop counts, and the ledger charges what ran."""
+"""Early stopping and `cell=`: a step is charged what ran, or the cell of its output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from dpflow import (
     EarlyStopping,
     Laplace,
     OutputDP,
-    PureDP,
     guarded,
     iterations,
     spend,
 )
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
+from dpflow.exceptions import (
+    ConfigurationError,
+    DPStepFailed,
+    InvalidCost,
+    ReleaseError,
+)
 from dpflow.rounding import number_from_text
-from tests.projects import POLICY, account, make_project
+from tests.projects import POLICY, TENTH, account, journal, make_project
 
-TENTH = PureDP(epsilon="0.1")
 STOPS = (2, 4, 8)
 
 
@@ -114,8 +117,6 @@ def test_a_loop_cannot_go_on_after_its_step_has_ended(project: Path) -> None:
     assert used() == Fraction(1, 10)
 
 
-# ---- noise of a sub-step
-
 SUBSTEP = Laplace(sensitivity=1, epsilon="0.1")
 TEST = Laplace(sensitivity=1, epsilon="0.05")
 BOTH = EarlyStopping(Composed(SUBSTEP, TEST), stops=(3, 6))
@@ -165,3 +166,86 @@ def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
         pytest.raises(ReleaseError, match="costs the same"),
     ):
         charge.report("none")
+
+
+pytestmark = pytest.mark.quick
+
+COST = OutputDP({"none": "0.1", "answer": "0.5"})
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project whose dataset has epsilon 1 by cells."""
+    return make_project(tmp_path, monkeypatch, POLICY.replace("basic", "output-dp"))
+
+
+def ask(output: object, cell: object, cost: object = COST) -> object:
+    """Run a step that returns an output, under a cell function."""
+
+    @guarded(dataset="shop", cost=cost, cell=cell)
+    def step() -> object:
+        return output
+
+    return step()
+
+
+@pytest.mark.parametrize(("output", "epsilon"), [(None, "0.1"), (7, "0.5")])
+def test_the_cell_of_the_output_is_charged(shop, output, epsilon):
+    """It is read off what the body returned, and journaled."""
+    assert ask(output, lambda o: "none" if o is None else "answer") == output
+    assert used() == Fraction(epsilon)
+    assert journal()[-1].body["reported"] == ("none" if output is None else "answer")
+
+
+def raising(output: object) -> str:
+    """Fail with a text that holds the output."""
+    msg = f"secret {output}"
+    raise ValueError(msg)
+
+
+@pytest.mark.parametrize(
+    "cell", [lambda _: "other", lambda _: None, lambda _: True, raising]
+)
+def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
+    """Whoever runs it is warned, without the output; the output is kept."""
+    with pytest.warns(RuntimeWarning, match="charged in full") as told:
+        assert ask(4711, cell) == 4711
+    assert used() == Fraction("0.5")
+    assert "4711" not in "".join(str(each.message) for each in told)
+
+
+def test_two_answers_that_differ_are_none(shop: Path) -> None:
+    """What the body reported and what the cell function says must agree."""
+
+    def run(cell: str) -> None:
+        @guarded(dataset="shop", cost=COST, cell=lambda _: cell)
+        def step() -> int:
+            from dpflow.guard.charge import current_execution
+
+            current_execution("a test").report("none")
+            return 1
+
+        step()
+
+    run("none")
+    assert used() == Fraction("0.1")
+    with pytest.warns(RuntimeWarning, match="contradicts"):
+        run("answer")
+    assert used() == Fraction("0.6")
+
+
+def test_a_cell_needs_a_cost_with_cells(shop: Path) -> None:
+    """When the step is defined, or, for a cost function, by a full charge."""
+    with pytest.raises(ConfigurationError, match="a cost with cells"):
+        ask(1, lambda _: "none", cost=TENTH)
+    with pytest.raises(ConfigurationError, match="function of its output"):
+        ask(1, "none")
+
+    async def later(_: object) -> str:
+        return "none"
+
+    with pytest.raises(ConfigurationError, match="function of its output"):
+        ask(1, later)
+    with pytest.warns(RuntimeWarning, match="contradicts its cost"):
+        ask(1, lambda _: "none", cost=lambda: TENTH)
+    assert used() == Fraction("0.1")

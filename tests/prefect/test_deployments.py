@@ -17,9 +17,7 @@ from dpflow import dp_flow, dp_task
 from dpflow.cli import app
 from dpflow.prefect import keyless_steps
 from dpflow.prefect.deployments import DPFlow, steps_in_code
-from tests.prefect.matrix.support import (
-    run_deployed,
-)
+from tests.prefect.matrix.support import run_deployed
 from tests.projects import TENTH
 
 

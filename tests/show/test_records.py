@@ -1,4 +1,4 @@
-"""`dpflow.history`, `dpflow.why` and `dpflow.forecast`: what the commands show."""
+"""`dpflow.status`, `history`, `why` and `forecast`: the records behind the commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dpflow
-from dpflow import guarded
+from dpflow import PureDP, guarded
 from dpflow.cli import app
-from dpflow.exceptions import BudgetRefused
-from tests.projects import TENTH, make_project, rows
+from dpflow.exceptions import BudgetRefused, ConfigurationError
+from tests.projects import POLICY, TENTH, make_project, rows
 
 FLOW = "<b>weekly</b>"
 SECRET = "canary-314159"
@@ -80,3 +80,32 @@ def test_each_is_the_record_behind_its_command(shop) -> None:
         assert len(list(ET.fromstring(html).iter("tr"))) > 1
         assert "<b>" not in html
         assert SECRET not in data + html
+
+
+NUMBER = 731_954_286
+
+
+def test_one_part_tells_what_was_lost_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status without a part tells of the fullest one."""
+    divided = POLICY + "partition: {by: region}\nodometer: {theorem: basic, delta: 0}\n"
+    make_project(tmp_path, monkeypatch, divided)
+    for region, epsilon in (("east", "0.5"), ("west", "0.1")):
+
+        @guarded(
+            dataset="shop", cost=PureDP(epsilon=epsilon), partitions=region, flow="f"
+        )
+        def step() -> int:
+            return NUMBER
+
+        step()
+    shown = [
+        dpflow.status("shop", part=part).datasets[0] for part in (None, "east", "west")
+    ]
+    assert [each.standing.parts for each in shown] == [2, 0, 0]
+    spent = [each.overview.spent[0].account for each in shown]
+    assert [name.rpartition("/")[2] for name in spent] == ["east", "east", "west"]
+    assert all(each.overview.state.word == "running" for each in shown)
+    with pytest.raises(ConfigurationError, match="Name the dataset"):
+        dpflow.status(part="east")

@@ -1,22 +1,30 @@
-"""How a refused step ends, and why it returns Cancelled and nothing else."""
+"""End of a refused step: Cancelled and no other state; the example automations."""
 
 from __future__ import annotations
+
+import uuid
 
 import pytest
 from prefect import allow_failure, flow, task
 from prefect.client.orchestration import get_client
+from prefect.server.events.schemas.automations import EventTrigger
+from prefect.server.events.schemas.events import ReceivedEvent
 
+import dpflow.prefect.events
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
+from dpflow.prefect.delivery import flush
+from flows.automations import automations, install
 from tests.prefect.matrix.support import (
     books,
     flow_run,
+    in_flow,
     mark,
     marks,
     resume_insisting,
     run_deployed,
     settled,
 )
-from tests.projects import POLICY
+from tests.projects import POLICY, TENTH
 
 EXHAUSTED = (
     f"{POLICY}flows: {{report: {{}}}}\non_exhausted: {{flow: halt, schedule: pause}}\n"
@@ -121,3 +129,34 @@ def test_only_an_exhausted_budget_pauses_the_schedule(
                 resume_insisting(f"report/nightly-{name}")
             assert not client.read_deployment(made).paused
     assert "after" not in marks()
+
+
+def test_the_example_automations_notify_and_pause(make_project, monkeypatch):
+    """At 80 %, once; at exhaustion, of the deployment that the event names."""
+    make_project(POLICY.replace("shop", "patients") + "alerts: [0.5, 0.8]\n")
+    step = dp_task(dataset="patients", cost=TENTH, name="tenth")(lambda turn: turn)
+    report = in_flow(lambda: [step(turn) for turn in range(11)], make_flow=dp_flow)
+    sent = []
+    assert flush()
+    monkeypatch.setattr(
+        dpflow.prefect.events,
+        "emit_event",
+        lambda **event: sent.append(ReceivedEvent(id=uuid.uuid4(), **event)),
+    )
+    made, state = run_deployed(report)
+    assert (state.name, flush()) == ("BudgetExhausted", True)
+    matched = []
+    for automation in automations("patients", notify=uuid.uuid4()):
+        trigger = EventTrigger(**automation.trigger.model_dump())
+        matched += [[each for each in sent if trigger.covers(each)]]
+    (exhausted,), (alert,) = matched
+    assert exhausted.event == "dpflow.budget.exhausted"
+    assert alert.resource["dpflow.threshold"] == "0.8"
+    for event in (exhausted, alert):
+        assert {"message", "flow", "step"} <= event.payload.keys()
+    assert [each.id for each in exhausted.related] == [f"prefect.deployment.{made}"]
+    wanted = automations("patients")
+    for _ in range(2):
+        install(wanted)
+    with get_client(sync_client=True) as client:
+        assert len(client.read_automations_by_name(wanted[0].name)) == 1
