@@ -11,7 +11,6 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     DpflowError,
-    PolicyChanged,
     PolicyError,
 )
 from dpflow.ledger.decision.office import Freeze
@@ -114,15 +113,6 @@ def test_a_request_cannot_leave_the_population_out(
         granted(ledger, policies=(policies["shop"],))
     with pytest.raises(DpflowError, match="belong to the populations"):
         granted(ledger, populations=(policies["population/people"],))
-
-
-def test_leaving_a_population_is_a_changed_policy(ledger: Ledger, folder: Path) -> None:
-    """The ledger remembers who belongs to it."""
-    on(ledger, folder, "shop")
-    text = (folder / "shop.yaml").read_text().replace("population: people\n", "")
-    (folder / "shop.yaml").write_text(text)
-    with pytest.raises(PolicyChanged, match="population"):
-        on(ledger, folder, "shop")
 
 
 def test_a_member_must_fit_its_population(folder: Path) -> None:

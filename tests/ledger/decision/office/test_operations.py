@@ -22,12 +22,6 @@ from dpflow.ledger.opening import open_ledger
 from tests.ledger.journals import audit, body, kinds, sums, whole
 from tests.ledger.support import BASIC, granted, make_ledger, make_policy, url
 
-TWO = make_policy(
-    "shop",
-    budget="{epsilon: 1}",
-    flows="{report: {epsilon: 0.5}}",
-    other_flows="allow",
-)
 WHY = "sigma was 10, not 20"
 DEAD = "0" * 32
 
@@ -136,17 +130,6 @@ def test_what_was_charged_by_hand_is_witnessed(tmp_path):
     other.write_bytes(before)
     with pytest.raises(LedgerRolledBack):
         granted(open_ledger(url(other)), "0.1")
-
-
-def test_prior_spending_of_a_flow_is_charged_to_its_share(ledger):
-    """The dataset and the share; the evidence may be missing, and may repeat then."""
-    cost = PureDP(epsilon="0.2")
-    for _ in range(2):
-        charges = ledger.ask(Prior(policy=TWO, cost=cost, reason="2025", flow="report"))
-    assert [charge.account for charge in charges] == ["shop#1", "shop#1/flow/report"]
-    assert sum(sums(ledger, "shop#1/flow/report")) == Fraction(2, 5)
-    assert body(ledger, "adjust", "shop")["flow"] == "report"
-    audit(ledger)
 
 
 def test_prior_spending_notes_its_flow(ledger):

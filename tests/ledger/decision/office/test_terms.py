@@ -62,15 +62,6 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 # Who applies
 
 
-def test_the_first_charge_applies_the_policy_and_says_so(ledger: Ledger) -> None:
-    """On one machine; the entry that opens the account tells who and why."""
-    granted(ledger)
-    told = body(ledger, "open")
-    assert told["reason"] == "first decision"
-    assert told["who"] == ledger.conditions.facts["who"]
-    assert [told["policy"]] == [term["policy_hash"] for term in terms_of(ledger)]
-
-
 def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) -> None:
     """As where many machines share one; the first of two workers wins not by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))

@@ -63,19 +63,6 @@ def killed_run(path: Place, *, draws: int = 1) -> str:
     return lines[0]
 
 
-def test_a_seal_of_many_accounts_loads_them_together(
-    ledger: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others wait for the ledger meanwhile."""
-    loads, keys = list[int](), End.keys
-    monkeypatch.setattr(End, "keys", lambda *of: loads.append(1) or keys(*of))
-    parts = tuple(f"r{number}" for number in range(20))
-    regions = make_policy(partition="{by: region}")
-    held_run(ledger, ["0.1"], policies=[regions], partitions=parts)
-    assert ledger.seal(RUN, outcome="completed")
-    assert len(loads) < len(parts) // 2
-
-
 def test_a_crash_before_the_seal_leaves_the_rest_held(ledger: Any, path: Place) -> None:
     """It is shown as the rest of a flow run, and counts as forfeited."""
     name = killed_run(path)
