@@ -39,7 +39,7 @@ _DECIMALS = 10**36
 UNITS = math.lcm(_DECIMALS, *range(1, 101))
 _STEP = UNITS // _DECIMALS
 
-#: Limits on what a cost or a budget may say. Beyond them a number is a typing error.
+#: Limits of the numbers of costs and budgets; beyond them is a typing error.
 EPSILON_LOW, EPSILON_HIGH = Fraction(1, 10**12), Fraction(10**4)
 DELTA_LOW = Fraction(1, 10**35)
 RHO_LOW, RHO_HIGH = Fraction(1, 10**24), Fraction(10**12)
@@ -50,8 +50,8 @@ _EXPONENT_LIMIT = 400
 #: Longer numbers are no measurements, and Python would not print them.
 _BITS = 4096
 _SHOWN = 60
-#: What `number_text` writes for a number that has no finite decimal; 4096 bits are
-#: 1234 digits at most, so whatever `exact` has read it reads again.
+#: Text of `number_text` for a number without a finite decimal; 4096 bits are 1234
+#: digits at most, so `exact` reads each of its own numbers again.
 _QUOTIENT = re.compile(r"-?[0-9]{1,1234}/[0-9]{1,1234}")
 _PLAIN_LOW, _PLAIN_HIGH = -4, 12
 _TEXT_LOW, _TEXT_HIGH = -6, 20
@@ -142,7 +142,7 @@ def exact_epsilon(value: object, *, name: str = "epsilon") -> Fraction:
 
 
 def exact_rho(value: object, *, name: str = "rho") -> Fraction:
-    """Read a number of zCDP, or of what is tuned in its units."""
+    """Read a number of zCDP, or of a constant in its units."""
     return exact(value, name=name, low=RHO_LOW, high=RHO_HIGH)
 
 

@@ -13,12 +13,12 @@ NO_END = 10**12
 #: Significant digits of a scale of noise that is tried.
 _DIGITS = 16
 
-#: From what is used to what is used afterwards; None if it is refused.
+#: From a used amount to the used amount after a step; None if the step is refused.
 Once = Callable[[Tally], Tally | None]
 
 
 def most_steps(admits: Callable[[int], bool], start: int = 1) -> int | None:
-    """Return the largest number of steps that is admitted; None if there is no end.
+    """Return the largest admitted number of steps, or None if it is unlimited.
 
     Args:
         admits: Predicate over a number of steps, from 1. Must be monotone: false for
@@ -37,14 +37,14 @@ def most_steps(admits: Callable[[int], bool], start: int = 1) -> int | None:
 
 
 def repeat(once: Once, total: Tally, most: int = NO_END) -> tuple[Tally, int]:
-    """Repeat a step whose price grows with what is used.
+    """Repeat a step whose price grows with the used amount.
 
-    Equal prices in a row are taken together: prices never fall, so those between two
-    equal ones are equal.
+    Equal consecutive prices are taken together: prices never fall, so prices between
+    two equal ones are equal.
 
     Args:
         once: One step.
-        total: What is used at first.
+        total: Used amount before the first step.
         most: The most repetitions.
 
     Returns:

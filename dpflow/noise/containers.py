@@ -387,7 +387,7 @@ def _name(kind: type) -> str:
 
 
 def _todo(value: object) -> str:
-    """Say what to do with a value of a type that is not accepted."""
+    """Return advice for a value of a refused type."""
     if _name(type(value)) in {"bool", "numpy bool", "numpy bool_"}:
         return "Count with ints 0 and 1, or use randomised response"
     if value is None:

@@ -75,7 +75,7 @@ def draw(cost: Cost, value: Any) -> Any:
         >>> isinstance(draw(Laplace(sensitivity=1, epsilon=1), 120), int)
         True
     """
-    # The cost first: what it says about itself must not wait for private data.
+    # The cost first: its own errors must not depend on private data.
     sampler = sampler_for(cost)
     numbers, rebuild = take_apart(value)
     if not numbers:
@@ -123,7 +123,7 @@ def has_sampler(cost: Cost) -> bool:
 
 
 def is_imported() -> bool:
-    """Say whether this process has begun to load what draws the noise."""
+    """Return whether this process has begun to load OpenDP."""
     return sys.modules.get("opendp.measurements") is not None
 
 

@@ -265,7 +265,7 @@ def happens(chance: Callable[[int], Fraction]) -> bool:
 
 @sampler_for.register
 def _(cost: Refined) -> Sampler:
-    """Return what refuses to draw without a target: nothing says when to end."""
+    """Return a function that refuses to draw without a target, as it has no end."""
     if isinstance(cost, GaussianDraws):
         sampler_for(cost.finest)
     else:

@@ -84,7 +84,7 @@ class Seeds:
     def stream(self, step: str, key: str) -> Stream:
         """Return the stream of the next execution of a step.
 
-        It does not depend on what other steps do meanwhile, in whatever order.
+        It does not depend on other steps, in any order.
         """
         number = next(self._numbers[step, key])
         return Stream(f"{self.seed}/{step}/{key}/{number}", silent=self.silent)
@@ -162,17 +162,17 @@ def random_bytes(count: int) -> bytes:
 
 
 class OneDraw:
-    """The one draw that an execution's cost pays for, and who draws.
+    """The one draw that an execution's cost pays for, and its source.
 
     Copies of an execution share it, and so do threads of its body, by the lock.
 
     Args:
         own: Whether the body draws its own noise.
-        stream: What draws in place of OpenDP.
+        stream: Replacement of OpenDP.
 
     Attributes:
-        by: Who drew, for the journal.
-        taken: Whether something of dpflow's took the draw.
+        by: Source of the noise, for the journal.
+        taken: Whether dpflow has drawn.
     """
 
     __slots__ = ("by", "lock", "stream", "taken")
@@ -184,7 +184,7 @@ class OneDraw:
         self.stream = stream
 
     def take(self, by: str = "") -> None:
-        """Say who draws; default: OpenDP or the test's stream. Hold the lock."""
+        """Record the source; default: OpenDP or the test's stream. Hold the lock."""
         self.taken = True
         if by == EXACT and self.stream is not None:
             by = TEST_NOISE

@@ -1,7 +1,7 @@
-"""Costs from what other libraries already know about a mechanism.
+"""Costs from other libraries' descriptions of a mechanism.
 
-Both functions refuse what they cannot translate exactly. Neither imports the other
-library until it is called.
+Both functions refuse a description without an exact translation. Neither imports the
+other library until it is called.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ _INSTEAD = {
 def _unknown_event(event: Any) -> UnsupportedCost:
     name = type(event).__name__
     instead = (
-        "Declare what you can prove of it: PureDP, ApproxDP, ZCDP, RenyiDP or "
+        "Declare a guarantee that you can prove: PureDP, ApproxDP, ZCDP, RenyiDP or "
         "GaussianDP."
     )
     msg = f"no cost is exactly the event {event!r}. {_INSTEAD.get(name, instead)}"
@@ -234,7 +234,7 @@ def _unknown_event(event: Any) -> UnsupportedCost:
 def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
     """Translate an OpenDP measurement into the cost of running it once.
 
-    The measurement's own map says what it costs at the input distance; its answer is
+    The measurement's own map is evaluated at the input distance; its answer is
     an upper bound in floating point and is taken to the last bit.
 
     Args:
@@ -269,8 +269,7 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
     if d_in is None:
         msg = (
             "from_opendp needs d_in, the distance of neighbouring inputs: only a query "
-            "of a Context knows it. Pass d_in, or the query in place of what it "
-            "resolves to."
+            "of a Context has it. Pass d_in, or the query in place of its measurement."
         )
         raise InvalidCost(msg, name="d_in", value=None)
     return translate(measurement.map(d_in))

@@ -131,7 +131,7 @@ class Cost(metaclass=_CostType):
 
     @classmethod
     def from_description(cls, numbers: Mapping[str, Any]) -> Cost:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
+        """Build the cost from the numbers of `describe`, without `mechanism`."""
         return cls(**{name: _read(value) for name, value in numbers.items()})
 
     @_never_quieter
@@ -151,7 +151,7 @@ class Cost(metaclass=_CostType):
     def rounded(self) -> Cost:
         """Return the step with its noise rounded up to numbers that a person can type.
 
-        Four significant digits: what grows with the noise is rounded up, all else down.
+        Four significant digits: numbers that grow with the noise up, all others down.
         """
         shorter = {
             name: (short_up if power > 0 else short_down)(getattr(self, name))
@@ -190,7 +190,7 @@ def _described(value: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Return what a constructor takes: numbers may be texts, and costs may not."""
+    """Return an argument of a constructor: numbers may be texts, and costs may not."""
     is_cost = isinstance(value, Mapping) and "mechanism" in value
     return cost_from_description(value) if is_cost else value
 
@@ -246,7 +246,7 @@ def whole_number(value: object, *, name: str, low: int, high: int) -> int:
 def relations_of(cost: Cost) -> tuple[str, ...]:
     """Return the neighbouring relations under which a cost may be declared.
 
-    Most costs say what holds for the dataset's own relation, whichever it is.
+    Most costs hold for the dataset's own relation, whichever it is.
     """
     own: Any = getattr(cost, "relations", RELATIONS)
     return tuple(relation for relation in RELATIONS if relation in own)
@@ -258,13 +258,13 @@ class Settling(Protocol):
 
     Attributes:
         settlement: "steps" if it stops after fewer sub-steps, "outcome" if its output
-            falls into a cheaper cell. A rule refunds only what it lists itself.
+            falls into a cheaper cell. A rule refunds only the kinds in its own list.
     """
 
     settlement: ClassVar[str]
 
     def realised(self, outcome: Outcome) -> Cost:
-        """Return the cost of what happened.
+        """Return the cost of the actual outcome.
 
         Raises:
             InvalidCost: If the cost knows no such outcome.

@@ -75,7 +75,7 @@ class Composed(OfSteps):
 
     @classmethod
     def from_description(cls, numbers: Mapping[str, Any]) -> Composed:
-        """Build the cost from what `describe` wrote, without `mechanism`."""
+        """Build the cost from the numbers of `describe`, without `mechanism`."""
         if set(numbers) != {"costs"}:
             msg = f"Composed is described by 'costs', got {sorted(numbers)}"
             raise InvalidCost(msg, name="mechanism", value="Composed")

@@ -28,7 +28,7 @@ class EarlyStopping(OfSteps):
     Every fully adaptive theorem prices it as its sub-steps, reserves all of them and
     settles those that ran, wherever it stopped. The filter `output-dp` can do better
     with an accountant: then the stop is a cell with an epsilon of its own, and
-    `delta` is spent whatever the stop.
+    `delta` is spent at every stop.
 
     Source: Hartmann et al. 2022, Sec 5;
     docs/derivations/output-dp.md#early-stopping and

@@ -56,7 +56,7 @@ class OutcomeCost(Cost, ABC, named=False):
         return self.output_dp().highest()
 
     def worst_case(self) -> ApproxDP | PureDP:
-        """Return the plain guarantee over all cells: what is reserved."""
+        """Return the plain guarantee over all cells: the reserved cost."""
         epsilon, delta = self.highest()
         if delta:
             return ApproxDP(epsilon=max(epsilon, EPSILON_LOW), delta=delta)

@@ -45,7 +45,7 @@ class Refined(Cost):
 
     Of a `Gaussian`, each draw adds independent noise and all draws are averaged by
     precision. After k draws the price is that of one Gaussian of the noise reached, in
-    every theorem that lets what was released decide what runs next.
+    every theorem under which releases may decide about the next step.
 
     Of a `Laplace`, the finest number is drawn first and coarsened, so that all numbers
     up to the last one tell no more than the last. After k draws it costs the epsilon of
@@ -159,7 +159,7 @@ class GaussianDraws(Refined, named=False):
         return self.finest, 1
 
     def refinements(self) -> tuple[Gaussian, ...]:
-        """Return what each draw adds, its noise rounded up.
+        """Return the added Gaussian of each draw, its noise rounded up.
 
         The number after k draws is the average of the first k of these, by precision.
         """
@@ -211,6 +211,6 @@ def _added(bound: Fraction, sigmas: tuple[Fraction, ...]) -> tuple[Gaussian, ...
 
 
 def _between(before: Fraction, after: Fraction) -> Fraction:
-    """Return the sigma of what refines one sigma to another, rounded up."""
+    """Return the sigma of the draw that refines one sigma to another, rounded up."""
     precision = 1 / after**2 - 1 / before**2
     return bound_above(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))

@@ -69,7 +69,7 @@ def _from_json(text: str) -> Cost:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """Return what a part of the text stands for."""
+    """Return the value of a part of the text."""
     match node:
         case ast.Constant(value=float()):
             # As it is written: a float would round it.

@@ -1,4 +1,4 @@
-"""The largest groups of a table: a choice that pays for what it returned."""
+"""The largest groups of a table: a choice that pays per returned name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renyi divergences cell by cell: what a cheap output costs at one order."""
+"""Renyi divergences cell by cell: the cost of a cheap output at one order."""
 
 from __future__ import annotations
 

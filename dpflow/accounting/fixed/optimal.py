@@ -220,7 +220,7 @@ def _spare(mp: Any, sequence: FixedSequence, delta: Fraction) -> Any:
 
 
 def _room(sequence: FixedSequence, delta: Fraction) -> Fraction:
-    """Return about what `_spare` does, of the right sign; zero for next to nothing."""
+    """Return `_spare`, about, of the right sign; zero for negligible amounts."""
     try:
         room = evaluate(lambda mp: _spare(mp, sequence, delta))
     except UnsettledBound:

@@ -136,7 +136,7 @@ class SequenceFilter(ThresholdFilter):
         self._check_budget()
 
     def _limit_at(self, stop: int) -> tuple[int, ...]:
-        """Count what may run before a stop: its steps, and spares of their costs."""
+        """Count the executions before a stop: its steps, and spares of their costs."""
         counts = [0] * len(self.kinds)
         for entry, start in self._starts():
             counts[self._index[entry.cost]] += max(min(entry.times, stop - start), 0)
@@ -197,7 +197,7 @@ class SequenceFilter(ThresholdFilter):
         """Return the epsilon of the transcript if the run ends here; None beyond it.
 
         It is the epsilon of the cell that the counts fall into, at the whole delta, in
-        the sense of output differential privacy: what a closed sequence counts as in an
+        the sense of output differential privacy: the cost of a closed sequence in an
         account that composes by Hartmann et al., Thm 7.
         """
         if not any(tally.amounts):

@@ -224,7 +224,7 @@ def theorem_15(
     Source: Hartmann et al., Theorem 15, by the recursion of
     docs/derivations/output-dp.md#optimal-delta-of-stops: in the tree of randomized
     responses, a node of probability P under one dataset and Q
-    under the other contributes max(P - e^E Q if it is a stop, what its children
+    under the other contributes max(P - e^E Q if it is a stop, the sum its children
     contribute). Divided by P, a node depends on its depth and its loss log(P / Q) only;
     k equal steps have O(k^2) nodes.
 
@@ -326,7 +326,7 @@ def stop_epsilons(cost: EarlyStopping) -> tuple[Fraction, ...]:
 
 
 def stop_delta(cost: EarlyStopping) -> Fraction:
-    """Return the delta that is spent whatever the stop."""
+    """Return the delta that is spent at every stop."""
     if cost.accountant == "basic":
         return cost.stops[-1] * approx_dp(cost.step)[1]
     return cost.delta

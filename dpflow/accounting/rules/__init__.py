@@ -1,4 +1,4 @@
 """Filters and odometers: pure functions of additive tallies.
 
-They may import costs and curves, and what is fixed in advance; no published rule.
+They may import costs, curves and fixed sequences; no published rule.
 """

@@ -1,4 +1,4 @@
-"""Several filters of one budget: `auto` admits what one of them admits."""
+"""Union of filters of one budget: `auto` admits each step that a member admits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import DpflowError, InvalidCost, UnsupportedCost
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
 
-#: How the default members share delta. Chosen so that `basic` keeps a tenth for the
-#: deltas of steps, at least half of what the best whole order of `rdp` admits of
-#: sampled Gaussians fits (from (2, 1e-5) or (3, 1e-8) on), and other steps lose least.
+#: Shares of delta of the default members. `basic` has a tenth for the deltas of steps,
+#: sampled Gaussians get at least half of the steps of the best whole order of `rdp`
+#: (from (2, 1e-5) or (3, 1e-8) on), and other steps lose least.
 RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
     Fraction(66, 100),
     Fraction(23, 100),
@@ -38,15 +38,14 @@ class AutoFilter(Filter):
     """Admit while at least one member admits all steps so far and the new one.
 
     Source: docs/derivations/auto.md#union-rule.
-    Split the transcripts by a member that admits them
-    entirely. On its part the interaction is the one that this member alone would have
-    allowed, whose probabilities exceed e**epsilon times the neighbour's by at most
-    its own delta. The parts add up to the sum of the members' deltas. Refunded
-    sub-steps never ran: what did run is at most the settled tally at all times.
+    Split the transcripts by a member that admits them entirely. On its part the
+    interaction is the one that this member alone would have allowed, whose
+    probabilities exceed e**epsilon times the neighbour's by at most its own delta. The
+    parts add up to the sum of the members' deltas. Refunded sub-steps never ran.
 
-    Assumes: what every member assumes of the steps that it covers. Members, options
-    and the split of delta are fixed in advance. A member must see every step: one that
-    it has no price for is counted, and switches it off for good.
+    Assumes: each member's assumptions about the steps that it covers. Members, options
+    and the split of delta are fixed in advance. A member must see every step: a step
+    without a price is counted, and switches the member off permanently.
 
     Rounding: the members' own.
 
@@ -137,14 +136,14 @@ class AutoFilter(Filter):
         return price_or_error(lambda: _own_price(self.members[index], cost, None))
 
     def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
-        """Return what each member posts; what none of them priced returns."""
+        """Return each member's posted amount; parts without a price return."""
         return self._by_member(
             posted,
             lambda i, own: self.members[i].settled_late(self._part(i, reserved), own),
         )
 
     def charged_late(self, used: Tally, more: Tally) -> Tally:
-        """Return what each member posts, by its own rule."""
+        """Return each member's posted amount, by its own rule."""
         return self._by_member(
             more, lambda i, own: self.members[i].charged_late(self._part(i, used), own)
         )

@@ -29,7 +29,7 @@ from dpflow.rounding import bound_above, to_real
 
 
 def group_cost(cost: Cost, size: int) -> Cost:
-    """Return what a step costs a group of `size` privacy units that change together.
+    """Return the cost of a step for `size` privacy units that change together.
 
     Source: docs/derivations/ledger.md#groups. Mechanisms that add noise: `size`
     neighbours in a row change the value by at most `size` times the sensitivity. Pure

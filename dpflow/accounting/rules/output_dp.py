@@ -39,7 +39,7 @@ class OutputDpFilter(BasicFilter):
     settlements: ClassVar[frozenset[str]] = frozenset({"full", "steps", "outcome"})
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step adds; one that stops early is priced by its stops."""
+        """Return a step's price; a step that stops early is priced by its stops."""
         return super().price(cost.output_dp() if _stops_are_cells(cost) else cost, used)
 
     def price_realised(

@@ -73,7 +73,7 @@ class SettlesCells(Rule):
 
 
 class RdpFilter(SettlesCells, SplitsDelta):
-    """Admit while the divergences of one order fit what (epsilon, delta) allows.
+    """Admit while the divergences of one order fit the bound of (epsilon, delta).
 
     Source: Feldman, Zrnic 2021 (arXiv 2008.11193v4) Thm 3.1 and Lecuyer 2021 (arXiv
     2103.01379v2) Thm 1: no loss against a sequence fixed in advance. Conversions:

@@ -24,7 +24,7 @@ PAPER_ORDERS = (*(Fraction(n, 4) for n in range(5, 41)), Fraction(16), Fraction(
 
 
 class RdpDoublingOdometer(Odometer):
-    """Read the smallest filter that the divergences fit, and what it converts to.
+    """Read the converted size of the smallest filter that the divergences fit.
 
     Source: Lecuyer 2021 (arXiv 2103.01379v2) Thm 2 with Sec. 4.4 and 4.5. At each
     order a, filter number f = 1, 2, ... has the size e(f) = 2**(f-1) log(2 n / delta)

@@ -33,23 +33,22 @@ class ResidueFilter(SplitsDelta):
     """Admit while each step leaves a Gaussian budget that covers all that may follow.
 
     At a rest m a step with the pair P is charged a c for which P, followed by a
-    Gaussian of mu**2 = m - c, is dominated by one of mu**2 = m. Whatever the analyst
-    does afterwards is worth at most the latter Gaussian, by induction; so the whole is
-    worth at most the one that (epsilon, delta) allows. A charge that holds at a rest
-    holds at every larger one, so a step is priced at the largest breakpoint below.
+    Gaussian of mu**2 = m - c, is dominated by one of mu**2 = m. By induction the latter
+    Gaussian dominates all that follows, for every analyst; so the Gaussian that
+    (epsilon, delta) allows dominates the whole. A charge that holds at a rest holds at
+    every larger one, so a step is priced at the largest breakpoint below.
 
     Small steps cost the variance of their loss: epsilon**2, or range**2 / 4. No step
-    costs more than its mu**2 under `gdp`, which is what Gaussians cost.
+    costs more than its mu**2 under `gdp`, the cost of Gaussians.
 
-    The order of steps matters, as it does not for other rules: what was reserved may
-    not return after a later step has drawn (docs/derivations/residue.md#refunds).
+    Unlike for other rules, the order of steps matters: a reserved amount may not
+    return after a later step has drawn (docs/derivations/residue.md#refunds).
 
     Source: the rule is due to Regehr, Hu, Leeman, Manurangsi, Tholoniat, Lecuyer 2026
     (arXiv 2602.15815v2); proof and charges: docs/derivations/residue.md.
 
-    Assumes: each step is as declared, given the outputs before it. Nothing returns of
-    what something was reserved after (`settled_late`). What is charged after the fact
-    is charged by `charged_late`.
+    Assumes: each step is as declared, given the outputs before it. No amount returns
+    after a later reservation (`settled_late`). Late charges use `charged_late`.
 
     Rounding: the threshold and rests down, charges up.
 

@@ -145,7 +145,7 @@ def laplace_advantage(mp: Any, epsilon: Fraction, mu_squared: Any) -> Any:
 
 
 def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
-    """Return about the least charge that certifies; what the step costs alone is one.
+    """Return about the least valid charge; the step's cost alone is a valid one.
 
     Where to look is a guess; only `certifies` decides.
     """

@@ -33,12 +33,12 @@ class Rule(ABC):
         relations: The neighbouring relations under which the theorem holds.
         made_from: The attributes that determine the rule; those of value None are
             omitted.
-        steady: Whether a price is the same whatever is used.
+        steady: Whether a price is the same at every used amount.
         adds_up: Whether thresholds of shares add up to the whole's
             (docs/derivations/ledger.md#reserved-shares).
         lists_steps: Whether the steps are listed in advance, each with a count.
         per_person: Whether people pay, each from a budget of their own: the public
-            tally is reserved once, and does not say what still fits.
+            tally is reserved once, and does not decide about further steps.
         prices_substeps: Whether a cost with `substeps` (a step and how often it runs
             at most) is priced as that many steps, which is right for every fully
             adaptive theorem. False: the rule's own `price` sees such costs.
@@ -61,19 +61,19 @@ class Rule(ABC):
 
     @abstractmethod
     def step_price(self, cost: Cost) -> Tally:
-        """Return what one step adds to the tally, rounded up, as `price` does.
+        """Return one step's addition to the tally, rounded up, as in `price`.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
         """
 
     def price(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step adds to the tally, rounded up.
+        """Return a step's addition to the tally, rounded up.
 
         Args:
             cost: Of the step; one of n sub-steps costs n steps.
-            used: What is settled and held when it asks; None for an empty account.
-                Most theorems ignore it. One that does not overrides this and is not
+            used: Settled and held amounts before the step; None for an empty account.
+                Most theorems ignore it. The others override this method and are not
                 `steady`: a price at some use must be sound at every smaller one.
 
         Raises:
@@ -94,18 +94,18 @@ class Rule(ABC):
     def price_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
     ) -> Tally:
-        """Return what a settled step adds to the tally, given what it reported.
+        """Return a settled step's addition to the tally, given its reported outcome.
 
         The full price, unless the cost settles by sub-steps or by outcome and the
         theorem allows that settlement. Never more than `price(cost)`, in any
         component: a ledger settles reservations downwards only.
 
         Args:
-            cost: The cost that was reserved.
+            cost: The reserved cost.
             outcome: The number of sub-steps that ran, or the cell of the mechanism's
                 own output; None settles in full. It must be a function of released
                 outputs.
-            used: What was settled and held when it was reserved, as for `price`.
+            used: Settled and held amounts before the reservation, as for `price`.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
@@ -125,7 +125,7 @@ class Rule(ABC):
     def outcome_price(
         self, cost: Settling, outcome: Outcome, used: Tally | None
     ) -> Tally:
-        """Return the price of what a step reported; its cost is one that settles.
+        """Return the price of a step's reported outcome, for a cost that settles.
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
@@ -352,7 +352,7 @@ class Odometer(Rule):
         """Return the bound on the loss, rounded up; inf where undefined."""
 
     def charge(self, cost: Cost, used: Tally | None = None) -> Tally:
-        """Return what a step adds: its price, or one uncovered step."""
+        """Return a step's addition to the tally: its price, or one uncovered step."""
         try:
             return self.price(cost, used)
         except UnsupportedCost:
@@ -361,7 +361,7 @@ class Odometer(Rule):
     def charge_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
     ) -> Tally:
-        """Return what a settled step adds: its realised price, or one uncovered step.
+        """Return a settled step's realised price, or one uncovered step.
 
         Raises:
             InvalidCost: If the cost knows no such outcome; then settle in full.

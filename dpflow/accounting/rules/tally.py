@@ -79,7 +79,7 @@ class Tally:
 
     @classmethod
     def from_text(cls, text: str) -> Tally:
-        """Read what `to_text` wrote.
+        """Read the text of `to_text`.
 
         Raises:
             ValueError: If it is something else.

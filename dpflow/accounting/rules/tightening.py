@@ -56,12 +56,11 @@ def tightened_filter(
 
 
 def admits_less(after: Filter, before: Filter) -> bool:
-    """Say whether each tally that `after` admits is certainly one `before` admits.
+    """Return whether `before` provably admits each tally that `after` admits.
 
     Thresholds: compared. The mixture over orders falls with epsilon and with delta at
-    fixed orders and weights (docs/derivations/rdp.md#mixture-rule). The filter
-    admits what some member admits, so it admits less if each member does. Nothing is
-    claimed for others.
+    fixed orders and weights (docs/derivations/rdp.md#mixture-rule). A union admits
+    less if each member does. Other filters: False.
     """
     if type(after) is not type(before) or after.components != before.components:
         return False
