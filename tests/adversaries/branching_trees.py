@@ -24,14 +24,10 @@ from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import MP, real, renyi_divergence
+from tests.accounting.oracle import response as response_law
 
 Admits = Callable[[tuple["Mechanism", ...]], bool]
-
-
-def to_units(value) -> int:
-    """Return a real as tally units, rounded up."""
-    return int(MP.ceil(value * UNITS))
 
 
 @dataclass(frozen=True)
@@ -48,11 +44,9 @@ class Mechanism:
 
     def divergence(self, order) -> object:
         """Return the larger of the two directed divergences of an order."""
-        a = real(order)
-        return max(
-            MP.log(MP.fsum(p**a * q ** (1 - a) for p, q in pairs)) / (a - 1)
-            for pairs in (self.outputs, [(q, p) for p, q in self.outputs])
-        )
+        turned = [(q, p) for p, q in self.outputs]
+        laws = ([*self.outputs], turned)
+        return max(renyi_divergence(law, real(order)) for law in laws)
 
     def epsilon(self) -> object:
         """Return the largest loss."""
@@ -74,8 +68,7 @@ def pair(p, q) -> Mechanism:
 
 def response(epsilon) -> Mechanism:
     """Make randomized response."""
-    p = 1 / (1 + MP.exp(-real(epsilon)))
-    return Mechanism(((p, 1 - p), (1 - p, p)), PureDP(epsilon=epsilon))
+    return Mechanism(tuple(response_law(real(epsilon))), PureDP(epsilon=epsilon))
 
 
 def reveal(delta) -> Mechanism:
@@ -129,15 +122,17 @@ def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
         except UnsupportedCost:
             return None
     if isinstance(rule, RdpFilter):
-        spent = to_units(mechanism.divergence(rule.order))
-        return (spent, *(0,) * rule.keeps_delta)
-    if isinstance(rule, RdpMixtureFilter):
-        return tuple(to_units(mechanism.divergence(a)) for a in rule.orders)
-    if isinstance(rule, GdpFilter):
-        return (to_units(mechanism.mu() ** 2), *(0,) * rule.keeps_delta)
-    if rule.theorem == "basic":
-        return (to_units(mechanism.epsilon()), 0)
-    return None
+        spent = [mechanism.divergence(rule.order)]
+    elif isinstance(rule, RdpMixtureFilter):
+        spent = [mechanism.divergence(a) for a in rule.orders]
+    elif isinstance(rule, GdpFilter):
+        spent = [mechanism.mu() ** 2]
+    elif rule.theorem == "basic":
+        spent = [mechanism.epsilon()]
+    else:
+        return None
+    units = [int(MP.ceil(value * UNITS)) for value in spent]
+    return (*units, *(0,) * (len(rule.components) - len(units)))
 
 
 def by_rule(rule: Filter) -> Admits:
@@ -167,15 +162,11 @@ def largest(fits: Callable[[Fraction], bool], high: Fraction) -> Fraction | None
 def widest_pair(fits: Callable[[Mechanism], bool], loss) -> Mechanism:
     """Return the pair of a given loss with the largest p that fits."""
     low, high = MP.mpf("-80"), -loss / 2 if loss < 1 else MP.mpf(-1)
+    at = lambda log: pair(MP.exp(log), MP.exp(log - loss))
     for _ in range(40):
         middle = (low + high) / 2
-        p = MP.exp(middle)
-        if fits(pair(p, p * MP.exp(-loss))):
-            low = middle
-        else:
-            high = middle
-    p = MP.exp(low)
-    return pair(p, p * MP.exp(-loss))
+        low, high = (middle, high) if fits(at(middle)) else (low, middle)
+    return at(low)
 
 
 def best_branches(admits: Admits, epsilon, first: Mechanism, losses) -> object:

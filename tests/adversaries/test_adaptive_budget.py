@@ -40,7 +40,7 @@ def true_delta(
         ApproxDP(epsilon=2 * unit, delta=0),
         ApproxDP(epsilon=unit, delta=own),
     ]
-    prices = [rule.price(cost).amounts for cost in costs[: 3 if own != "0" else 2]]
+    prices = [rule.price(cost) for cost in costs[: 3 if own != "0" else 2]]
     reach = 2 * steps + 3
     grid = np.arange(-reach, reach + 1)
     if tail:
@@ -51,25 +51,18 @@ def true_delta(
     @cache
     def value(counts: tuple[int, ...]) -> bytes:
         best = stop.copy()
-        for index in range(len(prices)):
+        for index, cost in enumerate(costs[: len(counts)]):
             later = tuple(n + (i == index) for i, n in enumerate(counts))
-            spent = zip(*prices, strict=True)
-            tally = Tally(
-                tuple(
-                    sum(n * a for n, a in zip(later, amounts, strict=True))
-                    for amounts in spent
-                )
-            )
-            if not rule.admits(tally):
+            paid = [price.times(n) for price, n in zip(prices, later, strict=True)]
+            if not rule.admits(sum(paid, rule.zero())):
                 continue
             assert sum(later) <= steps
             ahead = np.frombuffer(value(later))
-            size, delta = SIZES[index], float(costs[index].delta)
+            size, delta = SIZES[index], float(cost.delta)
             up = 1 / (1 + math.exp(-size * float(unit)))
             moved = np.zeros(len(grid))
-            moved[size:-size] = (
-                up * ahead[2 * size :] + (1 - up) * ahead[: -2 * size]
-            ) * (1 - delta) + delta
+            shown = up * ahead[2 * size :] + (1 - up) * ahead[: -2 * size]
+            moved[size:-size] = shown * (1 - delta) + delta
             best = np.maximum(best, moved)
         return best.tobytes()
 

@@ -111,25 +111,22 @@ def stopping_game(
 TENTH = Fraction(1, 10)
 
 
-@pytest.mark.parametrize(
-    ("stops", "delta", "shares"),
-    [
-        ((10, 20, 30), "1e-3", (0.747, 0.545, 0.737)),
-        ((5, 40), "1e-6", (0.740, 0.696, 0.9386)),
-        ((2, 4, 6), "0.05", (0.435, 0.333, 0.7557)),
-    ],
-)
-def test_stopping_early_keeps_delta(stops, delta, shares):
-    """Lemma 11 keeps delta with room to spare; Theorem 15 spends all of it, soundly.
+#: Stops, delta, and the shares of delta that Theorem 15 says Lemma 11 spends, and that
+#: the game reaches against Lemma 11 and against the solved epsilons.
+STOPPED = [
+    ((10, 20, 30), "1e-3", (0.747, 0.545, 0.737)),
+    ((5, 40), "1e-6", (0.740, 0.696, 0.9386)),
+    ((2, 4, 6), "0.05", (0.435, 0.333, 0.7557)),
+]
 
-    The shares are what Theorem 15 says Lemma 11 spends, and what the game reaches of
-    delta against Lemma 11 and against the solved epsilons.
-    """
-    whole = Fraction(delta)
+
+@pytest.mark.parametrize(("stops", "delta", "shares"), STOPPED)
+def test_stopping_early_keeps_delta(stops, delta, shares):
+    """Lemma 11 keeps delta with room to spare; Theorem 15 spends all of it, soundly."""
+    whole, step = Fraction(delta), (TENTH, Fraction(0))
     parts = [((PureDP(epsilon="0.1"), k),) for k in stops]
-    lemma = lemma_11(parts, (whole / len(stops),) * len(stops), "kov")
-    step = (TENTH, Fraction(0))
-    solved = best_epsilons(step, stops, (whole / len(stops),) * len(stops))
+    each = (whole / len(stops),) * len(stops)
+    lemma, solved = lemma_11(parts, each, "kov"), best_epsilons(step, stops, each)
     spent = [float(theorem_15(step, stops, e) / whole) for e in (lemma, solved)]
     games = [
         stopping_game(TENTH, stops, e, max(e)) / float(whole) for e in (lemma, solved)

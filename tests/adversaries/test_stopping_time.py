@@ -39,16 +39,6 @@ from tests.wrong_odometers import (
 ROUNDING = 1e-10
 
 
-def first_tops(epsilon: Fraction, readings: list[float]) -> list[int]:
-    """Return, per number of steps, how many ups make the loss exceed the reading."""
-    return [
-        math.floor((Fraction(bound) / epsilon + steps) / 2) + 1
-        if bound < math.inf
-        else steps + 1
-        for steps, bound in enumerate(readings, start=1)
-    ]
-
-
 def crossing(
     epsilon: Fraction,
     readings: list[float],
@@ -69,7 +59,13 @@ def crossing(
     assert len(readings) * 2.0**-50 < ROUNDING
     p = float(1 / (1 + mpmath.exp(-mpmath.mpf(float(epsilon))))) if up is None else up
     q = 1 - p - infinite
-    tops = first_tops(epsilon, readings)
+    # Per number of steps, how many ups make the loss exceed the reading.
+    tops = [
+        math.floor((Fraction(bound) / epsilon + steps) / 2) + 1
+        if bound < math.inf
+        else steps + 1
+        for steps, bound in enumerate(readings, start=1)
+    ]
     state, low, crossed, dropped = np.ones(1), 0, 0.0, 0.0
     for steps, top in enumerate(tops, start=1):
         if infinite and readings[steps - 1] < math.inf:
@@ -146,20 +142,17 @@ def test_a_known_mistake_fails_the_audit(rule, epsilon, steps, delta, stated):
     assert high / low - 1 < 1e-9
 
 
-SHIPPED_VALUES = [
-    ("stitched", {"v0": "0.0001"}, 0.0003866098124628631),
-    ("mixture", {"rho": "0.1"}, 0.003538937264952336),
-]
-
-
-@pytest.mark.parametrize(("name", "options", "stated"), SHIPPED_VALUES)
-def test_the_corrected_forms_reach_the_stated_probabilities(name, options, stated):
+def test_the_corrected_forms_reach_the_stated_probabilities():
     """With their drift, both published odometers stay below delta, as stated."""
-    odometer = make_odometer(name, delta="0.01", form="pure", **options)
-    step = PureDP(epsilon="0.01")
-    low, high = crossing(Fraction("0.01"), readings_of(odometer, step, 10_000))
-    assert high <= 0.01
-    assert abs(low / stated - 1) < 1e-9
+    for name, options, stated in (
+        ("stitched", {"v0": "0.0001"}, 0.0003866098124628631),
+        ("mixture", {"rho": "0.1"}, 0.003538937264952336),
+    ):
+        odometer = make_odometer(name, delta="0.01", form="pure", **options)
+        readings = readings_of(odometer, PureDP(epsilon="0.01"), 10_000)
+        low, high = crossing(Fraction("0.01"), readings)
+        assert high <= 0.01
+        assert abs(low / stated - 1) < 1e-9
 
 
 def shipped(delta: str, variance: str) -> list[Odometer]:
@@ -339,16 +332,6 @@ def test_the_best_adaptive_adversary_beats_a_mistake():
     assert fixed < float(delta) < found
 
 
-def harshest(epsilon: Fraction, delta: float, infinite: float) -> float:
-    """Return P(+epsilon) of the harshest (epsilon, delta)-probabilistic DP step.
-
-    Mass `infinite` of P has infinite loss, mass `delta` of Q has loss minus infinity,
-    and the rest has loss +-epsilon: p exp(-e) + (1 - infinite - p) exp(e) = 1 - delta.
-    """
-    e = float(epsilon)
-    return ((1 - infinite) * math.exp(e) - 1 + delta) / (2 * math.sinh(e))
-
-
 PROBABILISTIC = [
     ("0.05", 300, "0.0001", 0.0),
     ("0.05", 300, "0.0001", 0.0001),
@@ -360,9 +343,13 @@ PROBABILISTIC = [
 
 @pytest.mark.parametrize(("epsilon", "steps", "own", "infinite"), PROBABILISTIC)
 def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
-    """The harshest probabilistic DP steps stay below delta_loss plus their deltas."""
-    size = Fraction(epsilon)
-    up = harshest(size, float(own), infinite)
+    """The harshest probabilistic DP steps stay below delta_loss plus their deltas.
+
+    Mass `infinite` of P has infinite loss, mass `own` of Q has loss minus infinity, and
+    the rest has loss +-epsilon: p exp(-e) + (1 - infinite - p) exp(e) = 1 - own.
+    """
+    size, e = Fraction(epsilon), float(epsilon)
+    up = ((1 - infinite) * math.exp(e) - 1 + float(own)) / (2 * math.sinh(e))
     assert 0 < up <= 1 - infinite
     delta = Fraction("0.05") + steps * Fraction(own)
     room = {"delta": str(float(delta)), "delta_loss": "0.05"}

@@ -55,7 +55,7 @@ def test_the_default_choice_does_not_follow_time():
 
 
 def test_the_choice_is_the_same_at_every_run():
-    """In another process, in polars, under the default's own name, and for ever."""
+    """In another process, in polars, under the default's own name, and later."""
     frame = week(people=30)
     kept = limits().bound(frame)
     named = limits(seed="dpflow").bound(frame)

@@ -63,19 +63,10 @@ def excess(bounds, first, second, bound=None):
     return found
 
 
-rows_of = st.lists(
-    st.tuples(st.sampled_from(GROUPS), st.sampled_from(AMOUNTS), st.integers(0, 3)),
-    max_size=4,
-)
-others = st.lists(
-    st.tuples(
-        st.sampled_from(["ann", "bob", None]),
-        st.sampled_from(GROUPS),
-        st.sampled_from(AMOUNTS),
-        st.integers(0, 3),
-    ),
-    max_size=6,
-)
+row = st.tuples(st.sampled_from(GROUPS), st.sampled_from(AMOUNTS), st.integers(0, 3))
+rows_of = st.lists(row, max_size=4)
+names = st.sampled_from(["ann", "bob", None])
+others = st.lists(st.builds(lambda name, rest: (name, *rest), names, row), max_size=6)
 
 
 def neighbours(rest, own, replaced, places):
@@ -124,9 +115,9 @@ def cases(seed=1, number=300):
         yield [table(each) for each in neighbours(rest, own, [], places)]
 
 
-def clipped(frame):
+def clipped(frame, low=-2, high=3):
     """Clip as the bounds of these tests do."""
-    return frame.assign(amount=frame["amount"].clip(-2, 3).round().astype(int))
+    return frame.assign(amount=frame["amount"].clip(low, high).round().astype(int))
 
 
 def largest_first(frame):
@@ -143,8 +134,7 @@ def by_place(frame):
 
 def unclipped(frame):
     """Bound the rows and not the numbers."""
-    two = frame.groupby("person").head(2)
-    return two.assign(amount=two["amount"].clip(-50, 50).round().astype(int))
+    return clipped(frame.groupby("person").head(2), -50, 50)
 
 
 @pytest.mark.parametrize("wrong", [largest_first, by_place, unclipped])

@@ -81,13 +81,13 @@ def charged():
 
 
 def test_the_budget_is_taken_once_and_people_pay(folder):
-    """Whoever came to four runs is left out of the fifth, and who is new is counted."""
+    """People of four runs are excluded from the fifth; new people are counted."""
     with no_noise():
         old = [f"c{number}" for number in range(10)]
         assert [customers(week, old) for week in range(4)] == [10.0] * 4
         assert customers(4, [*old, "new", 7]) == 2.0
         assert customers(5, [7, "7"]) == 2.0
-        assert customers(0, ["nobody reads this"]) == 10.0
+        assert customers(0, ["not read"]) == 10.0
     assert [Fraction(text) > 0 for text in charged()] == [True, *[False] * 5]
     assert len(files(folder)) == 1
     [line] = people_lines(accounts(current_project().ledger, "shop"))
@@ -99,10 +99,9 @@ def test_the_budget_is_taken_once_and_people_pay(folder):
 
 def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder):
     """Half of the clip costs a quarter; a person has one row; strange ids have none."""
-    half = 0.5
     with no_noise():
         for week in range(16):
-            assert customers(week, ["a", "a"], np.array([0.25, 0.25])) == half
+            assert customers(week, ["a", "a"], np.array([0.25, 0.25])) == 0.5
         assert customers("more", ["a"], np.array([0.25])) == 0
         people = ["b", "b", None, 2.5, True, float("nan")]
         assert customers("long", people, np.full(6, 3.0)) == pytest.approx(1)
@@ -111,7 +110,7 @@ def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder):
     assert found == pytest.approx([3, 4])
 
 
-def test_the_noise_is_the_one_that_was_said(folder):
+def test_the_noise_is_the_declared_one(folder):
     """And it is drawn: the journal names OpenDP."""
     found = [customers(week, [], sigma=1) for week in range(scaled(40))]
     assert 0.4 < np.std(found) < 2  # beyond seven standard errors
@@ -122,7 +121,7 @@ def test_the_noise_is_the_one_that_was_said(folder):
 # What goes wrong
 
 
-def test_a_store_that_is_gone_grants_nothing(folder):
+def test_a_missing_store_grants_nothing(folder):
     """The budget was taken to make it; a new one would forget what people paid."""
     customers(0, ["a"])
     away = folder / "away"
@@ -162,41 +161,32 @@ def test_a_kill_behind_the_charge_keeps_it(folder):
         assert customers(2, ["a"]) == 0
 
 
-def test_a_body_that_does_not_ask_people_is_refused(folder):
+def test_a_body_that_charges_no_people_is_refused(folder):
     """It would be a step for free."""
-
-    @guarded(dataset="shop", cost=PersonBudgets(), release_key="free")
-    def free():
-        return 3.0
-
+    step = guarded(dataset="shop", cost=PersonBudgets(), release_key="free")
     with pytest.raises(ReleaseError, match="person_sum"):
-        free()
+        step(lambda: 3.0)()
 
 
 DIVIDED = "customer-week\npartition: {by: week}\n"
 SHARED = "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("{theorem: individual, measure: gdp}", "gdp", "filter: gdp"),
-        ("data_version:", SHARED, "share of its own"),
-        ("customer\n", DIVIDED, "divided"),
-    ],
-)
-def test_where_one_filter_is_not_all_it_is_refused_before(
-    tmp_path, monkeypatch, old, new, said
-):
-    """Nothing is charged for it."""
-    make_project(tmp_path, monkeypatch, POLICY.replace(old, new))
-    words = {"partitions": ["2026-W01"]} if new == DIVIDED else {}
-
-    @guarded(dataset="shop", cost=PersonBudgets(), flow="report", **words)
-    def count():
-        return float(person_sum(["a"], sigma=1))
-
-    with pytest.raises(ConfigurationError, match=said):
-        count()
-    assert history(current_project().ledger, "shop", limit=10) == []
-    forget_projects()
+def test_another_filter_share_or_partition_is_refused_before(tmp_path, monkeypatch):
+    """No charge is made."""
+    for number, (old, new, message) in enumerate(
+        (
+            ("{theorem: individual, measure: gdp}", "gdp", "filter: gdp"),
+            ("data_version:", SHARED, "share of its own"),
+            ("customer\n", DIVIDED, "divided"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        make_project(folder, monkeypatch, POLICY.replace(old, new))
+        words = {"partitions": ["2026-W01"]} if new == DIVIDED else {}
+        step = guarded(dataset="shop", cost=PersonBudgets(), flow="report", **words)
+        with pytest.raises(ConfigurationError, match=message):
+            step(lambda: float(person_sum(["a"], sigma=1)))()
+        assert history(current_project().ledger, "shop", limit=10) == []
+        forget_projects()

@@ -63,14 +63,6 @@ def amiss(clipped, norm):
     return [name for name, held in holds.items() if not held]
 
 
-class OneLayerCharged(module.Clipped):
-    """Negative control: a person pays for the norm of one layer."""
-
-    def squares(self):
-        """Return the squares of the last layer."""
-        return self.layers[-1].squares()
-
-
 def test_layers_that_are_clipped_or_charged_one_by_one_are_caught():
     """By the look that finds nothing in the right ones."""
     rng = np.random.default_rng(4)
@@ -79,28 +71,29 @@ def test_layers_that_are_clipped_or_charged_one_by_one_are_caught():
     clip = NormClip.to("0.1")
     right = clip.apply(layers)
     assert amiss(right, "0.1") == []
-    one_by_one = module.Clipped(
-        tuple(clip.apply(each).layers[0] for each in layers.layers), (-1,)
-    )
-    assert amiss(one_by_one, "0.1") == ["longer than the clip"]
-    assert amiss(OneLayerCharged(right.layers, (-1,)), "0.1") == ["charged less"]
+    alone = tuple(clip.apply(each).layers[0] for each in layers.layers)
+    assert amiss(module.Clipped(alone, (-1,)), "0.1") == ["longer than the clip"]
+    # A person who pays for the norm of one layer only.
+    last_alone = {"squares": lambda clipped: clipped.layers[-1].squares()}
+    charged = type("LastLayerCharged", (module.Clipped,), last_alone)
+    assert amiss(charged(right.layers, (-1,)), "0.1") == ["charged less"]
 
 
-@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("columns", [(), (3,)])
 def test_products_are_the_rows_that_they_stand_for(columns):
     """Up to the grid: of the rows written down, clipped and summed."""
-    rng = np.random.default_rng(2)
-    left = rng.normal(size=(200, 5))
-    right = rng.normal(size=(200,) if columns is None else (200, columns))
+    rng, clip = np.random.default_rng(2), NormClip.to(1)
+    left, right = rng.normal(size=(200, 5)), rng.normal(size=(200, *columns))
     written = np.einsum("pi,p...->pi...", left, right)
-    clip = NormClip.to(1)
     products, plain = clip.apply(Factors(left).outer(right)), clip.apply(written)
     assert products.people == plain.people == 200
-    assert products.total().shape == plain.total().shape
-    assert np.allclose(products.total(), plain.total(), atol=200 * 3e-4)
-    assert np.allclose(products.squares(), plain.squares(), rtol=2e-3, atol=1e-3)
     mask = PrivateMask(rng.random(200) < 0.5)
-    assert np.allclose(products.total(mask), plain.total(mask), atol=200 * 3e-4)
+    for one, other in (
+        (products.total(), plain.total()),
+        (products.total(mask), plain.total(mask)),
+    ):
+        assert np.allclose(one, other, atol=200 * 3e-4)
+    assert np.allclose(products.squares(), plain.squares(), rtol=2e-3, atol=1e-3)
     assert not np.allclose(products.total(mask), products.total(), atol=0.5)
 
 
@@ -114,17 +107,15 @@ def test_the_largest_sum_is_a_float_without_rounding():
     assert largest_sum(module._FACTOR_BITS) <= 2**53
     assert largest_sum(module._FACTOR_BITS + 1) > 2**53
     for norm in (*NORMS, "1.9999999999999999", "2"):
-        clip = NormClip.to(norm)
-        people = 3
-        products = clip.apply(Factors(np.ones((people, 1))).outer(np.full(people, 1e9)))
-        (layer,) = products.layers
+        factors = Factors(np.ones((3, 1))).outer(np.full(3, 1e9))
+        (layer,) = NormClip.to(norm).apply(factors).layers
         assert largest_sum(module._FACTOR_BITS, 1) >= (
             np.abs(layer.left.steps).max() * np.abs(layer.right).max()
         )
 
 
 def test_a_person_moves_the_sum_by_their_own_row_alone():
-    """Nobody else's features or errors change what a row is cut to."""
+    """Features or errors of other people do not change the cut of a row."""
     rng = np.random.default_rng(3)
     left, right = rng.normal(size=(50, 4)), rng.normal(size=(50, 2))
     clip = NormClip.to(1)

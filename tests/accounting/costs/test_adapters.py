@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -55,10 +53,31 @@ EVENTS = [
 ]
 
 
-def test_events_become_costs():
-    """The numbers of the event, read as the decimals that name them."""
+def written(name, **fields):
+    """Return an event as engines without dp-accounting write it."""
+    more = {"module_name": "dp_accounting.dp_event", "_fields": [*fields]}
+    return {**more, "class_name": f"{name}DpEvent", **fields}
+
+
+def test_events_become_costs(monkeypatch):
+    """The numbers of the event, read as decimals; written ones and those to come, too.
+
+    Discrete Gaussian and exponential mechanism have the names of the next release.
+    """
     for event, cost in EVENTS:
         assert cost == from_dp_event(event)
+    gaussian = written("Gaussian", noise_multiplier=1.1)
+    sampled = written("PoissonSampled", sampling_probability=0.01, event=gaussian)
+    event = written("Composed", events=[gaussian, written("NoOp"), sampled])
+    assert from_dp_event(event) == EVENTS[-1][1]
+    discrete = {"sigma": 5.0, "sensitivity": 2.0, "dimension": None}
+    for name, cost, numbers in (
+        ("DiscreteGaussian", DiscreteGaussian(sensitivity=2, sigma=5), discrete),
+        ("ExponentialMechanism", ExponentialMechanism(epsilon=".1"), {"epsilon": 0.1}),
+    ):
+        kind = type(f"{name}DpEvent", (SimpleNamespace,), {})
+        monkeypatch.setattr(events, f"{name}DpEvent", kind, raising=False)
+        assert from_dp_event(kind(**numbers)) == cost
 
 
 def test_gaussians_on_one_sample_are_one():
@@ -81,32 +100,6 @@ def test_gaussians_on_one_sample_are_one():
         )
 
 
-def test_an_event_of_mappings():
-    """Engines that do not import dp-accounting write their events as mappings."""
-
-    def written(name, **fields):
-        more = {"module_name": "dp_accounting.dp_event", "_fields": [*fields]}
-        return {**more, "class_name": f"{name}DpEvent", **fields}
-
-    gaussian = written("Gaussian", noise_multiplier=1.1)
-    sampled = written("PoissonSampled", sampling_probability=0.01, event=gaussian)
-    event = written("Composed", events=[gaussian, written("NoOp"), sampled])
-    assert from_dp_event(event) == EVENTS[-1][1]
-    assert from_dp_event(dpa.ComposedDpEvent([gaussian, sampled])) == EVENTS[-1][1]
-
-
-def test_events_of_the_next_release(monkeypatch):
-    """Discrete Gaussian and exponential mechanism have the names of its source."""
-    discrete = {"sigma": 5.0, "sensitivity": 2.0, "dimension": None}
-    for name, cost, numbers in (
-        ("DiscreteGaussian", DiscreteGaussian(sensitivity=2, sigma=5), discrete),
-        ("ExponentialMechanism", ExponentialMechanism(epsilon=".1"), {"epsilon": 0.1}),
-    ):
-        kind = type(f"{name}DpEvent", (SimpleNamespace,), {})
-        monkeypatch.setattr(events, f"{name}DpEvent", kind, raising=False)
-        assert from_dp_event(kind(**numbers)) == cost
-
-
 class Strange(events.GaussianDpEvent):
     """A subclass may mean anything."""
 
@@ -116,13 +109,10 @@ UNKNOWN = [
     dpa.UnsupportedDpEvent(),
     dpa.PoissonSampledDpEvent(0.01, dpa.LaplaceDpEvent(1.0)),
     dpa.PoissonSampledDpEvent(0.01, dpa.ComposedDpEvent([GAUSSIAN, SAMPLED])),
-    dpa.PoissonSampledDpEvent(0.01, dpa.NoOpDpEvent()),
     dpa.ComposedDpEvent("GG"),
     {"class_name": "GaussianDpEvent", "noise": 1.0},
     {"class_name": "importlib"},
-    {"noise_multiplier": 1.0},
     dpa.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
-    dpa.SingleEpochTreeAggregationDpEvent(1.0, 10),
     dpa.ComposedDpEvent([GAUSSIAN, dpa.UnsupportedDpEvent()]),
     dpa.ZCDpEvent(0.01, 0.5),
     Strange(1.0),
@@ -130,7 +120,6 @@ UNKNOWN = [
     dpa.ComposedDpEvent([]),
     dpa.SelfComposedDpEvent(GAUSSIAN, 0),
     dpa.PoissonSampledDpEvent(0.0, GAUSSIAN),
-    "GaussianDpEvent",
     None,
 ]
 
@@ -201,13 +190,3 @@ def test_a_query_knows_its_distance():
         from_opendp(query, d_in=1)
     with pytest.raises(InvalidCost, match="needs d_in"):
         from_opendp(query.resolve())
-
-
-def test_neither_library_is_imported_before_it_is_needed():
-    """Importing the adapters loads neither dp-accounting nor OpenDP."""
-    code = (
-        "import sys, dpflow.accounting.costs.adapters\n"
-        "loaded = {'dp_accounting', 'opendp', 'scipy', 'numpy'} & set(sys.modules)\n"
-        "assert not loaded, loaded"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
