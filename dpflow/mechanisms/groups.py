@@ -242,7 +242,7 @@ def top_k(cost: TopK, people: Iterable[Any], groups: Iterable[Any]) -> Drawn[lis
 
     Rounding: the end's margin up, to whole people; from there on none.
 
-    Checked by: tests/mechanisms/test_top_k.py, by the exact law of this code.
+    Checked by: tests/mechanisms/test_private_groups.py, by the exact law of this code.
 
     Args:
         cost: The cost of the running step.

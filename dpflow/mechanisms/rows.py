@@ -226,7 +226,7 @@ class LayerRows:
 
     Rounding: both factors toward zero; what is charged, up; the sum is exact.
 
-    Checked by: tests/mechanisms/test_rows.py.
+    Checked by: tests/mechanisms/test_gradient_descent.py.
 
     Args:
         layers: Of the same people in the same order; the model is one vector of all

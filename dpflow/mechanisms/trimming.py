@@ -93,7 +93,7 @@ def distance(ordered: Whole, window: Window, width: int) -> int:
     of Nissim, Raskhodnikova, Smith 2007, Sec. 3.1. Proof:
     docs/derivations/output-dp.md#trimmed-means.
 
-    Checked by: tests/mechanisms/test_trimmed_mean.py, against all replacements.
+    Checked by: tests/mechanisms/test_propose_test_release.py, against all replacements.
 
     Args:
         ordered: Sorted values in steps.
@@ -136,7 +136,7 @@ def trimmed_mean(
     there on none; the test's threshold and the noise's scale up. Values are clipped to
     2**48 bounds; those that are no numbers count as 0.
 
-    Checked by: tests/mechanisms/test_trimmed_mean.py.
+    Checked by: tests/mechanisms/test_propose_test_release.py.
 
     Args:
         cost: The cost of the running step.

@@ -24,10 +24,9 @@ from dpflow import ApproxDP, Cost, PureDP
 from dpflow.accounting import Odometer, make_odometer
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.rules.time_uniform import MixtureOdometer
 from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
-from dpflow.rounding import UNITS, units_up
+from dpflow.rounding import units_up
 from tests.sizes import spread
 from tests.wrong_odometers import (
     advanced,
@@ -308,28 +307,6 @@ def test_a_persons_own_reading_holds_at_every_stopping_time():
         return float(windows_divergence(path, window=costs[1])) + tight
 
     assert best_adaptive(windows, unit, 40) > 1.2 * delta
-
-
-class AdvancedAsOdometer(MixtureOdometer):
-    """The mistake again: V/2 + sqrt(2 V log(1/delta)) at whatever V turns out."""
-
-    def _width(self, variance: int) -> int:
-        log = Fraction(math.log(1 / float(self.delta)))
-        return math.isqrt(int(2 * log * variance * UNITS))
-
-
-def test_the_best_adaptive_adversary_beats_a_mistake():
-    """The same backward induction catches advanced composition read as an odometer.
-
-    The last case passes while the steps are all equal: choosing their size matters.
-    """
-    for size, steps, delta in (("0.02", 100, "0.05"), ("0.3", 100, "0.1")):
-        wrong = AdvancedAsOdometer(delta=delta, rho=1, form="pure")
-        unit = Fraction(size)
-        found = best_adaptive(reading_of(wrong, unit), unit, steps)
-        assert found > 1.1 * float(delta)
-    _, fixed = crossing(Fraction(size), readings_of(wrong, PureDP(epsilon=size), steps))
-    assert fixed < float(delta) < found
 
 
 PROBABILISTIC = [

@@ -1,4 +1,4 @@
-"""The interquartile range: its distance to the edge of a bin, its test, its cells."""
+"""Medians, trimmed means and interquartile ranges: distances, laws and cells."""
 
 from __future__ import annotations
 
@@ -12,14 +12,166 @@ from hypothesis import strategies as st
 
 from dpflow import guarded
 from dpflow.costs import ProposeTestRelease
-from dpflow.mechanisms import interquartile_range
-from dpflow.mechanisms.propose_test_release import Bins, distance, passing, spread_of
+from dpflow.mechanisms import interquartile_range, median, trimmed_mean
+from dpflow.mechanisms import trimming as mechanism
+from dpflow.mechanisms.propose_test_release import Bins, passing, spread_of
+from dpflow.mechanisms.propose_test_release import distance as bin_distance
+from dpflow.mechanisms.trimming import Window, distance
 from tests.accounting.oracle import MP, real
 from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled
 
-pytestmark = pytest.mark.quick
+COST = ProposeTestRelease(epsilon=1, delta="1e-6")
+WINDOWS = [Window(2, 2), Window(1, 3)]
+
+
+def ordered(values):
+    """Return sorted values."""
+    return np.sort(np.array(values, np.int64))
+
+
+def neighbours(values, targets):
+    """Yield what one replacement makes of the values."""
+    for place, target in itertools.product(range(len(values)), targets):
+        yield tuple(sorted([*values[:place], target, *values[place + 1 :]]))
+
+
+def jump_distance(values, window, width):
+    """Return the distance by walking over all replacements by values that matter."""
+    targets = sorted({*values, -(2**45), 2**45})
+    layer = {tuple(sorted(values))}
+    for count in range(1, len(values) + 1):
+        pairs = [(one, other) for one in layer for other in neighbours(one, targets)]
+        for one, other in pairs:
+            if abs(window.total(ordered(other)) - window.total(ordered(one))) > width:
+                return count
+        layer = {other for _, other in pairs}
+    raise AssertionError
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@given(st.lists(st.integers(0, 9), min_size=5, max_size=5), st.integers(0, 12))
+@settings(max_examples=scaled(8), deadline=None)
+def test_the_distance_to_a_jump_is_exact(window, values, width):
+    """Against all replacements of up to all people."""
+    found = distance(ordered(tuple(values)), window, width)
+    assert found == jump_distance(tuple(values), window, width)
+
+
+@given(
+    st.lists(st.integers(-50, 50), min_size=5, max_size=30),
+    st.integers(0, 4),
+    st.integers(-(10**6), 10**6),
+    st.integers(0, 60),
+)
+@settings(max_examples=scaled(60))
+def test_one_person_moves_a_jump_by_at_most_one(values, place, new, width):
+    """And a sum that jumps beyond the width has distance one on both sides."""
+    other = list(values)
+    other[place] = new
+    pair = [ordered(tuple(each)) for each in (values, other)]
+    for window in (Window.middle(len(values)), Window.without("0.21", len(values))):
+        one, two = (distance(each, window, width) for each in pair)
+        assert abs(one - two) <= 1
+        if abs(window.total(pair[0]) - window.total(pair[1])) > width:
+            assert one == two == 1
+
+
+# ---- the law of the output, exactly
+
+
+def upper_tail(epsilon, above):
+    """Return the probability that Laplace noise of scale 1 / epsilon passes."""
+    tail = 0.5 * math.exp(-epsilon * abs(above))
+    return tail if above > 0 else 1 - tail
+
+
+STEPS = np.arange(-400, 401)
+
+
+def law(cost, values, width, far):
+    """Return the probability of "none", and those of the noisy sums of a median."""
+    data, window = ordered(values), WINDOWS[0]
+    epsilon = float(cost.epsilon)
+    passes = upper_tail(epsilon, passing(cost) - far(data, window, width))
+    ratio = math.exp(-epsilon / width)
+    noise = (1 - ratio) / (1 + ratio) * ratio ** np.abs(STEPS - window.total(data))
+    return 1 - passes, passes * noise
+
+
+def worst(cost, width, far):
+    """Return the largest delta that the cells need, over all small pairs."""
+    once, twice = math.exp(cost.epsilon), math.exp(2 * cost.epsilon)
+    people = list(itertools.combinations_with_replacement((0, 2, 9), 5))
+    laws = {each: law(cost, each, width, far) for each in people}
+    found = 0.0
+    for one in people:
+        for two in set(neighbours(one, [0, 2, 9])):
+            (none, sums), (other, others) = laws[one], laws[two]
+            # Sums that are off the grid of the sum are as likely as near ones.
+            excess = np.maximum(sums - twice * others, 0).sum()
+            found = max(found, max(none - once * other, 0) + float(excess))
+    return found
+
+
+LOUD = ProposeTestRelease(epsilon="0.7", delta="0.3")
+
+
+def test_no_pair_loses_more_than_its_cells_and_delta():
+    """None costs epsilon, an answer twice that, and delta covers wrong proposals."""
+    needed = worst(LOUD, 3, distance)
+    assert float(LOUD.delta) / 4 < needed <= float(LOUD.delta)
+
+
+def test_wrong_distances_and_noise_are_caught():
+    """The own jump only; the distance of a bound of 7 with the noise of one of 3."""
+
+    def own(data, window, width):
+        return 1 if distance(data, window, width) == 1 else 100
+
+    def wider(data, window, width):
+        return distance(data, window, 3 * width)
+
+    assert worst(LOUD, 3, own) > float(LOUD.delta)
+    low, mild = (
+        ProposeTestRelease(epsilon="0.7", delta=delta) for delta in ("1e-9", "0.1")
+    )
+    assert worst(low, 3, distance) <= float(low.delta)
+    assert worst(low, 3, lambda *_: 100) > 0.01
+    assert worst(mild, 3, distance) <= float(mild.delta) < worst(mild, 3, wider)
+
+
+# ---- the mechanism
+
+
+NORMAL = np.random.default_rng(3).normal(size=20_001) * 3 + 50
+
+
+def test_the_sum_is_the_one_of_the_window():
+    """With next to no noise, and negative values, to the grid."""
+    quiet = ProposeTestRelease(epsilon=1000, delta="1e-6")
+    values = np.array([-7.0, -5.0, -5.0, -4.0, -3.5, -3.0, 1e9])
+    odd = np.concatenate([values, [np.nan, np.inf, -np.inf, 1e308]])
+    assert mechanism._middle(quiet, odd, 3, None).output is not None
+    for trim, true in ((None, -4.0), ("0.3", -12.5 / 3)):
+        drawn = mechanism._middle(quiet, values, 3, trim)
+        assert drawn.output == pytest.approx(true, abs=0.1)
+
+
+def test_steps_pay_for_their_cells(tmp_path, monkeypatch):
+    """None gives half of the epsilon back, and delta never."""
+    make_shop(tmp_path, monkeypatch, "output-dp", delta="1e-4")
+    step = guarded(dataset="shop", cost=COST, name="middle")
+    assert step(lambda: median(NORMAL, bound="1e-6"))() is None
+    assert account().spent == {"epsilon": "1", "delta": "0.000001"}
+    for body in (
+        lambda: median(NORMAL, bound="0.05"),
+        lambda: trimmed_mean(NORMAL, bound="0.05", trim="0.2"),
+    ):
+        assert step(body)() == pytest.approx(50, abs=2)
+    assert account().spent == {"epsilon": "5", "delta": "0.000003"}
+
 
 BINS = Bins(2, 0)
 
@@ -46,7 +198,7 @@ def brute_force(values, bins):
 def test_the_distance_is_exact(shift, values):
     """Against all replacements of up to all people."""
     bins = Bins(2, shift)
-    assert distance(np.sort(np.array(values, float)), bins) == brute_force(
+    assert bin_distance(np.sort(np.array(values, float)), bins) == brute_force(
         tuple(values), bins
     )
 
@@ -62,7 +214,7 @@ def test_one_person_moves_the_distance_by_at_most_one(values, place, new):
     other = list(values)
     other[place] = new
     one, two = np.sort(np.array(values)), np.sort(np.array(other))
-    first, second = distance(one, BINS), distance(two, BINS)
+    first, second = bin_distance(one, BINS), bin_distance(two, BINS)
     if BINS.bin(spread_of(one)) == BINS.bin(spread_of(two)):
         assert abs(first - second) <= 1
     else:
@@ -105,9 +257,9 @@ DOUBLE = ProposeTestRelease(epsilon=10, delta="1e-9", tries=2)
 def test_at_an_edge_the_second_try_answers():
     """The first says none for sure, the second, half a bin away, an answer."""
     # At an edge one value below it is enough; here five hundred must go.
-    assert distance(np.sort(EDGE), BINS) > 100
+    assert bin_distance(np.sort(EDGE), BINS) > 100
     assert draw(SINGLE, EDGE, base=2).cell == "answer"
-    assert distance(RAMP, BINS) <= 2
+    assert bin_distance(RAMP, BINS) <= 2
     assert draw(SINGLE, RAMP, base=2).output is None
     assert draw(SINGLE, RAMP, base=2, shift=0.5).cell == "answer"
     assert draw(DOUBLE, RAMP, base=2).cell == "answer"

@@ -153,19 +153,6 @@ def test_a_kill_while_making_a_store_leaves_nothing_to_spend(tmp_path):
     assert {"whole", "missing"} <= outcomes
 
 
-def test_steps_killed_in_their_body_stay_charged(tmp_path):
-    """Four processes die inside their step: four quarters are spent."""
-    place = Place(tmp_path / "shop")
-
-    def work(_):
-        place.step(*QUARTERS)
-        die()
-
-    for _ in range(4):
-        assert in_child(work)[0] == KILL
-    assert place.step(0.0, QUARTER, QUARTER) == [True, False, False]
-
-
 def test_the_mask_comes_after_everything_is_synced(tmp_path, monkeypatch):
     """Contents are synced before the rename, the folder after it, then the row is set.
 

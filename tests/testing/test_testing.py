@@ -1,8 +1,12 @@
-"""The fixture for tests of pipelines: its noise, its refusals, and its fence."""
+"""The fixture for tests of pipelines: its noise, its refusals, its fence."""
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tomllib
 from fractions import Fraction
 
@@ -26,8 +30,6 @@ from dpflow.noise.sources import (
 )
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
 from tests.projects import NOISY, ROOT, journal, make_project, outcome, rows, run_python
-
-pytestmark = pytest.mark.quick
 
 VISITS = """\
 dataset: visits
@@ -261,3 +263,54 @@ def test_no_pytest_is_needed():
         "print(json.dumps([*answers, os.environ == before]))"
     )
     assert run_python(script) == [3, 1, True]
+
+
+CHILD = """
+import json, os
+from dpflow import Gaussian, guarded, release
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger import open_ledger
+os.environ.update(json.loads(os.sys.argv[1]))
+count = guarded(dataset="visits", cost=Gaussian(sensitivity=1, sigma=20), name="child")
+count(lambda: release(7.0))()
+try:
+    open_ledger("sqlite:///real.db", witness="none")
+except ConfigurationError as error:
+    print(json.dumps("keeps every ledger" in error.message))
+"""
+
+
+def test_child_processes_stay_inside_the_fence(dpflow_ledger):  # noqa: F811
+    """They charge the test's ledger, with OpenDP's noise."""
+    dpflow_ledger.use(VISITS)
+    inherited = {k: v for k, v in os.environ.items() if k.startswith("DPFLOW_")}
+    assert run_python(CHILD, json.dumps(inherited)) is True
+    (charge,) = dpflow_ledger.charges()
+    assert (charge.step, charge.noise) == ("child", "opendp")
+
+
+ORDER = """
+import os
+
+def test_sets_a_variable(monkeypatch, dpflow_ledger):
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "sqlite:///other.db")
+
+def test_has_no_trace_of_it():
+    assert not [n for n in os.environ if n.startswith("DPFLOW_") and n != "DPFLOW_X"]
+"""
+
+
+def test_a_test_leaves_no_trace_in_the_environment(tmp_path):
+    """Also where the test patched what the fixture had set."""
+    (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
+    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, str(tmp_path)],
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -90,7 +90,7 @@ def apart(cost: Cost) -> tuple[Cost, Fraction]:
 
     Rounding: none, both are exact.
 
-    Checked by: tests/accounting/rules/test_delta_loss.py.
+    Checked by: tests/accounting/rules/test_basic.py.
     """
     none = Fraction(0)
     if isinstance(cost, ApproxDP | ProbabilisticDP):

@@ -30,7 +30,7 @@ def gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
 
     Rounding: up by a relative 1e-30, and never below `NEGLIGIBLE_DELTA`.
 
-    Checked by: tests/accounting/curves/test_conversions.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
     if is_far(epsilon, mu**2):
         return NEGLIGIBLE_DELTA
@@ -66,7 +66,7 @@ def gdp_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
     Rounding: down; the returned mu is verified with `gaussian_delta` rounded up.
     Within a relative 1e-12 of the root.
 
-    Checked by: tests/accounting/curves/test_conversions.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
     mp = MPContext()
     mp.dps = 80
@@ -100,7 +100,7 @@ def rdp_epsilon_allowed(
 
     Rounding: down by a relative 1e-30; negative if the order allows nothing.
 
-    Checked by: tests/accounting/curves/test_conversions.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
     return bound_below(lambda mp: _allowed(mp, epsilon, delta, order, tight=tight))
 
@@ -130,7 +130,7 @@ def zcdp_budget(epsilon: Fraction, delta: Fraction, *, tight: bool = True) -> Fr
     Rounding: down; within a relative 1e-12 of the best order's value. Zero if no
     order allows anything.
 
-    Checked by: tests/accounting/curves/test_conversions.py.
+    Checked by: tests/accounting/curves/test_prices.py.
     """
     if not tight:
 

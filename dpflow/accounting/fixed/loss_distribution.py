@@ -134,7 +134,7 @@ def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
 
     Rounding: up. The grid loses about 1e-5 of epsilon or 3e-6 of log delta.
 
-    Checked by: tests/accounting/fixed/test_loss_distribution.py.
+    Checked by: tests/accounting/fixed/test_optimal.py.
 
     Args:
         parts: The costs and how often each runs.

@@ -76,7 +76,7 @@ def curve_masses(curve: Curve, step: float, low: int, high: int, count: int) -> 
 
     Rounding: up.
 
-    Checked by: tests/accounting/fixed/test_loss_distribution.py.
+    Checked by: tests/accounting/fixed/test_optimal.py.
     """
     values = curve(np.arange(low, high + 1, dtype=np.float64) * step)
     # Raising a value is sound, so rounding noise is ironed out upwards.
@@ -104,7 +104,7 @@ def response_masses(epsilon: Fraction, count: int, step: float, tiny: float) -> 
 
     Rounding: up.
 
-    Checked by: tests/accounting/fixed/test_loss_distribution.py.
+    Checked by: tests/accounting/fixed/test_optimal.py.
     """
     lows = np.arange(count + 1)
     eps = float(epsilon)

@@ -73,7 +73,7 @@ class SequenceFilter(ThresholdFilter):
 
     Rounding: the composition up; counts are exact.
 
-    Checked by: tests/accounting/fixed/test_sequence.py,
+    Checked by: tests/accounting/fixed/test_stops.py,
     tests/adversaries/test_fixed_sequences.py.
 
     Args:

@@ -60,7 +60,7 @@ class RogersFilter(Filter):
     Rounding: prices up; the root in floats, widened by a relative 1e-12 before the
     comparison.
 
-    Checked by: tests/accounting/published/test_rogers.py.
+    Checked by: tests/accounting/published/test_formulas.py.
 
     Args:
         epsilon: Budget, positive.
@@ -124,7 +124,7 @@ class RogersOdometer(Odometer):
 
     Rounding: prices up; the root in floats, widened by a relative 1e-12.
 
-    Checked by: tests/accounting/published/test_rogers.py, tests/adversaries.
+    Checked by: tests/accounting/published/test_formulas.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1/e).

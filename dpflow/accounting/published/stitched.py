@@ -38,7 +38,7 @@ class StitchedOdometer(TimeUniformOdometer):
 
     Rounding: prices up; the boundary in floats, widened by a relative 1e-12.
 
-    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
+    Checked by: tests/accounting/published/test_formulas.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in (0, 1).

@@ -31,7 +31,7 @@ class WhitehouseFilter(SplitsDelta):
 
     Rounding: thresholds down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/published/test_whitehouse.py.
+    Checked by: tests/accounting/published/test_formulas.py.
 
     Args:
         epsilon: Budget, positive.

@@ -67,7 +67,7 @@ class BasicOdometer(Odometer):
 
     Rounding: prices and readings up; decimals are exact.
 
-    Checked by: tests/accounting/rules/test_time_uniform.py, tests/adversaries.
+    Checked by: tests/accounting/published/test_formulas.py, tests/adversaries.
 
     Args:
         delta: Probability with which the bound may fail, in [0, 1): all of it is for

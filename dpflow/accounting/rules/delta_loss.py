@@ -61,7 +61,7 @@ class SplitsDelta(ThresholdFilter):
 
     Rounding: thresholds down, prices up.
 
-    Checked by: tests/accounting/rules/test_delta_loss.py, tests/adversaries.
+    Checked by: tests/accounting/rules/test_basic.py, tests/adversaries.
 
     Attributes:
         loss: Name of the loss's component; `delta` follows if a part is reserved.

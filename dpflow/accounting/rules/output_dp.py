@@ -27,7 +27,7 @@ class OutputDpFilter(BasicFilter):
 
     Rounding: thresholds down to 36 decimals, prices up; decimals are exact.
 
-    Checked by: tests/accounting/rules/test_output_dp.py,
+    Checked by: tests/accounting/rules/test_basic.py,
     tests/adversaries/test_output_dp.py.
 
     Args:

@@ -25,7 +25,7 @@ class ZcdpFilter(SplitsDelta):
 
     Rounding: thresholds down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/test_rule_options.py.
+    Checked by: tests/accounting/test_rule_laws.py.
 
     Args:
         epsilon: Budget, positive.

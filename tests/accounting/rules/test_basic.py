@@ -1,20 +1,32 @@
-"""The basic filter: epsilons add up, deltas add up, and equality still fits."""
+"""The filters basic and output-dp, and filters that keep a part of delta for steps."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import ApproxDP, Composed, Laplace, PureDP, Repeated
-from dpflow.accounting import make_filter
+from dpflow import (
+    ApproxDP,
+    Composed,
+    EarlyStopping,
+    Gaussian,
+    Laplace,
+    OutputDP,
+    PureDP,
+    Repeated,
+)
+from dpflow import Repeated as Times
+from dpflow.accounting import Filter, make_filter
+from dpflow.accounting.fixed.stops import lemma_11
+from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import ProbabilisticDP, ProposeTestRelease
 from dpflow.exceptions import UnsupportedCost
-from dpflow.rounding import UNITS
-
-pytestmark = pytest.mark.quick
+from dpflow.rounding import UNITS, units_up
+from tests.sizes import scaled
 
 millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))
 tiny_deltas = st.integers(0, 10**6).map(lambda n: Fraction(n, 10**12))
@@ -67,3 +79,117 @@ def test_admission_agrees_with_exact_sums(costs):
     total = sum((rule.price(cost) for cost in costs), rule.zero())
     fits = epsilon <= 1 and delta <= Fraction(1, 10**6)
     assert fits == rule.admits(total)
+
+
+TOY = OutputDP({"none": 0, "answer": "0.5"})
+PTR = ProposeTestRelease(epsilon="0.2", delta="1e-7")
+RULE = OutputDpFilter(epsilon=1, delta="3e-7")
+
+
+def tally(epsilon: str, delta: str = "0") -> Tally:
+    """Return a tally of two decimals."""
+    return Tally((int(Fraction(epsilon) * UNITS), int(Fraction(delta) * UNITS)))
+
+
+def test_the_worst_cell_is_checked_before_the_step() -> None:
+    """The remaining budget must cover it; a cheap outcome leaves room again."""
+    spent = tally("0.6")
+    assert not RULE.admits(spent + RULE.price(TOY))
+    for _ in range(1000):
+        spent += RULE.price_realised(TOY, "none")
+    assert spent == tally("0.6")
+    spent = RULE.price_realised(TOY, "answer")
+    assert RULE.admits(spent + RULE.price(TOY))
+    assert not RULE.admits(spent + spent + RULE.price(TOY))
+
+
+def test_delta_is_never_refunded() -> None:
+    """Three tests without an answer exhaust delta, though epsilon remains."""
+    spent = RULE.zero()
+    for _ in range(3):
+        assert RULE.admits(spent + RULE.price(PTR))
+        spent += RULE.price_realised(PTR, "none")
+    assert spent == tally("0.6", "3e-7")
+    assert not RULE.admits(spent + RULE.price(PTR))
+    assert RULE.admits(spent + tally("0.1"))
+
+
+def test_stopping_early_by_lemma_11() -> None:
+    """The largest epsilon of a stop is reserved, that of the stop reached settled."""
+    shares = [Fraction(1, 10**7)] * 3
+    stops = (5, 10, 15)
+    cost = EarlyStopping(TWENTY, stops=stops, accountant="gdp", delta=shares)
+    epsilons = lemma_11([((TWENTY, k),) for k in stops], shares, "gdp")
+    assert RULE.admits(RULE.price(cost))
+    units = [units_up(e) for e in epsilons]
+    delta = 3 * UNITS // 10**7
+    assert RULE.price(cost) == Tally((units[2], delta))
+    for ran, i in ((1, 0), (5, 0), (6, 1), (10, 1), (14, 2), (15, 2)):
+        assert RULE.price_realised(cost, ran) == Tally((units[i], delta))
+
+
+@settings(max_examples=scaled(16), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.decimals("1e-9", "0.2", places=9), min_size=1, max_size=4),
+            st.decimals("0", "1e-7", places=12),
+            st.integers(0, 3),
+        ),
+        max_size=25,
+    )
+)
+def test_it_is_algorithm_1(rounds):
+    """Admission is that of the paper's composition experiment."""
+    rest_epsilon, rest_delta, spent = Fraction(1), Fraction("3e-7"), RULE.zero()
+    for cells, delta, cell in rounds:
+        cost = OutputDP(dict(enumerate(cells)), delta=delta)
+        allowed = max(map(Fraction, cells)) <= rest_epsilon
+        allowed = allowed and Fraction(delta) <= rest_delta
+        assert allowed == RULE.admits(spent + RULE.price(cost))
+        if allowed:
+            fell = cell % len(cells)
+            spent += RULE.price_realised(cost, fell)
+            rest_epsilon -= Fraction(cells[fell])
+            rest_delta -= Fraction(delta)
+
+
+ASIDE = ApproxDP(epsilon="0.1", delta="1e-9")
+TRIED = ProposeTestRelease(epsilon="0.1", delta="1e-9")
+TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
+#: A step, its loss without its delta, and its delta.
+STEPS = [
+    (ASIDE, TENTH, "1e-9"),
+    (ProbabilisticDP(epsilon="0.1", delta="1e-9"), TENTH, "1e-9"),
+    (TRIED, PureDP(epsilon="0.2"), "1e-9"),
+    (OutputDP({"a": 0}, delta="1e-9"), PureDP(epsilon="1e-12"), "1e-9"),
+    (Composed(TWENTY, ASIDE), Composed(TWENTY, TENTH), "1e-9"),
+    (Times(TRIED, 7), Times(PureDP(epsilon="0.2"), 7), "7e-9"),
+    (Composed(Times(ASIDE, 3), TWENTY), Composed(Times(TENTH, 3), TWENTY), "3e-9"),
+    (EarlyStopping(ASIDE, stops=(2, 4)), Times(TENTH, 4), "4e-9"),
+    (TWENTY, TWENTY, "0"),
+]
+
+
+def split(theorem: str) -> Filter:
+    """Make a filter at (3, 1e-6) that keeps a tenth of delta."""
+    return make_filter(theorem, epsilon=3, delta="1e-6", delta_loss="9e-7")
+
+
+@pytest.mark.parametrize("theorem", ["gdp", "rdp"])
+def test_a_step_costs_its_loss_and_its_delta(theorem):
+    """The loss as the filter without a split prices it; the delta exactly."""
+    for cost, rest, delta in STEPS:
+        loss = make_filter(theorem, epsilon=3, delta="9e-7").price(rest).amounts
+        assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))
+
+
+def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
+    """Its cells are no divergences; those of one without a delta are."""
+    rule = split("rdp")
+    for outcome in ("none", "answer"):
+        assert rule.price_realised(TRIED, outcome) == rule.price(TRIED)
+    cells = OutputDP({"none": 0, "answer": "0.5"})
+    assert rule.price_realised(cells, "none").amounts == (0, 0)
+    stopped = EarlyStopping(ASIDE, stops=(2, 4))
+    assert rule.price_realised(stopped, 3) == rule.price(Times(ASIDE, 3))
