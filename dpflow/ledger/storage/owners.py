@@ -1,9 +1,9 @@
 """Owners of reservations, and whether their processes live.
 
-A process that reserves holds a lock on a file of its own beside the ledger. The
-operating system drops the lock when the process ends, however it ends, so a dead owner
-needs no clocks, leases or heartbeats. A dead owner never gives budget back: it only
-marks a charge as forfeited, and frees a release key for the next run.
+A process that reserves locks a byte of a file beside the ledger, whose place its name
+says. The operating system drops the lock when the process ends, however it ends, so a
+dead owner needs no clocks, leases or heartbeats. A dead owner never gives budget back:
+it only marks a charge as forfeited, and frees a release key for the next run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import fcntl
 import os
 import re
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from dpflow.exceptions import LedgerUnavailable
@@ -29,8 +28,8 @@ class Liveness:
     As it is, for a ledger in memory; the others let processes see each other's names.
     """
 
-    #: Record locks belong to a process: while one object takes or gives up a name, no
-    #: other may open its file.
+    #: Record locks belong to a process, which loses all that it has on a file when it
+    #: closes the file once: one object at a time opens or closes one.
     _lock = TurnQueue()
 
     def __init__(self) -> None:
@@ -60,7 +59,7 @@ class Liveness:
         """
         if owner in names_here or not _NAME.fullmatch(owner):
             return owner in names_here
-        return self._is_held(owner)
+        return self._lock.run(lambda: self._is_held(owner), THREAD_SECONDS)
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
@@ -84,76 +83,74 @@ names_here: dict[str, Liveness] = {}
 os.register_at_fork(after_in_child=names_here.clear)
 
 
+#: By path, the files in which this process has names, each opened once.
+_files: dict[Path, int] = {}
+
+
 class Owners(Liveness):
-    """The owner files of one ledger.
+    """The owners of one ledger.
 
     Args:
-        folder: Where the files lie; made when the first reservation is.
+        path: The file that they lock; made when the first reservation is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self._folder = Path(folder).absolute()
-        self._descriptor = -1
+        self._path = Path(path).absolute()
 
     def _take(self) -> str:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._sweep()
-        name = super()._take()
-        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
-        born = self._folder / f"{name}.new"
-        self._descriptor = os.open(born, flags, 0o600)
+        name, flags = super()._take(), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+        if self._path not in _files:
+            _files[self._path] = os.open(self._path, flags, 0o600)
         try:
             # A record lock (not flock): children of a fork do not inherit it.
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._descriptor, f"{os.getpid()}\n".encode())
-            # Under its name the file never lacks its lock, as if its owner were dead.
-            born.rename(self._folder / name)
+            flags = fcntl.LOCK_EX | fcntl.LOCK_NB
+            fcntl.lockf(_files[self._path], flags, *_byte(name))
         except OSError:
-            os.close(self._descriptor)
-            born.unlink(missing_ok=True)
+            self._close_unused()
             raise
         return name
 
     def _is_held(self, owner: str) -> bool:
+        descriptor = _files.get(self._path)
         try:
-            # The right to read is enough.
-            descriptor = os.open(self._folder / owner, os.O_RDONLY | os.O_CLOEXEC)
+            if descriptor is None:
+                # The right to read is enough.
+                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            # Shared, so that two processes that ask about a dead owner both see it.
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, *_byte(owner))
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, *_byte(owner))
         except FileNotFoundError:
             return False
-        except OSError:
-            # Not ours to open: assume the safe answer, which keeps a claim alive.
-            return True
-        try:
-            # Shared, so that two processes that ask about a dead owner both see it.
-            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            # Systems differ in how they say that another process holds it.
+            # Another process holds it. Or the file is not ours to open: the safe
+            # answer keeps a claim alive.
             return True
         except OSError as error:
             msg = (
-                "cannot tell whether the process that holds a charge lives: a lock in "
-                f"{self._folder} was answered by {error.strerror!r}. The step did not "
+                "cannot tell whether the process that holds a charge lives: a lock on "
+                f"{self._path} was answered by {error.strerror!r}. The step did not "
                 "run; try again when that file system gives locks."
             )
-            raise LedgerUnavailable(msg, ledger=str(self._folder)) from error
+            raise LedgerUnavailable(msg, ledger=str(self._path)) from error
         finally:
-            os.close(descriptor)
+            # A signal's handler may have taken a name meanwhile.
+            if descriptor is not None and self._path not in _files:
+                os.close(descriptor)
         return False
-
-    def _sweep(self) -> None:
-        """Remove the files that killed processes leave.
-
-        No answer changes: a name is never used again, and one without a file is as dead
-        as one whose file has no lock. Their charges stay held.
-        """
-        with suppress(OSError, LedgerUnavailable), os.scandir(self._folder) as files:
-            for file in files:
-                if _NAME.fullmatch(file.name) and not self.alive(file.name):
-                    (self._folder / file.name).unlink(missing_ok=True)
 
     def _give_up(self) -> None:
         if self._name in names_here:
             super()._give_up()
-            os.close(self._descriptor)
-            (self._folder / self._name).unlink(missing_ok=True)
+            fcntl.lockf(_files[self._path], fcntl.LOCK_UN, *_byte(self._name))
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        """Close the file, unless this process has a name in it."""
+        if all(getattr(o, "_path", None) != self._path for o in names_here.values()):
+            os.close(_files.pop(self._path))
+
+
+def _byte(owner: str) -> tuple[int, int]:
+    """Return length and place of what an owner locks."""
+    return 1, int(owner[:15], 16)

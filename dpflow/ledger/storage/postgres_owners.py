@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import psycopg
 
 from dpflow.ledger.storage.base import busy
-from dpflow.ledger.storage.owners import THREAD_SECONDS, Liveness, names_here
+from dpflow.ledger.storage.owners import Liveness, names_here
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.locks import TurnQueue
 
@@ -45,12 +45,9 @@ class SessionOwners(Liveness):
             return name
 
     def _is_held(self, owner: str) -> bool:
-        def ask() -> bool:
-            with self._session() as connection:
-                answer = connection.execute(sql_of()["owner_alive"], _key(owner))
-                return answer.fetchone() is not None
-
-        return self._lock.run(ask, THREAD_SECONDS)
+        with self._session() as connection:
+            answer = connection.execute(sql_of()["owner_alive"], _key(owner))
+            return answer.fetchone() is not None
 
     def _give_up(self) -> None:
         super()._give_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ def owners(tmp_path: Path) -> Iterator[Owners]:
 
 def seen_from_outside(owners: Owners, name: str) -> bool:
     """Ask another process whether an owner lives."""
-    return told_by_child(lambda: Owners(owners._folder).alive(name)) == "True"
+    return told_by_child(lambda: Owners(owners._path).alive(name)) == "True"
 
 
 class Worker:
@@ -67,7 +66,7 @@ def test_this_process_is_alive_to_all(owners: Owners) -> None:
     """Closing a file drops all locks of a process on it: its own is never opened."""
     name = owners.mine()
     assert owners.alive(name)
-    assert Owners(owners._folder).alive(name)
+    assert Owners(owners._path).alive(name)
     assert seen_from_outside(owners, name)
 
 
@@ -115,7 +114,6 @@ def test_closing_gives_the_name_up(owners: Owners) -> None:
     owners.close()
     assert not owners.alive(first)
     assert not seen_from_outside(owners, first)
-    assert list(owners._folder.iterdir()) == []
     assert first != owners.mine()
     owners.close()
     owners.close()
@@ -129,50 +127,29 @@ def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
     assert seen_from_outside(owners, name)
 
 
-def test_a_name_that_cannot_be_asked_about_lives(owners: Owners) -> None:
-    """Another user's file, say: the answer that frees nothing."""
-    owners.mine()
-    name = "f" * 32
-    loop = owners._folder / name
-    loop.symlink_to(loop)
-    assert owners.alive(name)
-
-
-def names_in(owners: Owners) -> set[str]:
-    """Return the names of all owner files."""
-    return {item.name for item in owners._folder.iterdir()}
-
-
-def test_the_files_of_the_dead_are_swept(owners: Owners) -> None:
-    """By the next process that takes a name; nobody's life changes by it."""
-    dead, living = Worker(owners), Worker(owners)
-    dead.child.kill()
-    other = Owners(owners._folder)
-    mine = other.mine()
-    assert names_in(owners) == {living.name, mine}
-    # Sweeping opens files, and must not drop this process's own locks.
-    another = owners.mine()
-    assert names_in(owners) == {living.name, mine, another}
-    for name in (living.name, mine, another):
-        assert owners.alive(name)
-        assert seen_from_outside(owners, name)
-    assert not owners.alive(dead.name)
-    assert not seen_from_outside(owners, dead.name)
-    other.close()
-    living.finish()
-
-
-def test_a_name_is_never_seen_without_its_lock(
+def test_a_name_that_cannot_be_asked_about_lives(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a sweep at that moment would take the newborn for dead."""
-    lock, seen = fcntl.lockf, list[set[str]]()
+    """Another user's file, say: the answer that frees nothing."""
+    told_by_child(owners.mine)
+    assert not owners.alive("f" * 32)
 
-    def watched(descriptor: int, operation: int) -> None:
-        seen.append({name for name in names_in(owners) if len(name) == 32})
-        lock(descriptor, operation)
+    def refused(*_: object) -> int:
+        raise PermissionError
 
-    monkeypatch.setattr(fcntl, "lockf", watched)
-    name = owners.mine()
-    assert seen == [set()]
-    assert names_in(owners) == {name}
+    monkeypatch.setattr(os, "open", refused)
+    assert owners.alive("f" * 32)
+
+
+def test_names_in_one_file_keep_their_locks(owners: Owners) -> None:
+    """Whoever else of this process asks, takes a name there, or gives one up."""
+    dead, other = Worker(owners), Owners(owners._path)
+    dead.child.kill()
+    name, second = owners.mine(), other.mine()
+    for asking in (owners, other, Owners(owners._path)):
+        assert not asking.alive(dead.name)
+        assert not asking.alive("f" * 32)
+    assert seen_from_outside(owners, second)
+    other.close()
+    assert seen_from_outside(owners, name)
+    assert not seen_from_outside(owners, second)

@@ -149,28 +149,31 @@ def test_an_owner_that_the_system_does_not_tell_of_is_not_waited_for(
     ledger.close()
 
 
-def opened_in(folder: Path) -> list[str]:
-    """Return the files of a folder that this process has open, removed ones too."""
-    found = []
+def opened(path: Path) -> int:
+    """Return how often this process has a file open."""
+    count = 0
     for each in Path("/proc/self/fd").iterdir():
         # The folder that is being listed is closed again.
         with suppress(FileNotFoundError):
-            found.append(str(each.readlink()))
-    return [name for name in found if name.startswith(f"{folder}/")]
+            count += each.readlink() == path
+    return count
 
 
 def test_a_process_that_cannot_lock_its_name_reserves_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it leave a file, or an open descriptor, for each time it tried."""
-    owners = Owners(path.parent / "owners")
+    """Nor does it leave an open descriptor for each time it tried."""
+    file = path.with_name("owners")
+    owners, other = Owners(file), Owners(file)
     with monkeypatch.context() as patch:
         without_record_locks(patch)
         for _ in range(3):
             with pytest.raises(OSError, match="No locks"):
                 owners.mine()
-        assert opened_in(path.parent / "owners") == []
-    assert list((path.parent / "owners").iterdir()) == []
+        assert opened(file) == 0
     assert owners.alive(owners.mine())
-    assert len(opened_in(path.parent / "owners")) == 1
-    owners.close()
+    assert other.mine() != owners.mine()
+    assert opened(file) == 1
+    for each in (owners, other):
+        each.close()
+    assert opened(file) == 0
