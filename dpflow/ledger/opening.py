@@ -59,9 +59,8 @@ def open_ledger(
         ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
             another environment.
     """
-    storage = storage_at(url, read_only=read_only)
-    witness_of = witness_at(witness, url)
-    ledger = Ledger(storage, storage.owners(), witness_of, conditions=conditions)
+    storage, watched = storage_at(url, read_only=read_only), witness_at(witness, url)
+    ledger = Ledger(storage, storage.owners(), watched, conditions=conditions)
     place, serves = ledger.place, ledger.environment
     if serves is not None and serves != environment:
         this = "says none" if environment is None else f"says {environment!r}"
@@ -106,15 +105,15 @@ def create_ledger(
     witness_of = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = Identity(uuid.uuid4().hex, environment, at)
-    made = None if witness_of is None else witness_of(identity.ledger)
-    if made is not None:
+    if witness_of is not None:
         # Before anything is made that would lack a witness.
-        made.exists()
+        witness_of(identity.ledger).exists()
     kind, place = _kind(url)
     storage = kind.create(place, identity, secrets.token_bytes(32))
-    if made is not None:
-        made.enrol(0, [])
-    return Ledger(storage, storage.owners(), None if made is None else lambda _: made)
+    ledger = Ledger(storage, storage.owners(), witness_of)
+    if ledger.watch.witness is not None:
+        ledger.watch.witness.enrol(0, [])
+    return ledger
 
 
 def storage_at(url: str, *, read_only: bool = False) -> Storage:

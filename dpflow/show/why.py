@@ -116,14 +116,15 @@ def why(
     with inspected(setup, tell=tell) as ledger:
         check_dataset(ledger, policies_and_problem(setup.policies)[0], dataset)
         number = _term_asked(ledger, dataset, term)
+        spent, unusual = spending(ledger, dataset, tuple(by), term=number)
         return Why(
             ledger=ledger.id,
             place=ledger.place,
             dataset=dataset,
             term=number or None,
             by=tuple(by),
-            spending=tuple(spending(ledger, dataset, tuple(by), term=number)),
-            unusual=views.unusual_steps(ledger, dataset, number),
+            spending=tuple(spent),
+            unusual=tuple(unusual),
             refused=tuple(refused(ledger, dataset, number)),
         )
 

@@ -50,19 +50,46 @@ class Spending:
     last: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unusual:
+    """Charges of one step that went the same unusual way.
+
+    Attributes:
+        what: "own noise", "failed: TYPE" or "forfeited".
+        times: How many there are.
+        last: When the newest was posted or, if it never was, reserved; a label.
+    """
+
+    what: str
+    step: str
+    flow: str | None
+    times: int
+    last: str
+
+
 def spending(
     ledger: Ledger, dataset: str, by: tuple[str, ...], *, term: int
-) -> list[Spending]:
-    """Return what used the budgets of one term of a dataset, the largest first.
+) -> tuple[list[Spending], list[Unusual]]:
+    """Return what used the budgets of one term of a dataset, and its unusual steps.
 
     Args:
         ledger: The ledger to read.
-        dataset: The dataset.
+        dataset: A dataset or population.
         by: Names of `GROUPS`.
         term: Number of the term; nothing was charged in term 0.
+
+    Returns:
+        The groups, the largest first; and the steps that drew their own noise, failed
+        or were forfeited, the newest first.
     """
     groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
+    ways = defaultdict[tuple[str, str, str | None], list[str]](list)
     whole = f"{dataset}#{term}"
+
+    def note(way: str, made: Entry, at: str) -> None:
+        if way:
+            ways[way, made.body.get("step") or "-", made.body.get("flow")].append(at)
+
     with ledger.storage.read() as reading:
         rules = {
             gate.id: gate.rule
@@ -70,6 +97,7 @@ def spending(
             if gate.kind in _HAVE_BUDGETS and isinstance(gate.rule, Filter)
         }
         for charge in charges(reading, whole):
+            note(_way(charge.last), charge.made, charge.last.at)
             facts = _facts(charge)
             group = tuple(facts[name] for name in by)
             for account in rules.keys() & charge.amounts.keys():
@@ -78,6 +106,9 @@ def spending(
                 total = total + Tally(charge.amounts[account])
                 last = max(last, charge.last.at)
                 groups[account, group] = total, count + 1, last
+        for open_charge, alive in waiting(ledger, reading):
+            if not alive and whole in open_charge.held:
+                note(_FORFEITED, open_charge.made, open_charge.made.at)
     found = [
         Spending(
             account=account,
@@ -89,7 +120,11 @@ def spending(
         )
         for (account, group), (total, count, last) in groups.items()
     ]
-    return sorted(found, key=lambda each: (-each.used_fraction, each.group))
+    steps = [Unusual(*way, len(ats), max(ats)) for way, ats in ways.items()]
+    return (
+        sorted(found, key=lambda each: (-each.used_fraction, each.group)),
+        sorted(steps, key=lambda step: step.last, reverse=True),
+    )
 
 
 def _facts(charge: JournalCharge) -> dict[str, str]:
@@ -104,6 +139,17 @@ def _facts(charge: JournalCharge) -> dict[str, str]:
         "who": body.get("who") or entry.writer,
     }
     return {name: str(fact or "-") for name, fact in facts.items()}
+
+
+def _way(entry: Entry) -> str:
+    """Return the unusual way in which a charge ended; "" if it was usual."""
+    if entry.kind == "forfeit":
+        return _FORFEITED
+    if entry.kind != "settle":
+        return ""
+    if entry.body.get("outcome") == "failed":
+        return f"failed: {entry.body.get('error_type') or 'error'}"
+    return "own noise" if entry.body.get("noise") in OWN_NOISE else ""
 
 
 # Use after each entry
@@ -159,62 +205,3 @@ def _points(reading: Reading, gate: Gate, refused: list[int], most: int) -> list
             )
         )
     return points
-
-
-# Unusual steps
-
-
-@dataclass(frozen=True, slots=True)
-class Unusual:
-    """Charges of one step that went the same unusual way.
-
-    Attributes:
-        what: "own noise", "failed: TYPE" or "forfeited".
-        times: How many there are.
-        last: When the newest was posted or, if it never was, reserved; a label.
-    """
-
-    what: str
-    step: str
-    flow: str | None
-    times: int
-    last: str
-
-
-def unusual_steps(ledger: Ledger, dataset: str, term: int) -> tuple[Unusual, ...]:
-    """Return the steps that drew their own noise, failed or were forfeited.
-
-    Args:
-        ledger: The ledger to read.
-        dataset: A dataset or population.
-        term: Number of the term; nothing was charged in term 0.
-
-    Returns:
-        The newest first.
-    """
-    whole = f"{dataset}#{term}"
-    with ledger.storage.read() as reading:
-        ways = ((_way(c.last), c.made, c.last.at) for c in charges(reading, whole))
-        unusual = [way for way in ways if way[0]]
-        unusual += [
-            (_FORFEITED, charge.made, charge.made.at)
-            for charge, alive in waiting(ledger, reading)
-            if not alive and whole in charge.held
-        ]
-    groups = defaultdict[tuple[str, str, str | None], list[str]](list)
-    for what, made, at in unusual:
-        step = str(made.body.get("step") or "-")
-        groups[what, step, made.body.get("flow")].append(at)
-    steps = [Unusual(*group, len(ats), max(ats)) for group, ats in groups.items()]
-    return tuple(sorted(steps, key=lambda step: step.last, reverse=True))
-
-
-def _way(entry: Entry) -> str:
-    """Return the unusual way in which a charge ended; "" if it was usual."""
-    if entry.kind == "forfeit":
-        return _FORFEITED
-    if entry.kind != "settle":
-        return ""
-    if entry.body.get("outcome") == "failed":
-        return f"failed: {entry.body.get('error_type') or 'error'}"
-    return "own noise" if entry.body.get("noise") in OWN_NOISE else ""

@@ -7,7 +7,7 @@ needs no policy file, so that a broken one hides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +74,11 @@ def standings(
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
         ConfigurationError: If the part has no account.
     """
+    names = known_datasets(ledger, policies)
+    if dataset is not None:
+        check_dataset(ledger, policies, dataset)
+        names = {dataset}
     with ledger.storage.read() as reading:
-        names = {*reading.books(), *policies}
-        if dataset is not None:
-            _check_known(dataset, names)
-            names = {dataset}
         ended = forfeits(ledger, reading)
         return [
             _standing(reading, name, policies.get(name), ended, part)
@@ -139,10 +139,7 @@ def check_dataset(ledger: Ledger, policies: PolicySet, dataset: str) -> None:
     Raises:
         UnknownDataset: It is one.
     """
-    _check_known(dataset, known_datasets(ledger, policies))
-
-
-def _check_known(dataset: str, known: Collection[str]) -> None:
+    known = known_datasets(ledger, policies)
     if dataset not in known:
         hint = did_you_mean(dataset, known)
         msg = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"

@@ -144,20 +144,6 @@ def test_a_restore_over_a_newer_ledger_charges_what_that_one_knew(
     assert read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")
 
 
-def test_a_restore_keeps_the_file_that_was_there(host: Host) -> None:
-    """With its log; where nothing was lost, nothing is charged again."""
-    copy = back_up(host)
-    before = used(host)
-    for number in (1, 2):
-        found = put_back(host, copy)
-        assert found.aside is not None
-        assert found.aside.name.endswith(f"before-restore-{number}")
-        assert found.aside.exists()
-        assert found.charged_again.agrees
-    assert used(host) == before
-    host.work()
-
-
 def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     """SQLite would play it into the backup."""
     copy = back_up(host)

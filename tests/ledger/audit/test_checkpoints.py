@@ -11,8 +11,8 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.audit.books import KEY, cheaper, fill, points, rewrite, signed_thrice
-from tests.ledger.support import Place, edit, granted, make_ledger, read, url
+from tests.ledger.audit.books import KEY, cheaper, fill, rewrite, signed_thrice
+from tests.ledger.support import Place, granted, make_ledger, read, url
 from tests.ledger.witness.accidents import copy_database
 from tests.signing import key_of
 
@@ -64,15 +64,6 @@ def test_a_check_signs_nothing_and_an_idle_ledger_is_not_signed_again(ledger, pa
     assert read(path, signed) == before
     assert verify(ledger, key=KEY, sign=True).fine
     assert read(path, signed) != before
-
-
-def test_removed_checkpoints_are_noticed(ledger, path):
-    """A ledger without one is not signed by itself."""
-    assert verify(ledger, key=KEY, sign=True).fine
-    edit(path, "DELETE FROM entry WHERE kind = 'checkpoint'")
-    report = verify(open_ledger(url(path), witness="none"), key=KEY)
-    assert "dpflow ledger sign" in report.bad[0].problem
-    assert points(path) == []
 
 
 def without(path, count, *, recount=False):

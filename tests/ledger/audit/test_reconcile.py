@@ -16,13 +16,12 @@ from dpflow.exceptions import (
     LedgerCorrupt,
     LedgerRolledBack,
     LedgerUnavailable,
-    LedgerUnwitnessed,
     PolicyChanged,
     ReservationConflict,
 )
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit import reconcile as reconciling
-from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile, trust
+from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
@@ -270,23 +269,6 @@ def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
 
 
 # A new machine
-
-
-def test_a_new_machine_is_enrolled_with_what_the_ledger_holds(host: Host) -> None:
-    """From then on it notices what the ledger forgets."""
-    there = str(host.folder / "there")
-    ledger = open_ledger(url(host.path), witness=there)
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
-    reserved = read(host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'")
-    assert reserved == [(trust(ledger)[-1].number,)]
-    copy = host.copy()
-    granted(ledger, "0.25", policies=[POLICIES["a"]])
-    ledger.close()
-    host.replace_by(copy)
-    ledger = open_ledger(url(host.path), witness=there)
-    with pytest.raises(LedgerRolledBack):
-        granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
 def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> None:

@@ -17,6 +17,7 @@ from dpflow.ledger.rows import Release
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import release_value
+from dpflow.ledger.views.spending import spending
 from tests.ledger.processes import killed
 from tests.ledger.support import (
     BASIC,
@@ -77,26 +78,6 @@ def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> 
     assert full == amounts(only(other))
     assert only(other).used_fraction == pytest.approx(0.7)
     other.close()
-
-
-def test_an_account_says_what_it_is(ledger: Ledger) -> None:
-    """Dataset, share and odometer of a flow, each with its own numbers."""
-    granted(ledger, NOISY, policies=[FLOWS], flow="weekly", flow_run="r")
-    dataset, share, odometer = sorted(views.accounts(ledger), key=lambda v: v.kind)
-    for view, place, epsilon, delta in (
-        (dataset, ("dataset", ""), "3", "1e-6"),
-        (share, ("flow", "weekly"), "2", "1e-7"),
-        (odometer, ("odometer", "weekly"), None, "1e-6"),
-    ):
-        assert (view.dataset, view.kind, view.name) == ("a", *place)
-        assert (view.epsilon, Decimal(view.delta)) == (epsilon, Decimal(delta))
-    assert dataset.reserved == share.reserved == {"mu_squared": "0.0025"}
-    assert (dataset.reading, dataset.halt_at) == (None, None)
-    assert (odometer.budget, odometer.left) == (None, None)
-    assert odometer.halt_at == "3"
-    assert odometer.used_fraction is not None
-    assert 0 < odometer.used_fraction < 0.01 < (odometer.reading or 0) / 3 < 1
-    assert odometer.reserved["uncovered"] == "0"
 
 
 def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
@@ -230,12 +211,12 @@ def test_a_clock_that_jumps_hides_no_entry(
 
 def unusual(ledger: Ledger) -> dict[str, int]:
     """Return how many steps of a term went each unusual way."""
-    return {each.what: each.times for each in views.unusual_steps(ledger, "a", 1)}
+    steps = spending(ledger, "a", (), term=1)[1]
+    return {each.what: each.times for each in steps}
 
 
 def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
     """Those that drew their own noise, that failed, and that nobody settles."""
-    assert unusual(ledger) == {}
     for noise in ("opendp", "own", "self-declared"):
         ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
     ledger.settle(granted(ledger, "0.1"), outcome="failed")

@@ -345,7 +345,7 @@ def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
     """What was drawn belongs to the step, the rest to the run reservation."""
 
     def told() -> dict[Any, str]:
-        found = spending(ledger, "a", ("step",), term=1)
+        found, _ = spending(ledger, "a", ("step",), term=1)
         return {each.group[0]: each.amount["epsilon"] for each in found}
 
     held_run(ledger, ["0.1"] * 3)
