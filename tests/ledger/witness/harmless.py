@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.witness import base, lines
 from tests.ledger.processes import Child, die
 from tests.ledger.support import granted, read
 from tests.ledger.witness.accidents import POLICY, Host
+from tests.ledger.witness.witness_contract import keep
 
 # What only looks like an accident
 
@@ -90,8 +90,7 @@ def compacted(host: Host) -> None:
     """The witness drops most of its lines."""
     ledger = host.open()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (lines, base):
-            patch.setattr(module, "KEPT", 1)
+        keep(1, patch)
         for _ in range(3):
             host.work(ledger)
     ledger.close()

@@ -15,11 +15,11 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.witness import base, lines
-from tests.ledger.support import edit, granted, kinds, make_policy, read, url
+from tests.ledger.support import edit, granted, kinds, read, url
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
     fresh_witness,
+    keep,
     loses_no_line_of_many_writers,
     made_at,
     witness_of,
@@ -100,32 +100,6 @@ def test_lines_that_are_gone_fail_closed(
         granted(opened)
 
 
-def test_a_new_process_reads_the_compacted_lines(
-    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many lines after many charges as after some; one that runs reads them all."""
-    for module in (lines, base):
-        monkeypatch.setattr(module, "KEPT", 10)
-    ledger = made_at(database, tmp_path)
-    granted(ledger, policies=[make_policy("first")])
-    follower, followed, counts = fresh_witness(database, ledger.id), 1, list[int]()
-    follower.accept(follower.unseen())
-    for _ in range(6):
-        for _ in range(10):
-            granted(ledger, "1e-6")
-        new = follower.unseen()
-        follower.accept(new)
-        followed += len(new.lines)
-        fresh = fresh_witness(database, ledger.id)
-        counts.append(len(fresh.unseen().lines))
-        used = {name for line in fresh.all_lines() for name in line.used}
-        assert used == {"first#1", "a#1"}
-    assert followed == 61
-    assert max(counts) <= 25
-    assert read(database, TOLD) == [(61,)]
-    granted(open_ledger(url(tmp_path / "ledger.db"), witness=database))
-
-
 def test_a_server_that_may_lose_commits_is_refused(
     tmp_path: Path, database: str
 ) -> None:
@@ -185,7 +159,6 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
     for setting in ("isolation = 'serializable'", "read_only = on"):
         alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
         server().run(alter)
-    for module in (lines, base):
-        monkeypatch.setattr(module, "KEPT", 4)
+    keep(4, monkeypatch)
     loses_no_line_of_many_writers(database, tmp_path)
     assert fresh_witness(database, "0" * 32).claim("shop") == "0" * 32

@@ -167,22 +167,13 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_a_missing_witness_fails_closed(host: Host) -> None:
-    """And says how a new machine is enrolled."""
-    witness_file(host).unlink()
-    answer = next_step(host)
-    assert isinstance(answer, LedgerUnwitnessed)
-    assert "dpflow ledger trust" in answer.message
-
-
-def test_a_witness_that_goes_missing_fails_closed_in_an_open_process(
-    host: Host,
-) -> None:
-    """It is asked for at every decision."""
+    """In a new process and in an open one, with how a new machine is enrolled."""
     ledger = host.open()
     granted(ledger, "0.25", policies=[POLICY])
     witness_file(host).unlink()
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger, "0.25", policies=[POLICY])
+    for opened in (ledger, host.open()):
+        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+            granted(opened, "0.25", policies=[POLICY])
 
 
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])

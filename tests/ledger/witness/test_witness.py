@@ -21,7 +21,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
-from dpflow.ledger.witness import base as base_module
 from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness import lines as lines_module
 from dpflow.ledger.witness.base import End, Seen, Witness
@@ -40,7 +39,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.ledger.witness.witness_contract import CONTRACT, line
+from tests.ledger.witness.witness_contract import CONTRACT, keep, line
 
 pytestmark = pytest.mark.quick
 
@@ -176,21 +175,6 @@ def test_the_file_is_for_its_owner_only(witness):
     assert file_of(witness).parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_large_file_keeps_the_newest_line_of_each_account(witness, monkeypatch):
-    """And some of the others, and says that it is not whole any more."""
-    keep(5, monkeypatch)
-    witness.append([line(1, "old")])
-    witness.append([line(2, used={"a#1/flow/weekly": (3,)})])
-    witness.append([line(number) for number in range(3, 49)])
-    witness.accept(witness.unseen())
-    witness.append([line(49)])
-    other = fresh(witness)
-    seen = [(*each.books, each.number) for each in other.unseen().lines]
-    assert seen == [("old", 1), ("a", 2), *(("a", n) for n in range(45, 50))]
-    witness.append([line(50)])
-    assert other.unseen().lines[-1].number == 50
-
-
 def test_lines_that_nobody_compared_are_never_dropped(witness, monkeypatch):
     """Another process told them meanwhile."""
     keep(0, monkeypatch)
@@ -214,12 +198,6 @@ def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatc
     assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
     witness.append([line(31)])
     assert [each.number for each in witness.unseen().lines] == [*range(26, 32)]
-
-
-def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let compaction leave some lines besides the newest and the decisions."""
-    for module in (lines_module, base_module):
-        monkeypatch.setattr(module, "KEPT", lines)
 
 
 def _full(*_: object) -> None:

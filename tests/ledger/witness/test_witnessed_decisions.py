@@ -26,7 +26,6 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness import base, lines
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
@@ -41,6 +40,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
+from tests.ledger.witness.witness_contract import keep
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
@@ -385,8 +385,7 @@ def test_a_compacted_witness_still_knows_them(
     def goes_on(ledger: Ledger) -> None:
         freezes(ledger)
         ledger.ask(Freeze(book="a", reason="it was right", unfreeze=True))
-        for module in (lines, base):
-            monkeypatch.setattr(module, "KEPT", 3)
+        keep(3, monkeypatch)
         for _ in range(20):
             ledger.settle(granted(ledger, "0.01"))
 

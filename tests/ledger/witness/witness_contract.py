@@ -15,8 +15,11 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.witness import base
+from dpflow.ledger.witness import lines as lines_module
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import Line
 from dpflow.ledger.witness.places import witness_at
@@ -175,6 +178,33 @@ def lets_the_first_ledger_have_a_source(setting: str, folder: Path) -> None:
     assert fresh_witness(setting, "2" * 32).claim(f"{source}2") == "2" * 32
 
 
+def compacts_and_keeps_what_counts(setting: str, folder: Path) -> None:
+    """The newest line of each account, decisions, and the last; who runs reads all."""
+    ledger = made_at(setting, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        keep(10, patch)
+        granted(ledger, policies=[make_policy("first")])
+        ledger.ask(Freeze(book="first", reason="test"))
+        for number in range(60):
+            granted(ledger, "1e-6")
+            fresh = fresh_witness(setting, ledger.id)
+            told = fresh.unseen().lines
+            assert len(told) <= 25
+            assert [line.kind for line in told][: number + 2][:2] == [
+                "reserve",
+                "freeze",
+            ]
+            assert {name for line in told for name in line.used} == {"first#1", "a#1"}
+        granted(open_ledger(url(folder / "ledger.db"), witness=setting))
+        assert compare(ledger).agrees
+
+
+def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let compaction leave some lines besides the newest and the decisions."""
+    for module in (base, lines_module):
+        monkeypatch.setattr(module, "KEPT", lines)
+
+
 CONTRACT = [
     tells_before_the_body_starts,
     refuses_a_ledger_that_was_never_enrolled,
@@ -183,6 +213,7 @@ CONTRACT = [
     goes_on_after_a_repair,
     serves_processes_that_fork,
     loses_no_line_of_many_writers,
+    compacts_and_keeps_what_counts,
     notices_damage,
     lets_the_first_ledger_have_a_source,
 ]
