@@ -29,6 +29,7 @@ from dpflow.forecast.counting import (
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
+from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import (
     DatasetRuns,
@@ -37,7 +38,7 @@ from dpflow.ledger.views.runs import (
     dataset_runs,
     run_charges,
 )
-from dpflow.ledger.views.words import amounts_text, kind_title, percent_text
+from dpflow.ledger.views.words import kind_title, percent_text
 from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_text
 

@@ -24,8 +24,8 @@ from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused, DpflowError, how_to_install, require
 from dpflow.guard.plain import spend
 from dpflow.guard.project import current_project, forget_projects, make_project_ledger
+from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.views import accounts, open_reservations
-from dpflow.ledger.views.words import amounts_text
 from dpflow.libraries import comes_from
 from dpflow.starter.project import existing_ledger
 from dpflow.starter.texts import filled

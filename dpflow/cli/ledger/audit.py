@@ -229,7 +229,7 @@ def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
 
 
 def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:
-    from dpflow.ledger.views.words import amounts_text
+    from dpflow.ledger.decision.refusal import amounts_text
 
     lines = [f"  {name}: used {amounts_text(each)}" for name, each in used.items()]
     return lines or ["  nothing: no step was ever charged"]

@@ -127,7 +127,7 @@ def _entry(line: Line) -> str:
 
 
 def _loss_parts(loss: Loss, *, repaired: bool) -> Iterator[str]:
-    from dpflow.ledger.views.words import amounts_text
+    from dpflow.ledger.decision.refusal import amounts_text
 
     by_number = {line.number: line for line in loss.missing}
     lines = [by_number[number] for number in sorted(by_number)]

@@ -193,7 +193,7 @@ def charge(
 
 
 def _charged_parts(charges: list[Posted]) -> Iterator[str]:
-    from dpflow.ledger.views.words import amounts_text
+    from dpflow.ledger.decision.refusal import amounts_text
 
     for each in charges:
         yield f"Charged {each.account}: {amounts_text(each.amount)}."

@@ -173,13 +173,13 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
             f"(at delta {short_up(rule.delta)})."
         )
         return asked, {"epsilon": number_text(distance)}, sentence
-    sentence = f"it needs {_shown(asked, up=True)}."
+    sentence = f"it needs {amounts_text(asked)}."
     if rest is None:
         return asked, None, sentence
     left, budget = rule.named(rest), "the budget beside reserved shares"
     if gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
-    remaining = _shown(left, up=False, asked=asked)
+    remaining = amounts_text(left, up=False, beside=asked)
     return asked, left, f"{sentence} Remaining: {remaining} of {budget}."
 
 
@@ -199,12 +199,35 @@ def _fitting(request: Request, gate: Gate, factor: Fraction | None) -> str:
     return f"No amount of noise makes it fit: {why}."
 
 
-def _shown(amounts: Named, *, up: bool, asked: Named | None = None) -> str:
-    """Write amounts for people, without zeros except of requested components."""
-    short = short_up if up else short_down
+def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
+    """Write one amount for people.
+
+    Args:
+        component: Its name in the tally.
+        text: Exact decimal text, or None if there is no amount.
+        up: Round up, as for used amounts; down is for remaining ones.
+    """
+    if text is None or component in COUNTS:
+        return "-" if text is None else text
+    number = number_from_text(text)
+    return short_up(number) if up else short_down(number)
+
+
+def amounts_text(
+    amounts: Named | None, *, up: bool = True, beside: Named | None = None
+) -> str:
+    """Write amounts for people, without zeros.
+
+    Args:
+        amounts: Decimal text by component, or None if there are no amounts.
+        up: Round up, as for used amounts; down is for remaining ones.
+        beside: Amounts whose components are written in any case, if they are not zero.
+    """
+    if amounts is None:
+        return "-"
     parts = [
-        f"{name} {text if name in COUNTS else short(number_from_text(text))}"
+        f"{name} {amount_text(name, text, up=up)}"
         for name, text in amounts.items()
-        if text != "0" or len(amounts) == 1 or (asked or {}).get(name, "0") != "0"
+        if text != "0" or (beside or {}).get(name, "0") != "0"
     ]
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "nothing"
+    return ", ".join(parts) or "0"

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
@@ -16,7 +17,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import gates_by_name, waiting
 from dpflow.ledger.views.charges import bodies, root_keys
-from dpflow.ledger.views.words import FORFEITED, amounts_text
+from dpflow.ledger.views.words import FORFEITED
 from dpflow.policy.population import PREFIX
 
 _DECISIONS = ("forfeit", *(n for n, k in KINDS.items() if k.decides or k.by_hand))

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from dpflow.accounting.rules.rule import COUNTS
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.rows import split
-from dpflow.rounding import number_from_text, short_down, short_up
+from dpflow.rounding import number_from_text
 
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
     "charged in full: nobody knows what the step released."
 )
-
-
-def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
-    """Write one amount for people.
-
-    Args:
-        component: Its name in the tally.
-        text: Exact decimal text, or None where there is nothing to tell.
-        up: Round up, as for what is spent; down is for what is left.
-    """
-    if text is None or component in COUNTS:
-        return "-" if text is None else text
-    number = number_from_text(text)
-    return short_up(number) if up else short_down(number)
-
-
-def amounts_text(amounts: Mapping[str, str] | None, *, up: bool = True) -> str:
-    """Write amounts for people; components that are zero are left out.
-
-    Args:
-        amounts: Decimal text by component, or None where there is nothing to tell.
-        up: Round up, as for what is spent; down is for what is left.
-    """
-    if amounts is None:
-        return "-"
-    parts = [
-        f"{name} {amount_text(name, text, up=up)}"
-        for name, text in amounts.items()
-        if text != "0"
-    ]
-    return ", ".join(parts) or "0"
 
 
 def people_lines(views: Sequence[AccountView]) -> list[str]:

@@ -108,7 +108,7 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
             wide,
             ApproxDP(epsilon="0.75", delta="1e-6"),
             ApproxDP(epsilon="0.5", delta="1e-8"),
-            "Remaining: epsilon 0.25 and delta 0 of (epsilon 1, delta 1e-6). No amount",
+            "Remaining: epsilon 0.25, delta 0 of (epsilon 1, delta 1e-6). No amount",
         ),
         (
             wide,
