@@ -179,7 +179,7 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
     left, budget = rule.named(rest), "the budget beside reserved shares"
     if gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
-    remaining = amounts_text(left, up=False, beside=asked)
+    remaining = amounts_text(left, up=False, requested=asked)
     return asked, left, f"{sentence} Remaining: {remaining} of {budget}."
 
 
@@ -214,20 +214,20 @@ def amount_text(component: str, text: str | None, *, up: bool = True) -> str:
 
 
 def amounts_text(
-    amounts: Named | None, *, up: bool = True, beside: Named | None = None
+    amounts: Named | None, *, up: bool = True, requested: Named | None = None
 ) -> str:
     """Write amounts for people, without zeros.
 
     Args:
         amounts: Decimal text by component, or None if there are no amounts.
         up: Round up, as for used amounts; down is for remaining ones.
-        beside: Amounts whose components are written in any case, if they are not zero.
+        requested: Amounts whose components are written unless they are zero.
     """
     if amounts is None:
         return "-"
     parts = [
         f"{name} {amount_text(name, text, up=up)}"
         for name, text in amounts.items()
-        if text != "0" or (beside or {}).get(name, "0") != "0"
+        if text != "0" or (requested or {}).get(name, "0") != "0"
     ]
     return ", ".join(parts) or "0"

@@ -11,6 +11,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import InvalidCost, LedgerCorrupt
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy
 from tests.ledger.forging import settle_for
@@ -93,6 +94,17 @@ def test_a_step_of_an_unknown_class_returns_nothing_to_a_group(
         raise InvalidCost("unknown", name="mechanism", value="unknown")
 
     monkeypatch.setattr(settlement, "cost_from_description", unknown)
+    assert "settled for less" in str(verify(ledger).bad[0])
+
+
+def test_a_cost_without_outcomes_returns_nothing_at_a_lower_price(
+    path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later version may have lower prices, and the charge stays as it was."""
+    ledger = make_ledger(path)
+    charge = granted(ledger, PLAIN, policies=(STEADY,))
+    settle_for(ledger, charge, monkeypatch, 0, reported=5)
+    monkeypatch.setattr(Gate, "price", lambda gate, *_: gate.rule.zero())
     assert "settled for less" in str(verify(ledger).bad[0])
 
 
