@@ -41,7 +41,8 @@ def cell_renyi(cost: OutcomeCost, outcome: Outcome, order: Fraction) -> Fraction
     which raises what the worst cell needs by at most 1e-100 / (order - 1), far less
     than the relative 1e-30 by which the worst case's divergence is rounded up.
 
-    Checked by: tests/accounting/curves/test_cells.py, tests/adversaries/test_output_dp.py.
+    Checked by: tests/accounting/curves/test_cells.py and
+    tests/adversaries/test_output_dp.py.
 
     Args:
         cost: What was reserved; its delta is 0.
