@@ -37,7 +37,12 @@ PAGES = [
 def test_the_pages_are_found() -> None:
     """Those that nobody could do without; a block that nobody runs is no command."""
     names = {str(page.relative_to(DOCS)) for page in PAGES}
-    assert {"quickstart.md", "concepts.md", "budget-over-time.md", "guides/libraries.md"} <= names
+    assert {
+        "quickstart.md",
+        "concepts.md",
+        "budget-over-time.md",
+        "guides/libraries.md",
+    } <= names
     consoles = [
         (page.name, block.text)
         for page in DOCS.rglob("*.md")
