@@ -1,6 +1,6 @@
 """Programs as forks of one process that has loaded Prefect, which takes seconds.
 
-Run by itself with the number of a socket, this file is such a program: it is what its
+Run alone with the number of a socket, this file is such a program: it is what its
 words say, by a fork, in this process's folder and with its input and outputs.
 """
 
@@ -31,7 +31,7 @@ _MESSAGE = 65536
 
 
 class Forked:
-    """A program that runs in a fork; it is asked and ended as `subprocess.Popen` is.
+    """A program that runs in a fork, with the methods of `subprocess.Popen`.
 
     Args:
         control: Where the process hears what to run.
@@ -80,7 +80,7 @@ class Forked:
 
 
 def serve(descriptor: int) -> None:
-    """Fork whenever a program is asked for; returns in the forks only."""
+    """Fork for each requested program; returns in the forks only."""
     with socket.socket(fileno=descriptor) as control:
         while True:
             text, descriptors, _, _ = socket.recv_fds(control, _MESSAGE, 4)

@@ -14,7 +14,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder in memory; where nobody may write there, one on disk."""
+    """Give a folder in memory; without the right to write there, one on disk."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return

@@ -20,7 +20,7 @@ TRAIN, TEST = 600, 100
 
 
 def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return so many images of 28 x 28 points, and their digits."""
+    """Return a number of images of 28 x 28 points, and their digits."""
     generator = np.random.default_rng(seed)
     digits = (np.arange(count) % mnist.DIGITS).astype(np.uint8)
     points = generator.integers(0, 60, (count, mnist.SIDE, mnist.SIDE), np.uint8)

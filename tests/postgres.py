@@ -182,7 +182,7 @@ class PostgresServer:
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
     def run(self, *statements: str, database: str = "postgres") -> None:
-        """Run statements as the superuser, each by itself."""
+        """Run statements as the superuser, each in a transaction of its own."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
@@ -195,7 +195,7 @@ class PostgresServer:
         return self.url(name)
 
     def drop(self, url: str) -> None:
-        """Drop a database, whoever uses it."""
+        """Drop a database, even if it is in use."""
         name = url.partition("@/")[2].partition("?")[0]
         self.run(f"DROP DATABASE {name} WITH (FORCE)")
 

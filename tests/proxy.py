@@ -53,7 +53,7 @@ class Proxy:
                 threading.Thread(target=pair.downwards, daemon=True).start()
 
     def hidden(self, data: bytes) -> bytes:
-        """Return what a client is told, with another process id if so asked."""
+        """Return the answer to a client, with another process id if it is hidden."""
         if not self._hides:
             return data
         return _KEY.sub(b"K\0\0\0\x0c\0\0\0\x01", data)

@@ -25,7 +25,7 @@ def scaled(count: int, push: int | None = None) -> int:
 
 
 def spread(cases: Iterable[Case], count: int) -> list[Case]:
-    """Return the first case, the last and others in even steps, so many at each push.
+    """Return the first case, the last and others in even steps: `count` at each push.
 
     For long lists of which each case takes long; the campaign takes all of them.
     """

@@ -65,7 +65,7 @@ def test_a_forked_child_shares_no_lock_with_its_parent(lock: FileLock) -> None:
 
 
 def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> None:
-    """A process that dies within its turn leaves no lock, whoever it had forked."""
+    """A process that dies within its turn leaves no lock, even with a living child."""
     path = tmp_path / "x.lock"
 
     def parent(say: Callable[[str], None]) -> None:

@@ -85,7 +85,7 @@ def windows_divergence(costs: Iterable[Number], *, window: Number) -> Fraction:
 def wrong_readings(
     epsilon: Number, delta: Number, halt: Number, steps: int
 ) -> Mapping[str, list[float]]:
-    """Return what the wrong odometers read after each of so many (epsilon, 0) steps."""
+    """Return the readings of the wrong odometers after each (epsilon, 0) step."""
     each, tail = (
         float(exact(epsilon, name="epsilon")),
         float(exact(delta, name="delta")),

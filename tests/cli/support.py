@@ -169,7 +169,7 @@ def run_process(
 
 
 def run_terminal(*arguments: str, columns: int) -> str:
-    """Run `dpflow` in a terminal so many columns wide; return what it shows."""
+    """Run `dpflow` in a terminal of this width; return its text."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     command = [sys.executable, "-m", "dpflow", *arguments]

@@ -33,7 +33,7 @@ def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
         assert width == pytest.approx(1.959964 * sigma, rel=1e-5)
 
 
-def test_the_noise_for_so_many_runs_lets_them_fit_and_no_more(shop: Shop) -> None:
+def test_the_noise_for_a_number_of_runs_lets_them_fit_and_no_more(shop: Shop) -> None:
     """With the factor that it prints the runs fit; with a little less they do not."""
     asked = ("forecast", "cdnow", "--cost", WEEKLY, "--runs")
     found = run_json(*asked, "40")["enough"]

@@ -68,7 +68,7 @@ def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
     assert (data["made"], data["runs"]) == ([], None)
 
 
-def test_a_pinned_ledger_that_is_gone_is_not_replaced(empty: Shop) -> None:
+def test_a_pinned_ledger_that_is_missing_is_not_replaced(empty: Shop) -> None:
     """A fresh one would forget; nothing else is made, and a colleague reads why."""
     empty.policies.mkdir()
     (empty.policies / "ledger.lock").write_text("f" * 32 + "\n")
@@ -91,8 +91,8 @@ def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop) -> None:
         ast.parse((empty.root / "flows" / f"f{number}.py").read_text())
 
 
-def test_a_bad_answer_is_asked_for_again(empty, monkeypatch):
-    """Each answer lands in the policy; an answer that is refused is asked for again."""
+def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
+    """Each answer lands in the policy; `init` prompts again after a refused one."""
     terminal = SimpleNamespace(isatty=lambda: True)
     streams = SimpleNamespace(stdin=terminal, stdout=terminal)
     monkeypatch.setattr("dpflow.cli.init.sys", streams)
@@ -124,7 +124,7 @@ def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
     assert "weak: It names no `source`" in run_fine("policy", "apply", "visits")
 
 
-def test_nothing_is_made_for_a_dataset_that_nobody_named(empty: Shop) -> None:
+def test_init_writes_nothing_for_an_unnamed_dataset(empty: Shop) -> None:
     """Where there is a policy, it is that one's project; of several one is named."""
     run_json("init", "--yes", "--dataset", "orders", "--flow", "daily-orders")
     shutil.rmtree(empty.root / ".dpflow")

@@ -16,7 +16,7 @@ from tests.ledger.support import edit
 from tests.projects import ROOT
 
 
-def test_a_forgotten_charge_is_told_with_and_without_a_verification(shop):
+def test_a_report_warns_of_a_forgotten_charge(shop):
     """The numbers are too small then; a page must not look as if all were well."""
     shop.charge()
     place = shop.root / ".dpflow" / "ledger.db"

@@ -38,7 +38,7 @@ WRITES = ("apply", "freeze", "charge", "backup", "init", "plot")
 
 
 class Clock(datetime):
-    """A clock that goes on by a minute whenever it is asked."""
+    """A clock that advances by a minute at each reading."""
 
     minutes = itertools.count()
 

@@ -1,4 +1,4 @@
-"""Engines are asked in projects as the commands' tests make them."""
+"""The projects of the commands' tests."""
 
 from tests.cli.conftest import empty, shop
 

@@ -84,7 +84,7 @@ def test_gaussians_under_basic_are_warned_of():
 
 
 def test_a_cost_of_another_relation_is_warned_of():
-    """A ledger refuses it at once."""
+    """A ledger refuses it."""
     cost = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2)
     text = GOOD.replace("gdp", "rdp")
     assert codes(text, workload=(WorkloadStep(cost),)) == []
@@ -118,7 +118,7 @@ def test_the_theorem_that_goes_furthest_is_suggested():
 
 @pytest.mark.parametrize("filter_name", ["auto", "rdp"])
 def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
-    """It admits what is told; by its default order `rdp` admits 28 of 879 steps."""
+    """It admits 879 steps; by its default order `rdp` admits 28 of them."""
     text = GOOD.replace("epsilon: 3, delta: 1e-6", "epsilon: 2, delta: 1e-5")
     sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
     policy = parse_policy(text.replace("gdp", filter_name))

@@ -35,7 +35,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def hold(ledger: Ledger, run: str, steps: int, **fields: Any) -> str:
-    """Hold a run of the weekly flow with so many steps of 0.1."""
+    """Hold a run of the weekly flow with a number of steps of 0.1."""
     given = {"flow": "weekly", "flow_run": run, "policies": (POLICY,), **fields}
     answer = ledger.reserve(whole(ledger, ["0.1"] * steps, run=run, **given))
     assert isinstance(answer, Granted)

@@ -43,7 +43,7 @@ def used(component: str = "epsilon") -> Fraction:
 
 
 def stopped_at(number: int, cost: Cost | None = None) -> int:
-    """Run a step that stops after so many sub-steps; return how many it saw."""
+    """Run a step that stops after a number of sub-steps; return the number that ran."""
     seen = 0
 
     @guarded(dataset="shop", cost=cost or EarlyStopping(TENTH, stops=STOPS))
@@ -207,7 +207,7 @@ def raising(output: object) -> str:
     "cell", [lambda _: "other", lambda _: None, lambda _: True, raising]
 )
 def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
-    """Whoever runs it is warned, without the output; the output is kept."""
+    """A warning says so, without the output; the output is kept."""
     with pytest.warns(RuntimeWarning, match="charged in full") as told:
         assert ask(4711, cell) == 4711
     assert used() == Fraction("0.5")

@@ -70,7 +70,7 @@ print(json.dumps([text for text in found if text]))
 
 @pytest.mark.parametrize("value", spread(["4000.5", "4000"], 1))
 def test_the_first_threads_of_a_process_can_draw(shop: Path, value: str) -> None:
-    """Nobody looks at a library that another thread has loaded by half."""
+    """No thread uses a library that another thread has loaded by half."""
     policy = shop / "policies" / "0.yaml"
     policy.write_text(POLICY.replace("redact", "keep") + "errors: keep\n", "utf-8")
     assert run_python(COLD.replace("VALUE", value), folder=shop) == []

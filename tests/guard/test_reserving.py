@@ -88,7 +88,7 @@ def test_a_failing_claimant_lets_the_waiting_one_run(shop, clock):
 
 
 def test_patience_with_a_live_claim_ends(shop, monkeypatch):
-    """A run that takes for ever is told, and nothing runs beside it."""
+    """The error names the other run, and no second body runs."""
     monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", -1.0)
     started, end, ran = threading.Event(), threading.Event(), []
 

@@ -23,7 +23,7 @@ def body(frame, week, *, city="Bonn"):
 
 
 def step(function=body, **declared):
-    """Define a step, on one dataset and at a tenth unless told otherwise."""
+    """Define a step, by default on one dataset and at a tenth."""
     if "release_key" in declared:
         names = {*inspect.signature(function).parameters}
         declared["ignore"] = tuple(names - {*declared.get("private", ())})
@@ -191,7 +191,7 @@ def test_three_planned_runs_fit_and_the_fourth_does_not(shop):
 
 
 def test_a_step_without_a_plan_is_refused_and_nothing_is_written(shop):
-    """Nobody guesses a noise."""
+    """No noise is guessed."""
     for unplanned in (planned("profit"), planned(flow=None)):
         with pytest.raises(ConfigurationError, match="plans no noise for it"):
             unplanned(1)

@@ -98,7 +98,7 @@ def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
 
 
 async def test_another_task_has_no_charge(shop: Path) -> None:
-    """What the body awaits has; what it starts beside itself has not."""
+    """An awaited coroutine has; a task or a thread that the body starts has not."""
 
     async def draw() -> float:
         await asyncio.sleep(0)

@@ -115,7 +115,7 @@ HIDING = [
 ]
 
 
-def test_signs_that_hide_a_field_are_refused():
+def test_characters_that_hide_a_field_are_refused():
     """A sign that editors show otherwise than YAML reads it is named, with its line."""
     for sign, named in HIDING:
         hidden = f"customer  # each one{sign}errors: keep  # {sign}"

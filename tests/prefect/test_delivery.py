@@ -1,4 +1,4 @@
-"""Events reach Prefect in order, and from processes that end at once."""
+"""Events reach Prefect in order, and from processes that end immediately."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER = 3600.0
 
 
 def notice(number):
-    """Return a notice that can be told from others."""
+    """Return a notice with a number."""
     return SimpleNamespace(number=number, request=SimpleNamespace(step=f"s{number}"))
 
 

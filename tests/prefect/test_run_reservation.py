@@ -59,7 +59,7 @@ def project(project):
 
 
 def holding(call, times=4):
-    """Return a flow that holds so many tenths for a function."""
+    """Return a flow that holds a number of tenths for a function."""
     costs = {"shop": [TENTH] * times}
     return in_flow(call, make_flow=dp_flow, reserve_run=costs)
 
@@ -94,7 +94,7 @@ def report(*args, **kwargs):
     return asyncio.run(later(*args, **kwargs))
 
 
-def test_what_was_published_is_replayed_when_the_budget_is_gone(
+def test_published_releases_are_replayed_under_an_exhausted_budget(
     make_project, monkeypatch
 ):
     """A late duplicate costs nothing and pauses nothing; a new week ends refused."""
@@ -143,7 +143,7 @@ def test_a_refused_run_publishes_no_half(project):
 
 
 def test_a_retry_goes_on_with_what_is_held(project):
-    """Between two attempts nobody gets it; what was released is replayed for free."""
+    """Between two attempts no other run gets it; earlier releases are replayed free."""
     seen = []
 
     @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 4})

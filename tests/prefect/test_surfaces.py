@@ -1,4 +1,4 @@
-"""Events, artifacts, assets, blocks, spans and gauges: what Prefect is told."""
+"""Events, artifacts, assets, blocks, spans and gauges in Prefect."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) 
 
 
 def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) -> None:
-    """With the guarantee as metadata; its replay is none."""
+    """With the guarantee as metadata; its replay is not a materialisation."""
     seen: list[tuple[set[str], dict]] = []
     emit = AssetContext.emit_events
 
@@ -184,7 +184,7 @@ def test_a_block_holds_the_ledgers_url_as_a_secret(project, monkeypatch) -> None
 
 
 class Recorded(trace.NonRecordingSpan):
-    """A span that keeps what it is told."""
+    """A span that records its attributes."""
 
     def __init__(self) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)

@@ -35,7 +35,7 @@ def report(published):
     task(lambda: published.append(values))()
 
 
-def test_tasks_in_threads_draw_test_noise_until_the_budget_is_gone(
+def test_tasks_in_threads_draw_test_noise_until_the_budget_is_exhausted(
     dpflow_ledger,  # noqa: F811
     monkeypatch,
 ):

@@ -144,7 +144,7 @@ def test_a_bad_ledger_is_not_trusted(shop):
     assert not witness_of(shop).exists()
 
 
-def test_whoever_looks_at_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
+def test_a_reader_of_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
     """The numbers shown are too small; they are shown all the same."""
     roll_back(shop)
     for command in (["status"], ["history"], ["ledger", "info"]):

@@ -33,7 +33,7 @@ def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
     assert "basic: epsilon 1" in run_fine("history", "adult")
 
 
-def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
+def test_apply_opens_a_term_with_its_flag_only(shop: Shop) -> None:
     """With a reason, under a lifetime; and the words add the terms up."""
     charge(shop)
     shop.write(adult("2", "lifetime: {epsilon: 3}"), "adult.yaml")
@@ -54,7 +54,7 @@ def test_apply_opens_a_term_only_when_it_is_asked_to(shop: Shop) -> None:
 
 
 def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
-    """It breaks what was promised, so it is asked for in so many words."""
+    """It breaks a promise, so it needs a flag of its own."""
     shop.write(adult("1", "lifetime: {epsilon: 2}"), "adult.yaml")
     charge(shop)
     shop.write(adult("2", "lifetime: {epsilon: 3}"), "adult.yaml")

@@ -17,7 +17,7 @@ filter: basic
 """
 
 
-def test_weak_choices_are_warned_of_and_fail_only_if_that_is_asked(shop: Shop) -> None:
+def test_weak_choices_are_warned_of_and_fail_with_strict(shop: Shop) -> None:
     """A warning is no refusal; CI may make it one."""
     shop.write(WEAK, "weak.yaml")
     arguments = ("policy", "check", "policies/weak.yaml", "--people", "5000")

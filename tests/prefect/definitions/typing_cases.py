@@ -1,7 +1,7 @@
 """What type checkers must see of steps and loaders.
 
 Nothing here runs. A line that must be an error says so to the checker, which complains
-if it is none.
+if it is not an error.
 """
 
 from __future__ import annotations

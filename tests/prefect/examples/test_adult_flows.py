@@ -131,7 +131,7 @@ def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, c
     assert spent("delta") == (found.tries + 1) * Fraction("1e-6")
 
 
-def test_either_discretization_is_asked_first(people, monkeypatch):
+def test_either_discretization_comes_first(people, monkeypatch):
     """By a fair coin: at an edge, half of the runs need no second try."""
     edge = np.linspace(0, 16, 1001)
     single = ProposeTestRelease(epsilon=10, delta="1e-9")

@@ -106,7 +106,7 @@ def test_fine_tuning_is_charged_what_the_theorem_says(digits):
 
 
 def test_the_papers_table_has_a_line_for_each_budget(digits, monkeypatch, capsys):
-    """With the published figures beside what was found; on both data sets."""
+    """With the published figures next to the computed ones; on both data sets."""
     adult_people.write(digits, monkeypatch, people=1000)
     for name in individual_table.PROBLEMS:
         individual_table.show(name, quick=True)

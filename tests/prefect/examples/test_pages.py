@@ -35,7 +35,7 @@ PAGES = [
 
 
 def test_the_pages_are_found() -> None:
-    """Those that nobody could do without; a block that nobody runs is no command."""
+    """The main pages are among them; each console block begins with a command."""
     names = {str(page.relative_to(DOCS)) for page in PAGES}
     assert {
         "quickstart.md",

@@ -39,12 +39,12 @@ class Private:
     """An object whose repr tells."""
 
     def __repr__(self) -> str:
-        """Return what nobody may see."""
+        """Return private data."""
         return TEXT
 
 
 class Telling(Exception):
-    """An error that carries what nobody may see."""
+    """An error that carries private data."""
 
     def __init__(self, frame: object) -> None:
         super().__init__(frame)
@@ -55,7 +55,7 @@ class Stopping(BaseException):
     """What is no Exception, and tells of what it carries."""
 
     def __str__(self) -> str:
-        """Return what nobody may see."""
+        """Return private data."""
         return f"{TEXT}{self.args}"
 
 

@@ -74,7 +74,7 @@ class Laboratory:
             stop(process)
 
     def run(self, folder: Path, *program: object, **variables: str) -> Any:
-        """Run a program to its end and return what it told."""
+        """Run a program to its end and return its JSON."""
         name = program[0]
         with self.running(folder, *program, **variables) as process:
             code = process.wait(timeout=1200)

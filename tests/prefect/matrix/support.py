@@ -194,7 +194,7 @@ def run_deployed(
 
 
 def resume_insisting(deployment: str) -> None:
-    """Resume a schedule as its author would, who is told why not, and insists."""
+    """Resume a schedule with --force, after a refusal that gives its reason."""
     refused = CliRunner().invoke(app, ["resume", deployment])
     assert refused.exit_code == 1
     assert "stays paused" in refused.stderr
@@ -211,7 +211,7 @@ def flow_run(flow_run_id: Any) -> Any:
 
 
 def task_runs(flow_run_id: Any, ended: int) -> list[Any]:
-    """Return the task runs of a flow run, oldest first, once so many have ended."""
+    """Return the task runs of a flow run, oldest first, after a number of them ended."""
     only = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
 
     def found() -> list[Any]:

@@ -35,7 +35,7 @@ def in_body(laboratory, name, flow, body):
 
 
 def test_a_killed_script_forfeits_its_charge(laboratory):
-    """Nobody knows what the step did: it stays charged in full, for ever.
+    """The step's outcome is unknown: it stays charged in full, permanently.
 
     A retry of its flow run replays what was settled and pays for the rest.
     """
@@ -60,7 +60,7 @@ def _logged_end(folder, name):
     return end
 
 
-def test_a_called_step_that_is_told_to_stop_is_charged_in_full(laboratory):
+def test_a_called_step_that_is_terminated_is_charged_in_full(laboratory):
     """The body sees no Exception; Prefect's hook fires twice, the charge is one."""
     with in_body(laboratory, "term", "called", "endless") as (folder, process, run):
         process.send_signal(signal.SIGTERM)

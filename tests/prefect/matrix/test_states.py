@@ -42,7 +42,7 @@ def after(value):
 
 @dp_task(dataset="shop", cost=lambda epsilon: PureDP(epsilon=epsilon), retries=2)
 def step(epsilon: str, turn: int) -> int:
-    """Ask for so much; retries are there to be left alone."""
+    """Request an epsilon; the retries must not run."""
     return mark("step")
 
 

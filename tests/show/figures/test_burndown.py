@@ -149,7 +149,7 @@ def test_hostile_names_are_drawn_as_they_are():
     assert picture(figure).startswith(b"\x89PNG")
 
 
-def test_nothing_charged_and_no_such_dataset_are_told_apart(shop):
+def test_an_unused_budget_is_no_unknown_dataset(shop):
     """A misspelt name is not an unused budget."""
     with pytest.raises(ConfigurationError, match="nothing was charged to dataset"):
         burn_down("shop")
