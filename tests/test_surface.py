@@ -27,14 +27,8 @@ from tests.projects import POLICY, ROOT, run_python
 FILE = ROOT / "tests" / "surface.txt"
 SHARES = ["costs", "keep", "mechanism", "runs", "steps"]
 MODULES = [
-    "accounting",
-    "costs",
-    "interop",
-    "mechanisms",
-    "people",
-    "plots",
-    "policy",
-    "testing",
+    *("accounting", "costs", "interop", "mechanisms", "people", "plots"),
+    *("policy", "testing"),
 ]
 
 
@@ -124,42 +118,18 @@ def test_every_name_is_resolved_and_documented():
 
 
 OPTIONS = [
-    "--because",
-    "--fresh",
-    "--shortest",
-    "--stop",
-    "--rest",
-    "--workload",
-    "--full",
-    "--author",
-    "--grant",
-    "--parts-from",
-    "--all-parts",
-    "--served",
-    "--durability",
-    "--no-verify",
-    "--output",
+    *("--because", "--fresh", "--shortest", "--stop", "--rest", "--workload", "--full"),
+    *("--author", "--grant", "--parts-from", "--all-parts", "--served", "--durability"),
+    *("--no-verify", "--output"),
 ]
 KEYWORDS = ("guarded(version)", "dp_flow(preflight)")
 NAMES_GONE = [
-    "bound_contributions",
-    "individual_gradient",
-    "preflight",
-    "refinable",
-    "refined",
-    "RefinedLaplace",
-    "sharded_person_sum",
+    *("bound_contributions", "individual_gradient", "preflight", "refinable"),
+    *("refined", "RefinedLaplace", "sharded_person_sum"),
 ]
 RULES = [
-    "best",
-    "concentrated",
-    "gaussian",
-    "linear",
-    "output",
-    "plan",
-    "portfolio",
-    "renyi",
-    "renyi-doubling",
+    *("best", "concentrated", "gaussian", "linear", "output", "plan", "portfolio"),
+    *("renyi", "renyi-doubling"),
 ]
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 

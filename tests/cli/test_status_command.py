@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date
-from fractions import Fraction
-
-from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import _KINDS
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.forecast.outlook import coming_runs, outlooks
 from tests.cli.support import CDNOW, STEP, Shop, run, run_fine, run_json
 
 
@@ -48,47 +43,6 @@ def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     (outlook,) = run_json("status", "adult")["datasets"][0]["outlooks"]
     assert outlook["runs_left"] == 9
     run_fine("policy", "check")
-
-
-MONDAYS = """\
-deployments:
-  - entrypoint: report.py:weekly_report
-    schedules: [{cron: "0 6 * * 1", timezone: UTC}]
-"""
-
-
-def test_a_deployment_says_the_days_before_release_keys_do(shop: Shop) -> None:
-    """A flow that has not run has days, too; without a deployment it has none."""
-    text = run_fine("status", "cdnow", "--next", "2")
-    assert "weekly-report has no schedule: write one in prefect.yaml." in text
-    (shop.root / "prefect.yaml").write_text(MONDAYS)
-    for week in (None, *range(13, 18)):
-        if week is not None:
-            shop.charge(key=f"revenue/1997-W{week}")
-        ahead = coming_runs(
-            outlooks(shop.ledger(), "cdnow"),
-            ["weekly-report"],
-            2,
-            root=shop.root,
-            today=date(2027, 1, 3),
-        )
-        days = [date(2027, 1, 4), date(2027, 1, 11)]
-        assert [day for day, _, _ in ahead.runs] == days
-    run_fine("policy", "apply", "cdnow")
-    assert len(run_json("status", "--next", "2")["datasets"]) == 2
-
-
-def test_spending_is_shown_as_an_epsilon(shop: Shop) -> None:
-    """A budget of it admits what was charged, and one of 98 % does not."""
-    for _ in range(5):
-        shop.charge()
-    (spent,) = newest()["overview"]["spent"]
-    for factor, admitted in ((1, True), (Fraction(98, 100), False)):
-        epsilon = Fraction(spent["used"]) * factor
-        rule = make_filter("gdp", epsilon=epsilon, delta="1e-6")
-        assert rule.admits(rule.price(STEP).times(5)) is admitted
-    assert (spent["epsilon"], spent["delta"]) == ("3", "0.000001")
-    assert "of 3 at delta 1e-6" in run_fine("status", "--details")
 
 
 def test_a_new_term_answers_what_the_former_one_refused(shop: Shop) -> None:

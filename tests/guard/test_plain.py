@@ -184,7 +184,7 @@ def test_a_block_holds_its_steps_and_returns_the_rest(shop):
 
 
 def test_a_block_that_does_not_fit_draws_nothing(shop):
-    """Its first draw names the amounts requested and remaining, and a cost that fits."""
+    """Its first draw names requested and remaining amounts, and a cost that fits."""
     ran = []
 
     @guarded(dataset="shop", cost=TENTH)

@@ -211,7 +211,7 @@ def flow_run(flow_run_id: Any) -> Any:
 
 
 def task_runs(flow_run_id: Any, ended: int) -> list[Any]:
-    """Return the task runs of a flow run, oldest first, after a number of them ended."""
+    """Return a flow run's task runs, oldest first, after a number of them ended."""
     only = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
 
     def found() -> list[Any]:

@@ -13,15 +13,7 @@ from pathlib import Path
 
 from prefect.settings import PREFECT_SERVER_DATABASE_CONNECTION_URL
 
-from tests.prefect.matrix.canaries import (
-    LOGGED,
-    NUMBER,
-    PRINTED,
-    PUBLIC,
-    RELEASED,
-    STORED,
-    TEXT,
-)
+from tests.prefect.matrix import canaries
 from tests.prefect.matrix.support import wait_until
 from tests.projects import POLICY, ledger_bytes
 
@@ -34,14 +26,18 @@ VARIABLES = {
     "PREFECT_LOGGING_EXTRA_LOGGERS": "dpflow",
     "PREFECT_LOGGING_TO_API_ENABLED": "true",
 }
-PRIVATE = [TEXT.encode(), str(NUMBER).encode(), NUMBER.to_bytes(8, "little")]
+PRIVATE = [
+    canaries.TEXT.encode(),
+    str(canaries.NUMBER).encode(),
+    canaries.NUMBER.to_bytes(8, "little"),
+]
 #: What has to be found, by table: without it the search would find nothing private.
 SHOWN = [
-    ("task_run", PUBLIC),
-    ("log", LOGGED),
+    ("task_run", canaries.PUBLIC),
+    ("log", canaries.LOGGED),
     ("log", "text withheld"),
     ("log", "names no release_key"),
-    ("events", PUBLIC),
+    ("events", canaries.PUBLIC),
     ("events", "dpflow.budget.term-opened"),
     ("flow_run_state", "BudgetRefused"),
     ("artifact", "dpflow-budget-shop"),
@@ -102,7 +98,7 @@ def test_nothing_private_is_kept(laboratory):
     database = Path(url.removeprefix("sqlite+aiosqlite:///"))
     tables = wait_until(lambda: _delivered(_tables(database)), "the last log and event")
     for table, rows in tables.items():
-        for private in (TEXT, str(NUMBER), PRINTED):
+        for private in (canaries.TEXT, str(canaries.NUMBER), canaries.PRINTED):
             assert private not in rows, table
     homes = [*laboratory.home.rglob("*"), *database.parent.rglob("*")]
     files = {path: path.read_bytes() for path in homes if path.is_file()}
@@ -110,23 +106,23 @@ def test_nothing_private_is_kept(laboratory):
     for path, content in files.items():
         decoded = content + _decoded(content)
         stored += decoded
-        for private in (*PRIVATE, PRINTED.encode()):
+        for private in (*PRIVATE, canaries.PRINTED.encode()):
             assert private not in decoded, path
     log, ledger = (folder / "canaries.log").read_bytes(), ledger_bytes(folder)
     for private in PRIVATE:
         assert private not in log
         assert private not in ledger
     # A body may print to the terminal.
-    assert PRINTED.encode() in log
+    assert canaries.PRINTED.encode() in log
     assert b"name no release_key" in log
-    assert STORED.encode() in stored
-    assert RELEASED.encode() in stored
-    assert RELEASED.encode() in ledger
+    assert canaries.STORED.encode() in stored
+    assert canaries.RELEASED.encode() in stored
+    assert canaries.RELEASED.encode() in ledger
 
 
 def test_the_search_decodes_what_prefect_stores():
     """As a pickle in base64 inside of JSON, in lines or not."""
-    data = pickle.dumps([TEXT, NUMBER, str(NUMBER)])
+    data = pickle.dumps([canaries.TEXT, canaries.NUMBER, str(canaries.NUMBER)])
     for encoded in (base64.b64encode(data), base64.encodebytes(data)):
         file = json.dumps({"result": encoded.decode()}).encode()
         for private in PRIVATE:

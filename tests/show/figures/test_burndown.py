@@ -10,7 +10,7 @@ from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 
 from dpflow import guarded
-from dpflow.exceptions import BudgetRefused, ConfigurationError, UnknownDataset
+from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.forecast import BudgetLine
 from dpflow.ledger.records import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
@@ -93,31 +93,6 @@ def test_what_is_left_is_rounded_down():
     for share, percent in ((0.99951, "0 %"), (0.00001, "99.9 %")):
         sentence = made(("the whole", weekly(1, share=share))).sentence()
         assert f"the whole: {percent} left" in sentence
-
-
-def test_the_gate_that_halts_a_flow_is_drawn_with_its_refusals(tmp_path, monkeypatch):
-    """An odometer's line falls from all to nothing left, and its crosses are on it."""
-    odometer = "odometer: basic\nflows: {weekly: {halt_at_epsilon: 0.5}}\n"
-    make_project(tmp_path, monkeypatch, POLICY + odometer)
-
-    @guarded(dataset="shop", cost=TENTH, flow="weekly", fresh=True)
-    def count():
-        return 3
-
-    for _ in range(5):
-        count()
-    for _ in range(2):
-        with pytest.raises(BudgetRefused):
-            count()
-    figure = burn_down("shop")
-    (axes,) = figure.axes
-    crosses = next(line for line in axes.lines if line.get_marker() == "x")
-    assert list(crosses.get_ydata()) == pytest.approx([0, 0])
-    assert "2 refused" in texts(figure)
-    assert "odometer of weekly, halts at 0.5" in texts(figure)
-    sentence = alt_text(figure)
-    assert "odometer of weekly, halts at 0.5: 0 % left; 2 refusals" in sentence
-    assert "dataset shop: 50 % left" in sentence
 
 
 def test_a_forecast_goes_on_from_the_newest_point():
