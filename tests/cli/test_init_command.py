@@ -11,7 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dpflow import Gaussian, guarded
 from dpflow.cli import app
+from dpflow.exceptions import ConfigurationError
+from dpflow.guard.project import forget_projects
+from dpflow.starter.project import default_delta, filter_for, make_project
+from dpflow.starter.texts import ProjectOptions
 from tests.cli.support import ADULT, Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
@@ -140,3 +145,53 @@ def test_init_writes_nothing_for_an_unnamed_dataset(empty: Shop) -> None:
     assert "adult, orders" in text
     assert "--dataset" in text
     assert not (empty.policies / "visits.yaml").exists()
+
+
+COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
+
+
+def test_the_default_delta_is_far_below_one_in_all_people() -> None:
+    """At most a tenth of it."""
+    assert default_delta(None) == default_delta(23570) == "1e-6"
+    for people in (10, 23570, 10**9):
+        assert float(default_delta(people)) <= 0.1 / people
+
+
+def test_three_answers_choose_a_filter() -> None:
+    """The reason comes with it."""
+    for noise, use, of, delta, theorem in [
+        ("gdp", "reports", "rows", "1e-6", "gdp"),
+        ("laplace", "reports", "people", "1e-6", "gdp"),
+        ("mixed", "reports", "rows", "1e-6", "auto"),
+        ("gdp", "training", "rows", "1e-6", "rdp"),
+        ("laplace", "reports", "rows", "0", "basic"),
+    ]:
+        chosen, why = filter_for(noise=noise, use=use, of=of, delta=delta)
+        assert chosen == theorem
+        assert ("`individual`" in why) is (of == "people")
+
+
+def test_a_second_dataset_warns_of_an_existing_flow(empty: Shop) -> None:
+    """The kept file uses the first dataset; a flow of its own is another file."""
+    make_project(ProjectOptions(dataset="one"))
+    warnings = make_project(ProjectOptions(dataset="two")).warnings
+    assert any("flows/daily_report.py was there before" in text for text in warnings)
+    more = make_project(ProjectOptions(dataset="three", flow="third")).warnings
+    assert not any("was there" in text for text in more)
+    # Again for the first one, nothing is new and nothing is wrong.
+    again = make_project(ProjectOptions(dataset="one")).warnings
+    assert not any("was there" in text for text in again)
+
+
+def test_a_ledger_made_anew_does_not_forget(empty: Shop) -> None:
+    """The policy names its source, and the witness knows which ledger governs that."""
+    step = {"dataset": "visits", "flow": "daily-report", "name": "count"}
+    count = guarded(cost=COUNT, noise="own", **step)(lambda: 1)
+    make_project(ProjectOptions())
+    assert count() == 1
+    forget_projects()
+    shutil.rmtree(empty.root / ".dpflow")
+    (empty.policies / "ledger.lock").unlink()
+    make_project(ProjectOptions())
+    with pytest.raises(ConfigurationError, match="governs the data source"):
+        count()
