@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 
-import dpflow
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.cli import app
 from tests.cli.support import (
@@ -24,7 +20,6 @@ from tests.cli.support import (
     run_process,
     run_terminal,
     without_colour,
-    without_place_warning,
 )
 
 #: Typer itself needs pydantic to parse some options.
@@ -120,24 +115,6 @@ def test_a_pipe_and_a_terminal_get_lines_that_fit(busy: Shop, command: str) -> N
     terminal = without_colour(run_terminal(*command.split(), columns=100))
     assert max(len(line) for line in terminal.splitlines()) <= 100
     assert ELLIPSIS not in result.stdout + terminal
-
-
-def test_a_closed_pipe_is_no_error(busy: Shop) -> None:
-    """As in `dpflow history | head -1`."""
-    result = subprocess.run(
-        f"{sys.executable} -m dpflow history | head -n 1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={
-            "PYTHONPATH": str(dpflow.__path__[0]) + "/..",
-            "PATH": "/usr/bin:/bin",
-            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
-        },
-    )
-    assert (result.returncode, without_place_warning(result.stderr)) == (0, "")
 
 
 def test_numbers_stay_whole_in_a_narrow_terminal(busy: Shop) -> None:

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import forget_projects
 from dpflow.starter.project import default_delta, filter_for, make_project
 from dpflow.starter.texts import ProjectOptions
-from tests.cli.support import ADULT, Shop, run, run_fine, run_json
+from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
 
@@ -127,24 +127,6 @@ def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
     (policy,) = data["policies"]
     assert [each["code"] for each in policy["warnings"]] == ["no-source"]
     assert "weak: It names no `source`" in run_fine("policy", "apply", "visits")
-
-
-def test_init_writes_nothing_for_an_unnamed_dataset(empty: Shop) -> None:
-    """Where there is a policy, it is that one's project; of several one is named."""
-    run_json("init", "--yes", "--dataset", "orders", "--flow", "daily-orders")
-    shutil.rmtree(empty.root / ".dpflow")
-    (empty.policies / "ledger.lock").unlink()
-    data = run_json("init", "--yes")
-    names = {Path(each).name for each in data["made"]}
-    assert names == {"ledger.db", "ledger.lock"}
-    assert "orders" in data["guarantee"]
-    empty.write(ADULT, "adult.yaml")
-    result = run("init", "--yes")
-    assert result.exit_code == 1
-    text = " ".join(result.stderr.split())
-    assert "adult, orders" in text
-    assert "--dataset" in text
-    assert not (empty.policies / "visits.yaml").exists()
 
 
 COUNT = Gaussian(sensitivity=1, noise_multiplier=20)

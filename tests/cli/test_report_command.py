@@ -17,26 +17,6 @@ from tests.ledger.support import edit
 from tests.projects import ROOT
 
 
-def test_a_report_warns_of_a_forgotten_charge(shop):
-    """The numbers are too small then; a page must not look as if all were well."""
-    shop.charge()
-    place = shop.root / ".dpflow" / "ledger.db"
-    before = place.read_bytes()
-    shop.charge()
-    forget_projects()
-    assert not place.with_name("ledger.db-wal").exists()
-    place.write_bytes(before)
-    told = run("report")
-    assert told.exit_code == 0
-    assert "lacks" in told.stderr
-    page = (shop.root / "report.html").read_text("utf-8")
-    assert "<strong>Warning:</strong>" in page
-    verified = run("report", "--verify")
-    assert verified.exit_code == 1
-    page = (shop.root / "report.html").read_text("utf-8")
-    assert "Witness: contradicts." in page
-
-
 def test_a_bad_ledger_is_an_exit_code_and_a_page(shop):
     """The page is written, for it says what is bad."""
     shop.charge()

@@ -54,18 +54,6 @@ def test_both_sums_are_those_of_clipped_gradients(norm: float) -> None:
     assert np.allclose(fast, clipped.sum(axis=0), atol=1e-3)
 
 
-def test_the_last_layer_alone_is_clipped_alone() -> None:
-    """Both sums again, with the first layer frozen."""
-    products = NETWORK.last_gradients(WEIGHTS, ROWS, KINDS)(WEIGHTS[NETWORK.first :])
-    exact = NormClip.to("0.7").apply(products).total()
-    frozen = Rehearsal(NETWORK, ROWS, KINDS, 0.7, 1.0, NETWORK.first)
-    assert np.allclose(exact, frozen.total(WEIGHTS, np.arange(30)), atol=1e-2)
-    moved = frozen.step(WEIGHTS, np.random.default_rng(1), noise=1, batch=10)
-    same = moved == WEIGHTS
-    assert same[: NETWORK.first].all()
-    assert not same[NETWORK.first :].any()
-
-
 def test_the_budget_is_that_of_100_epochs() -> None:
     """And of no more; each notch makes an epoch cheaper."""
     rule = make_filter(SHARE.filter, epsilon=SHARE.epsilon, delta=SHARE.delta)

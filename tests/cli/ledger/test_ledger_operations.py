@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from dpflow import Gaussian, guarded
+from dpflow import guarded
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
-from dpflow.ledger.entry import Columns, entry_hash, first_hash
 from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
 from tests.projects import TENTH
 
@@ -104,23 +103,6 @@ def test_a_repair_tells_under_which_charges_releases_are_lost(shop: Shop) -> Non
         assert [each["dataset"] for each in lost] == ["adult"] * 2
         assert [each["digest"] for each in lost] == [None] * 2
     assert run_json("ledger", "reconcile")["releases"] == []
-
-
-def test_the_whole_journal_can_be_chained_again(shop: Shop) -> None:
-    """The lines are the entries with their raw texts, as they were hashed."""
-    shop.charge()
-    shop.refuse(Gaussian(sensitivity=100, sigma=1))
-    lines = run_fine("ledger", "export").splitlines()
-    head, *entries = map(json.loads, lines)
-    assert head["ledger"] == run_json("ledger", "info")["ledger"]
-    assert [row["number"] for row in entries] == [1, 2, 3, 4]
-    names = ("ledger", "dpflow_export", "created_at", "environment")
-    previous = first_hash(*(head[name] for name in names))
-    for row in entries:
-        columns = Columns(*(row[name] for name in Columns._fields))
-        assert entry_hash(previous, columns) == row["hash"]
-        previous = row["hash"]
-    assert run_fine("ledger", "export", "--json").splitlines() == lines
 
 
 def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
