@@ -18,7 +18,7 @@ from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
-from tests.ledger.run_reservations import drawn, held_run, whole
+from tests.ledger.run_reservations import drawn, held_run
 from tests.ledger.support import Place, audit, granted, url
 from tests.signing import key_file, key_of
 
@@ -38,15 +38,6 @@ flows:
 other_flows: allow
 source: warehouse.customers
 alerts: [0.2]
-"""
-VISITS = """\
-dataset: visits
-unit: visitor
-relation: add-or-remove
-budget: {epsilon: 1}
-lifetime: {epsilon: 1}
-filter: basic
-source: web.visits
 """
 STEP = Gaussian(sensitivity=1, sigma=20)
 KINDS = {
@@ -69,13 +60,10 @@ def ledger(
     Path("pyproject.toml").touch()
     made = create_ledger(url(path), witness=str(tmp_path / "witness"))
     pin_ledger(made, tmp_path / "policies")
-    visits = policy_of(VISITS)
     for deed in (charge_plainly, hold_runs, charge_by_hand, freeze, tighten, open_term):
         deed(made, policy_of(SHOP))
         report = verify(made, key=KEY, sign=True)
         assert (report.bad, report.witness) == ([], "agrees")
-        made.settle(granted(made, "0.1", policies=[visits]))
-    verify(made, key=KEY, sign=True)
     yield made
     made.close()
 
@@ -100,9 +88,9 @@ def charge_plainly(ledger: Ledger, policy: Policy) -> None:
 
 
 def hold_runs(ledger: Ledger, policy: Policy) -> None:
-    """Hold runs that are sealed, sealed as failed, closed, voided and left open."""
+    """Hold runs that are sealed, closed and left open."""
     here: dict[str, Any] = {"policies": [policy], "flow": "weekly"}
-    for run_id in ("r1", "r2", "r3", "r4"):
+    for run_id in ("r1", "r3", "r4"):
         owner = {"owner": "0" * 32} if run_id == "r3" else {}
         same = {**here, "flow_run": run_id}
         name = held_run(ledger, [STEP] * 3, run=run_id, **same, **owner)
@@ -112,12 +100,7 @@ def hold_runs(ledger: Ledger, policy: Policy) -> None:
             ledger.settle(mine.reservation)
         if run_id == "r3":
             ledger.forfeit(name, reason="its run was killed")
-    assert ledger.seal("r1", outcome="completed")
-    assert ledger.seal("r2", outcome="failed")
-    unused = held_run(ledger, [STEP], run="r5", policies=[policy])
-    ledger.void(unused, reason="never started")
-    ledger.reserve(whole(ledger, [STEP], run="r6", preflights=("r4",), **here))
-    assert ledger.seal("r6", outcome="completed")
+    assert ledger.seal("r1", outcome="failed")
 
 
 def charge_by_hand(ledger: Ledger, policy: Policy) -> None:
@@ -147,13 +130,9 @@ def tighten(ledger: Ledger, policy: Policy) -> None:
 
 
 def open_term(ledger: Ledger, policy: Policy) -> None:
-    """Open a second term and charge it, with a run that holds and draws."""
+    """Open a second term and charge it."""
     apply_policy(ledger, policy, reason="a new year", new_term=True)
-    here: dict[str, Any] = {"policies": [policy], "flow": "weekly", "flow_run": "r7"}
-    held_run(ledger, [STEP] * 2, run="r7", **here)
-    step = drawn(ledger, STEP, preflights=("r7",), **here)
-    ledger.settle(step.reservation)
-    assert ledger.seal("r7", outcome="completed")
+    ledger.settle(granted(ledger, STEP, policies=[policy], flow="weekly"))
 
 
 def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
@@ -178,7 +157,6 @@ def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
         ("history", "shop", "--all-accounts"),
         ("ledger", "reservations"),
         ("forecast", "shop", "--like", "weekly"),
-        ("history", "visits"),
         ("why", "shop"),
         ("report", "--out", "page.html"),
     ):
@@ -186,5 +164,5 @@ def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
         assert result.exit_code == 0, (command, result.output)
         assert result.output.strip()
     page = Path("page.html").read_text("utf-8")
-    assert "run r4: mu_squared 0.0025 undrawn" in page
+    assert "run r4: mu_squared 0.005 undrawn" in page
     assert "Traceback" not in page
